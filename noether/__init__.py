@@ -1,0 +1,3 @@
+"""noether: one training program for every machine."""
+
+__version__ = "0.1.0"

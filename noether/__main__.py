@@ -1,0 +1,5 @@
+"""`python -m noether` is `noether`."""
+
+from noether.cli import main
+
+main()

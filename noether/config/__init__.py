@@ -1,0 +1,1 @@
+"""What was asked: compose YAML, validate, dump. Knows nothing of torch."""

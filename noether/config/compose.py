@@ -1,0 +1,306 @@
+"""What was asked: YAML files and overrides composed (Hydra's grammar) and validated, or refused in words."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+
+from noether.config.schema import RunConfig
+from noether.config.suggest import did_you_mean, nearest
+from noether.config.trainer import LENGTHS
+from noether.errors import RequestError
+
+DEFAULT_CONFIG = "train.yaml"
+
+
+def configs_folder() -> Path:
+    """Returns the folder of the configuration groups: the checkout's, or the one inside an installed wheel."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package.parent / "configs", package / "configs"):
+        if (folder / DEFAULT_CONFIG).is_file():
+            return folder
+    raise FileNotFoundError(f"no configs folder beside {package} or in it")
+
+
+def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> RunConfig:
+    """Composes and validates the configuration of a run.
+
+    Args:
+        overrides: Hydra overrides in the order given: `key=value`, `+key=value`, `~key`, `group=option`.
+        hp: a YAML file from anywhere; the groups of the configs folder are found from it. None: the default.
+
+    Raises:
+        RequestError: with the key, what was expected there, and the line to change.
+    """
+    return validate(compose_settings(overrides, hp))
+
+
+def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
+    """Composes the files and overrides into plain settings, not yet validated."""
+    primary = _primary_file(hp)
+    _check_yaml(primary)
+    parsed = _parse_overrides(overrides)
+    roots = (primary.parent, configs_folder())
+    lines = [_as_hydra_override(override, roots) for override in parsed]
+    if primary.parent != configs_folder():
+        lines.append(f"hydra.searchpath=['file://{configs_folder()}']")
+    try:
+        with initialize_config_dir(config_dir=str(primary.parent), version_base="1.3"):
+            composed = compose(config_name=primary.stem, overrides=lines)
+        settings = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _composition_error(error, primary, roots) from None
+    except yaml.YAMLError as error:
+        raise _yaml_error(error, primary) from None
+    assert isinstance(settings, dict)
+    return _with_one_length({str(key): value for key, value in settings.items()}, parsed)
+
+
+def validate(settings: dict[str, Any]) -> RunConfig:
+    """Checks plain settings against the schema.
+
+    Raises:
+        RequestError: naming each wrong key, the nearest valid one for an unknown key, and the line to change.
+    """
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as error:
+        raise _validation_error(error) from None
+
+
+def dump_config(config: BaseModel) -> str:
+    """Returns the resolved configuration as YAML that `--hp` reads back to the same configuration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _primary_file(hp: str | Path | None) -> Path:
+    if hp is None:
+        return configs_folder() / DEFAULT_CONFIG
+    path = Path(hp).expanduser().resolve()
+    if path.is_file():
+        return path
+    near = nearest(path.name, (file.name for file in path.parent.glob("*.y*ml"))) if path.parent.is_dir() else None
+    raise RequestError(
+        f"no configuration file {hp}",
+        seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder",
+        expected="a YAML file",
+        fix=f"--hp {Path(hp).parent / near}" if near else "--hp configs/train.yaml, or leave --hp out for it",
+    )
+
+
+def _check_yaml(path: Path) -> None:
+    """Reads the file once on its own: Hydra's message for broken YAML names neither file nor line."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise _yaml_error(error, path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"cannot read {path}", seen=str(error), expected="a YAML file in UTF-8") from None
+    if content is not None and not isinstance(content, dict):
+        raise RequestError(
+            f"{path} holds no settings",
+            seen=f"a {type(content).__name__}",
+            expected="keys and values, such as 'seed: 0'",
+        )
+
+
+def _yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
+    mark = getattr(error, "problem_mark", None)
+    name = Path(mark.name) if mark is not None and mark.name and Path(mark.name).is_file() else path
+    where = f"{name}:{mark.line + 1}" if mark is not None else str(name)
+    problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
+    line = ""
+    if mark is not None:
+        lines = name.read_text(errors="replace").splitlines()
+        line = lines[mark.line] if mark.line < len(lines) else ""
+    return RequestError(
+        f"{where} is not valid YAML",
+        seen=(f"{line.strip()}   ({problem})" if line.strip() else problem or str(error)),
+        expected="key: value, indented with spaces",
+        fix=f"mend {where}",
+    )
+
+
+def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except (OverrideParseException, HydraException):
+            key, _, value = text.partition("=")
+            fix = f"{key}='\"{value}\"' (quoted twice: once for the shell)" if value else f"{text}=VALUE"
+            raise RequestError(
+                f"cannot read {text!r}", seen=text, expected="key=value, +group=option or ~key", fix=fix
+            ) from None
+        if override.is_sweep_override():
+            key, _, value = text.partition("=")
+            raise RequestError(
+                f"{key.lstrip('+')} was given several values",
+                seen=text,
+                expected="one value; a comma lists the values of a sweep",
+                fix=f'{key}=\\"{value}\\" for one text with commas',
+            )
+        parsed.append(override)
+    return parsed
+
+
+def _is_group(override: Override, roots: Iterable[Path]) -> bool:
+    return isinstance(override.value(), (str, list)) and any((root / override.key_or_group).is_dir() for root in roots)
+
+
+def _as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
+    """Lets `key=value` and `+key=value` both set a value: which keys exist is the schema's to say, not the files'."""
+    line = override.input_line
+    assert line is not None
+    if override.is_delete() or _is_group(override, roots):
+        return line
+    return "++" + line.lstrip("+")
+
+
+def _with_one_length(settings: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+    """Drops a file's max_epochs where the command line gives max_updates: it says how long the run is, anew."""
+    asked = {o.key_or_group.removeprefix("trainer.") for o in overrides if o.key_or_group.startswith("trainer.")}
+    trainer = settings.get("trainer")
+    if asked.intersection(LENGTHS) and isinstance(trainer, dict):
+        kept = {key: value for key, value in trainer.items() if key not in LENGTHS or key in asked}
+        return {**settings, "trainer": kept}
+    return settings
+
+
+def _composition_error(error: Exception, primary: Path, roots: Sequence[Path]) -> RequestError:
+    text = str(error).strip()
+    group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
+    if group:
+        name = group[1]
+        folder = name.rsplit("/", 1)[0] if "/" in name else ""
+        options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
+        near = nearest(name.rsplit("/", 1)[-1], options)
+        return RequestError(
+            f"no configuration {name!r}",
+            seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
+            expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
+            fix=f"{folder}={near}" if near and folder else "",
+        )
+    delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
+    if delete:
+        return RequestError(
+            f"nothing to delete at {delete[1]}",
+            seen=text.splitlines()[0],
+            expected="a key that the files set",
+        )
+    first, *rest = [line for line in text.splitlines() if line.strip()]
+    return RequestError(
+        f"the configuration of {primary.name} cannot be composed",
+        seen=first,
+        expected="keys and groups that exist",
+        fix=rest[0].strip() if rest else "",
+    )
+
+
+def _validation_error(error: ValidationError) -> RequestError:
+    problems: dict[str, RequestError] = {}
+    for problem in error.errors(include_url=False):
+        key, section = _locate(problem["loc"])
+        # A union (int, auto or null) reports one problem a member; the first is enough.
+        problems.setdefault(key, _describe(problem, key, section))
+    first, *others = problems.values()
+    if not others:
+        return first
+    more = "\n".join(other.summary + (f"   → {other.fix}" if other.fix else "") for other in others)
+    fix = f"{first.fix}\nand {len(others)} more:\n{more}".lstrip()
+    return RequestError(first.summary, seen=first.seen, expected=first.expected, fix=fix)
+
+
+def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    """Turns one problem into a sentence with the key as the user writes it."""
+    value, parent = problem["input"], key.rpartition(".")[0]
+    if problem["type"] == "extra_forbidden":
+        known = list(section.model_fields)
+        near = nearest(key.rpartition(".")[2], known)
+        name = f"{parent}.{near}" if parent else near
+        return RequestError(
+            f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
+            seen=_seen(key, value),
+            expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
+            fix=f"{name}={_short(value)}" if near else f"leave {key} out",
+        )
+    if problem["type"] == "union_tag_invalid":
+        known = re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
+        return RequestError(
+            f"no such {key}.kind: {did_you_mean(problem['ctx']['tag'], known)}",
+            seen=f"{key}.kind={problem['ctx']['tag']}",
+            expected=f"one of {', '.join(known)}",
+            fix=f"{key}.kind={nearest(problem['ctx']['tag'], known) or known[0]}",
+        )
+    if problem["type"] == "missing":
+        return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+    message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
+    if problem["type"] == "value_error":
+        # The schema's own checks already say what was seen and what was expected.
+        return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value))
+    return RequestError(
+        f"{key} cannot be {_short(value)}",
+        seen=f"{key}={_short(value)} ({type(value).__name__})",
+        expected=message[0].lower() + message[1:],
+        fix=f"{key}={_short(_default(key, section))}",
+    )
+
+
+def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
+    """Returns the key as the files write it, and the section in which its last part was looked up.
+
+    The location also names the chosen section's tag ("upt", "custom") and the member of a union ("int").
+    """
+    path: list[str] = []
+    sections: list[type[BaseModel]] = [RunConfig]
+    parent: type[BaseModel] = RunConfig
+    for part in map(str, location):
+        chosen = [section for section in sections if part == _tag(section)]
+        if len(sections) > 1 and chosen:
+            sections = chosen
+            continue
+        if not sections:
+            break
+        path.append(part)
+        parent = sections[0]
+        field = next((section.model_fields[part] for section in sections if part in section.model_fields), None)
+        if field is not None:
+            sections = _sections_in(field.annotation)
+    return ".".join(path), parent
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
+
+
+def _tag(section: type[BaseModel]) -> str:
+    kind = section.model_fields.get("kind")
+    known = get_args(kind.annotation) if kind is not None else ()
+    return str(known[0]) if known else "custom"
+
+
+def _default(key: str, section: type[BaseModel]) -> Any:
+    field = section.model_fields.get(key.rpartition(".")[2])
+    usable = field is not None and not field.is_required() and field.default is not None
+    return field.default if field is not None and usable else "VALUE"
+
+
+def _seen(key: str, value: Any) -> str:
+    return f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) and (not value or " " in value) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

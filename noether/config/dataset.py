@@ -1,0 +1,63 @@
+"""Which samples are trained on, and how many points of each."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, Tag, model_validator
+
+from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
+
+
+class _Dataset(ComponentSection):
+    validation_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Share of the training split that is held out to select the weights."
+    )
+    points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Points drawn anew for every update, by the prefix of their keys (surface, volume); "
+        "a prefix that is not named keeps all its points. Evaluation uses all points.",
+    )
+    geometry_points: int | None = Field(
+        None, gt=0, description="Surface points that the model sees as the shape; null: all of them."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for the data set's constructor."""
+        return self.model_dump(exclude={"kind", "validation_fraction", "points_per_update", "geometry_points"})
+
+
+class EllipsoidDatasetConfig(_Dataset):
+    """Exact potential flow about half-ellipsoid cars on the ground: generated from a seed, nothing to fetch."""
+
+    kind: Literal["ellipsoid"] = "ellipsoid"
+    train_shapes: int = Field(600, gt=1, description="Shapes of the training split.")
+    test_shapes: int = Field(100, gt=1, description="Unseen shapes of the test split.")
+    surface_points: int = Field(1024, gt=7, description="Surface points of a shape.")
+    volume_points: int = Field(1024, gt=7, description="Volume points of a shape.")
+    seed: int = Field(0, ge=0, description="Seed of the shapes and their points.")
+
+    @model_validator(mode="after")
+    def _enough_points(self) -> "EllipsoidDatasetConfig":
+        have = {"surface": self.surface_points, "volume": self.volume_points}
+        for prefix, wanted in self.points_per_update.items():
+            if prefix not in have:
+                raise ValueError(f"points_per_update.{prefix}: this data set has surface and volume points")
+            if wanted > have[prefix]:
+                raise ValueError(f"points_per_update.{prefix}={wanted} is more than {prefix}_points={have[prefix]}")
+        if (self.geometry_points or 0) > self.surface_points:
+            raise ValueError(
+                f"geometry_points={self.geometry_points} is more than surface_points={self.surface_points}"
+            )
+        return self
+
+
+class CustomDatasetConfig(_Dataset):
+    """The user's own data set: every other key is passed to its constructor, with `split` and `root`."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[str, dotted_path_or("ellipsoid")]
+
+
+DatasetConfig = Annotated[
+    Annotated[EllipsoidDatasetConfig, Tag("ellipsoid")] | Annotated[CustomDatasetConfig, Tag("custom")],
+    chosen_by_kind("ellipsoid"),
+]

@@ -1,0 +1,60 @@
+"""How often, and how long: `10 updates`, `1 epoch`, `5000 samples`, `5 %`."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+UNITS = ("updates", "epochs", "samples", "%")
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A length of training: a count and its unit (`updates`, `epochs`, `samples`, or `%` of the run)."""
+
+    count: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Interval":
+        """Reads `10 updates`. Raises ValueError that says what would have been accepted."""
+        match = _PATTERN.fullmatch(text)
+        if not match:
+            raise ValueError(f"{text!r} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
+        count, unit = float(match[1]), match[2]
+        unit = unit if unit == "%" else unit.rstrip("s") + "s"
+        if unit != "%" and (count != int(count) or count < 1):
+            raise ValueError(f"{text!r}: the number of {unit} must be a whole number of at least 1")
+        return cls(count, unit)
+
+    def in_updates(self, *, updates_per_epoch: int, effective_batch_size: int, total_updates: int) -> int:
+        """Returns the same length in updates, at least 1 (0 for `0 %`); samples are rounded to the nearest."""
+        if self.unit == "%":
+            return round(self.count / 100 * total_updates)
+        if self.unit == "epochs":
+            return int(self.count) * updates_per_epoch
+        if self.unit == "samples":
+            return max(1, round(self.count / effective_batch_size))
+        return int(self.count)
+
+    def __str__(self) -> str:
+        number = int(self.count) if self.count == int(self.count) else self.count
+        unit = self.unit[:-1] if number == 1 and self.unit != "%" else self.unit
+        return f"{number} {unit}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def _validate(cls, value: Any) -> "Interval":
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} has no unit; write '{value} updates' or '{value} epochs'")
+        return cls.parse(value)

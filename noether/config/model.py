@@ -1,0 +1,33 @@
+"""Which model is trained, and its sizes."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, Tag
+
+from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
+
+
+class UPTConfig(ComponentSection):
+    """Universal Physics Transformer (arXiv 2402.12365) with supernode pooling and a perceiver decoder."""
+
+    kind: Literal["upt"] = "upt"
+    dim: int = Field(192, gt=0, description="Width of every token.")
+    heads: int = Field(3, gt=0, description="Attention heads; must divide dim.")
+    encoder_depth: int = Field(12, ge=1, description="Transformer blocks over the supernodes.")
+    decoder_depth: int = Field(12, ge=1, description="Perceiver blocks in which queries read the supernodes.")
+    supernodes: int | None = Field(None, gt=0, description="Tokens of the geometry; null: every geometry point.")
+    radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
+    max_neighbours: int = Field(32, gt=0, description="At most this many nearest points are pooled.")
+
+
+class CustomModelConfig(ComponentSection):
+    """The user's own model: every other key is passed to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[str, dotted_path_or("upt")]
+
+
+ModelConfig = Annotated[
+    Annotated[UPTConfig, Tag("upt")] | Annotated[CustomModelConfig, Tag("custom")],
+    chosen_by_kind("upt"),
+]

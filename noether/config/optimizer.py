@@ -1,0 +1,83 @@
+"""How weights move: the optimiser and the schedule of its learning rate."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from noether.config.interval import Interval
+from noether.config.section import Section
+
+
+class _Optimizer(Section):
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay (SGD: L2), as torch defines it.")
+    decay_all: bool = Field(False, description="Decay biases and norms too; otherwise only matrices.")
+
+
+class AdamWConfig(_Optimizer):
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), fused where torch has it."""
+
+    kind: Literal["adamw"] = "adamw"
+    betas: tuple[float, float] = Field((0.9, 0.999), description="Decay of the first and second moment.")
+    eps: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+
+
+class SGDConfig(_Optimizer):
+    """Stochastic gradient descent with optional momentum."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum.")
+    nesterov: bool = Field(False, description="Nesterov's form of momentum.")
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> "SGDConfig":
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=true needs momentum above 0")
+        return self
+
+
+class LionConfig(_Optimizer):
+    """Lion (Chen et al., arXiv 2302.06675): the sign of an interpolated momentum."""
+
+    kind: Literal["lion"] = "lion"
+    learning_rate: float = Field(1e-4, gt=0, description="Peak learning rate; about a tenth of AdamW's.")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="Interpolation for the step and the momentum.")
+
+
+OptimizerConfig = Annotated[AdamWConfig | SGDConfig | LionConfig, Field(discriminator="kind")]
+
+
+class ConstantConfig(Section):
+    """The learning rate stays, after an optional linear warm-up."""
+
+    kind: Literal["constant"] = "constant"
+    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
+
+
+class CosineConfig(Section):
+    """Linear warm-up, then half a cosine down to `final_learning_rate`."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
+    final_learning_rate: float = Field(0.0, ge=0, description="Learning rate at the last update.")
+
+
+class StepConfig(Section):
+    """The learning rate is multiplied by `factor` after every `every`."""
+
+    kind: Literal["step"] = "step"
+    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
+    every: Interval = Field(Interval(25, "%"), description="Length of a step.")
+    factor: float = Field(0.1, gt=0, le=1, description="What the learning rate is multiplied by.")
+
+
+class OneCycleConfig(Section):
+    """One cycle (Smith, arXiv 1708.07120): cosine up to the peak and cosine down, as torch's OneCycleLR."""
+
+    kind: Literal["one_cycle"] = "one_cycle"
+    rise: Interval = Field(Interval(30, "%"), description="Length of the rise to the peak.")
+    initial_division: float = Field(25.0, gt=1, description="Peak over the first learning rate.")
+    final_division: float = Field(1e4, gt=1, description="First over the last learning rate.")
+
+
+ScheduleConfig = Annotated[ConstantConfig | CosineConfig | StepConfig | OneCycleConfig, Field(discriminator="kind")]

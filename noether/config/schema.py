@@ -1,0 +1,71 @@
+"""The whole configuration of a run: every key, its type, its default and what it means."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from noether.config.dataset import DatasetConfig
+from noether.config.model import ModelConfig, UPTConfig
+from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
+from noether.config.section import Section
+from noether.config.slurm import SlurmConfig
+from noether.config.task import TaskConfig
+from noether.config.tracker import TrackerConfig
+from noether.config.trainer import TrainerConfig
+
+
+class RunConfig(Section):
+    """The whole configuration of a run."""
+
+    accelerator: Literal["auto", "gpu", "cpu", "mps"] = Field("auto", description="Kind of device to train on.")
+    devices: str | None = Field(
+        None,
+        description="Which visible devices: a number ('2': that many) or a list ('0,1', '2,'); null: all.",
+    )
+    master_port: int | None = Field(
+        None,
+        ge=0,
+        lt=65536,
+        description="Port at which the ranks meet; null or 0: a free one, bound and held.",
+    )
+    dataset_root: Path | None = Field(
+        None, description="Folder of the data; null: the data set's own cache, made when missing."
+    )
+    seed: int = Field(0, ge=0, description="Seed of weights, sample order and every other random number.")
+    output_path: Path = Field(Path("runs"), description="Folder in which the run folder is made.")
+    run_id: str | None = Field(None, description="Name of the run folder; null: the time of the start.")
+    resume: str | None = Field(
+        None,
+        description="auto: go on if run_id has a checkpoint; latest: the newest run; or a run or checkpoint path.",
+    )
+    num_workers: int = Field(
+        0, ge=0, description="Loader processes per rank; memory-mapped data is read fastest with none."
+    )
+    dataset: DatasetConfig
+    model: ModelConfig = UPTConfig()
+    task: TaskConfig
+    optimizer: OptimizerConfig = AdamWConfig()
+    schedule: ScheduleConfig = CosineConfig()
+    trainer: TrainerConfig
+    tracker: TrackerConfig = TrackerConfig()
+    slurm: SlurmConfig = SlurmConfig()
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _devices_as_text(cls, value: Any) -> Any:
+        # YAML reads 2 as a number and [0, 1] as a list; both are what a user means by 2 and 0,1.
+        if isinstance(value, bool):
+            raise ValueError("devices is a number or a list such as 0,1")
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, (list, tuple)):
+            return ",".join(str(item) for item in value) + ("," if len(value) == 1 else "")
+        return value
+
+    @field_validator("run_id")
+    @classmethod
+    def _run_id_is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or "/" in value or value in (".", "..")):
+            raise ValueError(f"run_id={value!r} must be a plain folder name; the folder it lies in is output_path")
+        return value

@@ -1,0 +1,66 @@
+"""What the model is asked for: fields or classes, their units, weights and derived figures."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, Tag, model_validator
+
+from noether.config.section import ComponentSection, Section, chosen_by_kind, dotted_path_or
+
+
+class FieldConfig(Section):
+    """One output field of the model, by the key it has in the samples."""
+
+    unit: str = Field("", description="Physical unit, shown in tables and pictures.")
+    weight: float = Field(1.0, ge=0, description="Weight of this field's standardised squared error in the loss.")
+    points: str = Field(description="Key of the points at which the field is given.")
+
+
+class ForceCoefficientConfig(Section):
+    """A force coefficient: the integral of pressure over the surface, per dynamic pressure and area."""
+
+    pressure: str = Field("surface_pressure", description="Field that is integrated, in Pa.")
+    normals: str = Field("surface_normals", description="Key of the outward unit normals.")
+    areas: str = Field("surface_area", description="Key of the area in m² that each point stands for.")
+    direction: tuple[float, float, float] = Field(description="Direction of the force.")
+    dynamic_pressure: float = Field(gt=0, description="0.5 · density · speed², in Pa.")
+    reference_area: str = Field("reference_area", description="Key of the reference area in m².")
+    truth: str | None = Field(None, description="Key of the exact value; null: the integral of the true field.")
+
+
+class FieldsTaskConfig(ComponentSection):
+    """Regression of fields at points; statistics are computed once over the training split."""
+
+    kind: Literal["fields"] = "fields"
+    fields: dict[str, FieldConfig] = Field(description="The output fields, by their key in the samples.")
+    inputs: tuple[str, ...] = Field((), description="Keys standardised as further inputs of the model.")
+    domain_low: float = Field(-4.5, description="Lower corner of the domain on every axis, in m.")
+    domain_length: float = Field(10.5, gt=0, description="Length of the domain, in m; scaled to 1000.")
+    scalars: dict[str, ForceCoefficientConfig] = Field(
+        default_factory=dict, description="Figures derived from the fields, by name."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FieldsTaskConfig":
+        if not self.fields:
+            raise ValueError("fields: at least one output field is needed")
+        if not any(field.weight for field in self.fields.values()):
+            raise ValueError("fields: every weight is 0, so nothing would be learned")
+        for name, scalar in self.scalars.items():
+            if scalar.pressure not in self.fields:
+                raise ValueError(
+                    f"scalars.{name}.pressure={scalar.pressure} is not among fields ({', '.join(self.fields)})"
+                )
+        return self
+
+
+class CustomTaskConfig(ComponentSection):
+    """The user's own task: every other key is passed to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[str, dotted_path_or("fields")]
+
+
+TaskConfig = Annotated[
+    Annotated[FieldsTaskConfig, Tag("fields")] | Annotated[CustomTaskConfig, Tag("custom")],
+    chosen_by_kind("fields"),
+]

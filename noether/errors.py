@@ -1,0 +1,45 @@
+"""What goes wrong, in words: what was seen, what was expected, and the line to change."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every command; job scripts and schedulers act on them."""
+
+    DONE = 0
+    FAILED = 1
+    REQUEST = 2
+    """The request was wrong; running it again unchanged cannot succeed."""
+    CHECKPOINTED = 75
+    """Stopped early with everything saved: run the same command again (EX_TEMPFAIL of sysexits.h)."""
+
+
+class NoetherError(Exception):
+    """Base of the errors that are shown to users as text, without a traceback."""
+
+    exit_code = ExitCode.FAILED
+
+
+class RequestError(NoetherError):
+    """The request cannot be carried out, and the text says which line to change.
+
+    Args:
+        summary: one line, no full stop: what is wrong.
+        seen: what was found, as it was found.
+        expected: what would have been accepted.
+        fix: the line to write instead.
+    """
+
+    exit_code = ExitCode.REQUEST
+
+    def __init__(self, summary: str, *, seen: str = "", expected: str = "", fix: str = "") -> None:
+        self.summary, self.seen, self.expected, self.fix = summary, seen, expected, fix
+        lines = [summary]
+        for label, text in (("seen", seen), ("expected", expected), ("fix", fix)):
+            if text:
+                lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[type["RequestError"], tuple[str], dict[str, str]]:
+        # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
+        return (type(self), (self.summary,), {**self.__dict__, "args": self.args})

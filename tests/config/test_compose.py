@@ -1,0 +1,144 @@
+"""What was asked for is composed as Hydra does it, or refused with the line to change."""
+
+from pathlib import Path
+
+import pytest
+
+from noether.config.compose import configs_folder, dump_config, load_config
+from noether.errors import ExitCode, RequestError
+
+REFUSED = {
+    "unknown-key": (["acelerator=gpu"], "unknown key 'acelerator'", "fix       accelerator=gpu"),
+    "unknown-nested-key": (["trainer.max_epoch=3"], "unknown key 'trainer.max_epoch'", "fix       trainer.max_epochs=3"),
+    "unknown-key-of-the-chosen-model": (["model.dimm=64"], "unknown key 'model.dimm'", "fix       model.dim=64"),
+    "unknown-key-in-a-field": (
+        ["task.fields.surface_pressure.unti=Pa"],
+        "unknown key 'task.fields.surface_pressure.unti'",
+        "fix       task.fields.surface_pressure.unit=Pa",
+    ),
+    "wrong-type": (["trainer.effective_batch_size=many"], "trainer.effective_batch_size cannot be many", "integer"),
+    "out-of-range": (["trainer.ema_decay=1.5"], "trainer.ema_decay cannot be 1.5", "less than 1"),
+    "two-lengths": (
+        ["trainer.max_epochs=3", "trainer.max_updates=5"],
+        "the length of the run is set 2 times",
+        "fix       trainer.max_epochs=3",
+    ),
+    "no-length": (["~trainer.max_epochs"], "the run has no length", "fix       trainer.max_epochs="),
+    "interval-without-unit": (["trainer.log_every=5"], "trainer.log_every", "'5 updates'"),
+    "interval-with-unknown-unit": (["trainer.log_every='5 fortnights'"], "is not a length", "'10 updates'"),
+    "unknown-model-kind": (["model.kind=utp"], "no such kind: 'utp', did you mean 'upt'?", "my_package.MyClass"),
+    "unknown-optimizer-kind": (["optimizer.kind=adam"], "no such optimizer.kind", "fix       optimizer.kind=adamw"),
+    "unknown-option-of-a-group": (["model=upp"], "no configuration 'model/upp'", "fix       model=upt"),
+    "sweep-on-one-run": (["devices=0,1"], "devices was given several values", 'devices=\\"0,1\\"'),
+    "nothing-to-delete": (["~nothing"], "nothing to delete at nothing", "a key that the files set"),
+    "not-an-override": (["what is this"], "cannot read 'what is this'", "key=value"),
+    "tasks-against-gpus": (
+        ["slurm.gpus_per_node=a100:4", "slurm.tasks_per_node=2"],
+        "slurm.tasks_per_node contradicts slurm.gpus_per_node",
+        "fix       slurm.tasks_per_node=4",
+    ),
+    "more-points-than-there-are": (["dataset.points_per_update.surface=99999"], "is more than surface_points", ""),
+    "run-id-is-a-path": (["run_id=a/b"], "must be a plain folder name", "output_path"),
+    "port-out-of-range": (["master_port=70000"], "master_port cannot be 70000", "65536"),
+    "scalar-of-no-field": (
+        ["task.scalars.lift_coefficient.pressure=presure"],
+        "is not among fields",
+        "surface_pressure",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "summary", "way_out"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_settings_are_refused_with_the_line_to_change(overrides: list[str], summary: str, way_out: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_config(overrides)
+    assert summary in str(caught.value)
+    assert way_out in str(caught.value)
+    assert caught.value.exit_code == ExitCode.REQUEST
+
+
+def test_several_problems_are_all_named() -> None:
+    with pytest.raises(RequestError) as caught:
+        load_config(["seed=-1", "trainer.ema_decay=2", "acelerator=gpu"])
+    for key in ("seed", "trainer.ema_decay", "acelerator"):
+        assert key in str(caught.value)
+
+
+ACCEPTED = {
+    "plain": (["accelerator=gpu"], lambda c: c.accelerator == "gpu"),
+    "plus-on-a-key-of-the-schema": (["+accelerator=gpu"], lambda c: c.accelerator == "gpu"),
+    "quoted-list-as-a-shell-hands-it-over": (['+devices="0,1,2,3"'], lambda c: c.devices == "0,1,2,3"),
+    "number-of-devices": (["+devices=2"], lambda c: c.devices == "2"),
+    "yaml-list-of-devices": (["devices=[0,1]"], lambda c: c.devices == "0,1"),
+    "yaml-list-of-one-device": (["devices=[2]"], lambda c: c.devices == "2,"),
+    "group": (["model=upt"], lambda c: c.model.dim == 192),
+    "group-and-value-in-any-order": (["model.dim=48", "model=upt"], lambda c: (c.model.dim, c.model.heads) == (48, 3)),
+    "deleted-key-falls-back-to-the-schema": (["~optimizer.weight_decay"], lambda c: c.optimizer.weight_decay == 0),
+    "updates-replace-the-epochs-of-the-file": (
+        ["trainer.max_updates=7"],
+        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (7, None),
+    ),
+    "null": (["trainer.clip_gradient_norm=null"], lambda c: c.trainer.clip_gradient_norm is None),
+    "users-own-class": (
+        ["+experiment/test=own"],
+        lambda c: c.model.kind == "my_package.MyModel" and c.model.options() == {"width": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "holds"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_settings_are_composed(overrides, holds, tmp_path: Path) -> None:
+    (tmp_path / "experiment/test").mkdir(parents=True)
+    (tmp_path / "experiment/test/own.yaml").write_text(
+        "# @package _global_\ndefaults: [{override /model: own}]\n"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/own.yaml").write_text("kind: my_package.MyModel\nwidth: 3\n")
+    (tmp_path / "mine.yaml").write_text((configs_folder() / "train.yaml").read_text())
+    assert holds(load_config(overrides, hp=tmp_path / "mine.yaml"))
+
+
+def test_a_file_from_anywhere_finds_the_groups(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("defaults: [/train, _self_]\nseed: 7\ntrainer: {max_epochs: 2}\n")
+    config = load_config(["model.dim=48"], hp=file)
+    assert (config.seed, config.trainer.max_epochs, config.model.dim) == (7, 2, 48)
+
+
+def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None:
+    config = load_config(["trainer.max_updates=7", 'devices="0,1"', "schedule=one_cycle", "optimizer=lion"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert load_config(hp=file) == config
+
+
+BROKEN_FILES = {
+    "broken-yaml": ("a: 1\nb: [\nc", "mine.yaml:3 is not valid YAML"),
+    "tabs": ("trainer:\n\tmax_epochs: 3\n", "mine.yaml:2 is not valid YAML"),
+    "a-list": ("- 1\n- 2\n", "holds no settings"),
+    "unknown-default": ("defaults: [/modl: upt]\n", "no configuration 'modl/upt'"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
+def test_broken_files_are_named(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    with pytest.raises(RequestError) as caught:
+        load_config(hp=file)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "train_cars.yaml").write_text("seed: 1\n")
+    with pytest.raises(RequestError, match="no configuration file") as caught:
+        load_config(hp=tmp_path / "train_car.yaml")
+    assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(configs_folder().glob("*/**/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_every_option_of_every_group_composes(path: Path) -> None:
+    group = path.parent.relative_to(configs_folder())
+    prefix = "+" if group.parts[0] == "experiment" else ""
+    load_config([f"{prefix}{group}={path.stem}"])

@@ -1,0 +1,111 @@
+"""What the tests share: the real program, run as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from noether.run_folder import RunFolder
+from noether.training.checkpoint_files import list_checkpoints
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TINY = REPOSITORY / "tests" / "tiny.yaml"
+TIME_LIMIT = 180
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left: its exit code and its words."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the session's own, so that the embedded data of the tests is made once and nobody else's."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def environ(cache: Path) -> dict[str, str]:
+    """The environment of a user who has set nothing."""
+    private = ("CUDA_", "SLURM_", "MASTER_", "OMP_", "NOETHER_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    return {name: value for name, value in inherited.items() if name not in names} | {"XDG_CACHE_HOME": str(cache)}
+
+
+@pytest.fixture(scope="session")
+def noether(environ: dict[str, str]) -> Callable[..., Finished]:
+    """Runs `noether ARGUMENTS` to its end."""
+
+    def run(*arguments: str, cwd: Path | None = None, timeout: float = TIME_LIMIT, **more: str) -> Finished:
+        done = subprocess.run(
+            [sys.executable, "-m", "noether", *arguments],
+            cwd=cwd or REPOSITORY,
+            env={**environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
+    """Trains the tiny configuration with further overrides to its end, in a folder, and returns the run's."""
+
+    def run(output: Path, name: str, *overrides: str) -> RunFolder:
+        finished = noether("train", "--hp", str(TINY), f"output_path={output}", f"run_id={name}", *overrides)
+        assert finished.code == 0, finished.out + finished.err
+        return RunFolder(output / name)
+
+    return run
+
+
+@pytest.fixture
+def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., RunFolder]:
+    """The same in the test's own folder."""
+    return lambda name, *overrides: train_in(tmp_path, name, *overrides)
+
+
+@pytest.fixture
+def start(environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `noether ARGUMENTS` and ends it, with its whole process group, after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "noether", *arguments],
+            cwd=REPOSITORY,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def final_hashes(folder: RunFolder) -> dict[str, str]:
+    """The SHA-256 of every file of a run's last checkpoint that must be the same after kill and resume."""
+    last = list_checkpoints(folder.checkpoints)[-1]
+    names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors", "random.safetensors", "task.json")
+    return {name: sha256((last.path / name).read_bytes()).hexdigest() for name in names if (last.path / name).exists()}
