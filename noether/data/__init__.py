@@ -1,0 +1,1 @@
+"""Samples → batches: global order, loaders, data sets. Knows no model."""

@@ -1,0 +1,139 @@
+"""Samples → batches: what each rank reads, in which order, by how many processes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from noether.data.order import RankOrder, SampleKey
+from noether.data.points import PointDraw, Sample
+from noether.launch.death_signal import die_with_parent
+
+Batch = dict[str, Tensor]
+"""Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
+
+
+class Dataset(Protocol):
+    """What a data set must offer; the user's own too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+
+class _TrainingReader:
+    """Reads whole micro-batches, so that a memory-mapped data set is asked once a batch."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int], draw: PointDraw) -> None:
+        self.dataset, self.indices, self.draw = dataset, indices, draw
+
+    def __getitems__(self, keys: list[SampleKey]) -> Batch:
+        samples = []
+        for key in keys:
+            sample = self.draw.for_training(self.dataset[self.indices[key.sample]], key)
+            samples.append({**sample, "index": torch.tensor(self.indices[key.sample])})
+        return stack_samples(samples)
+
+
+class _EvaluationReader:
+    def __init__(self, dataset: Dataset, draw: PointDraw) -> None:
+        self.dataset, self.draw = dataset, draw
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        return stack_samples([{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices])
+
+
+def training_batches(
+    dataset: Dataset,
+    indices: Sequence[int],
+    order: RankOrder,
+    draw: PointDraw,
+    *,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Batch]:
+    """Yields this rank's micro-batches in order.
+
+    Args:
+        dataset: the training split.
+        indices: positions in the data set of the samples that `order` counts (the split without validation).
+        order: which samples, in which order.
+        draw: which of their points.
+        num_workers: reading processes; 0 reads in this one.
+        pin_memory: page-lock the batches, for asynchronous copies to a GPU.
+    """
+    return iter(_loader(_TrainingReader(dataset, indices, draw), order, num_workers, pin_memory))
+
+
+def evaluation_batches(
+    dataset: Dataset,
+    indices: Sequence[int],
+    batch_size: int,
+    draw: PointDraw,
+    *,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Batch]:
+    """Yields the given samples, each exactly once, with all their points."""
+    batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
+    return iter(_loader(_EvaluationReader(dataset, draw), batches, num_workers, pin_memory))
+
+
+def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> DataLoader[Batch]:
+    start: Callable[[int], None] | None = _start_loader_worker if num_workers else None
+    return DataLoader(
+        reader,
+        batch_sampler=batches,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        collate_fn=_already_stacked,
+        worker_init_fn=start,
+        # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
+        # run makes its iterators at other times.
+        generator=torch.Generator(),
+    )
+
+
+def _already_stacked(batch: Any) -> Any:
+    return batch
+
+
+def _start_loader_worker(worker: int) -> None:
+    # A rank ended by SIGKILL must not leave readers behind that hold its memory and its device.
+    die_with_parent()
+    torch.set_num_threads(1)
+
+
+def stack_samples(samples: Sequence[Sample]) -> Batch:
+    """Stacks samples along a new first axis.
+
+    Raises:
+        ValueError: where samples differ in their keys or in the shape of one, naming it.
+    """
+    first = samples[0]
+    for sample in samples[1:]:
+        if sample.keys() != first.keys():
+            odd = sorted(set(sample) ^ set(first))
+            raise ValueError(f"samples of one batch differ in their keys: {', '.join(odd)}")
+    try:
+        return {key: torch.stack([sample[key] for sample in samples]) for key in first}
+    except RuntimeError:
+        for key in first:
+            shapes = {tuple(sample[key].shape) for sample in samples}
+            if len(shapes) > 1:
+                raise ValueError(
+                    f"samples of one batch differ in the shape of {key}: {sorted(shapes)}; "
+                    "draw equal numbers of points (dataset.points_per_update, dataset.geometry_points) "
+                    "or use an effective batch of one sample per rank"
+                ) from None
+        raise
+
+
+def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
+    """Moves a batch to a device; floating-point tensors become `dtype`, integers stay."""
+    return {
+        key: value.to(device, dtype if value.is_floating_point() else None, non_blocking=True)
+        for key, value in batch.items()
+    }

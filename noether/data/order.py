@@ -1,0 +1,89 @@
+"""Which samples make up each update, whatever the world size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+
+class SampleKey(NamedTuple):
+    """One use of a sample: its position in the training split and the epoch, from which its random numbers follow."""
+
+    sample: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class GlobalOrder:
+    """The order of all samples of a run, defined before it is dealt to ranks.
+
+    The global batch of an update depends on (seed, epoch, position) alone, so 1, 2 or 8 ranks, with or
+    without accumulation, use the same samples in every update, and a resumed run goes on with the next one.
+    """
+
+    samples: int
+    effective_batch_size: int
+    seed: int
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Whole batches in an epoch; the samples left over differ from epoch to epoch."""
+        return self.samples // self.effective_batch_size
+
+    def global_batch(self, update: int) -> list[SampleKey]:
+        """Returns the samples of an update (0-based), over all ranks."""
+        epoch, position = divmod(update, self.updates_per_epoch)
+        start = position * self.effective_batch_size
+        indices = _permutation(self.samples, self.seed, epoch)[start : start + self.effective_batch_size]
+        return [SampleKey(int(index), epoch) for index in indices]
+
+
+@lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """The micro-batches of one rank, in order, from update `start` to update `stop`.
+
+    The ranks' shares lie side by side in the global batch; `micro_batch_sizes` sum to one rank's share.
+    """
+
+    order: GlobalOrder
+    micro_batch_sizes: tuple[int, ...]
+    rank: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return (self.stop - self.start) * len(self.micro_batch_sizes)
+
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        share = sum(self.micro_batch_sizes)
+        for update in range(self.start, self.stop):
+            own = self.order.global_batch(update)[self.rank * share : (self.rank + 1) * share]
+            first = 0
+            for size in self.micro_batch_sizes:
+                yield own[first : first + size]
+                first += size
+
+
+def split_validation(samples: int, fraction: float, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Cuts a validation split from the training split.
+
+    The cut does not follow the run's seed: runs that differ by seed alone are selected on the same samples.
+
+    Returns:
+        Indices of the training and of the validation samples, each ascending.
+    """
+    held_out = min(round(samples * fraction), samples - 1)
+    shuffled = np.random.default_rng([seed, samples]).permutation(samples)
+    return sorted(shuffled[held_out:].tolist()), sorted(shuffled[:held_out].tolist())
+
+
+def deal_evaluation(samples: int, rank: int, world_size: int) -> range:
+    """Returns the samples that a rank evaluates: together the ranks count each sample exactly once."""
+    return range(rank, samples, world_size)

@@ -1,0 +1,236 @@
+"""How is a split of a data set kept in one file that costs no memory to open?
+
+The file is a standard safetensors file: eight bytes with the length of the header (little-endian), a JSON
+header, then the raw data of the arrays, back to back. Each array holds all samples along its first axis, so
+that one sample of a field is one contiguous piece of the file. Layout and its limits:
+https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import math
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from noether.errors import RequestError
+
+# safetensors' names of the types that NumPy has too; the data are little-endian on every machine.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+MAX_HEADER_BYTES = 100_000_000  # the safetensors library refuses more
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Type and shape of one array of a packed file; the first axis counts the samples."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array's data in bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PackedArrays:
+    """The arrays of an open packed file, read from disk as they are touched.
+
+    `arrays` maps each key to a memory map (samples, ...), copy-on-write: changes stay in this process.
+    Pickling passes on the path and the file is opened again there, so that a loader's worker shares the
+    pages in place of receiving a copy.
+    """
+
+    path: Path
+    arrays: Mapping[str, np.ndarray]
+    metadata: Mapping[str, str]
+
+    @property
+    def samples(self) -> int:
+        """Length of the first axis, which all arrays share."""
+        return next(iter(self.arrays.values())).shape[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_packed, (self.path,)
+
+
+class PackedWriter:
+    """Fills the arrays of a packed file, a run of samples at a time; made by `packed_writer`."""
+
+    def __init__(self, file: BinaryIO, specs: Mapping[str, Spec], offsets: Mapping[str, int]) -> None:
+        self._file, self._specs, self._offsets = file, specs, offsets
+
+    def write(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write samples `start`, `start + 1`, ...: for every key an array (samples written, ...).
+
+        Raises:
+            ValueError: a key, type or shape differs from what was announced.
+        """
+        if arrays.keys() != self._specs.keys():
+            raise ValueError(f"arrays {sorted(arrays)} are not the announced {sorted(self._specs)}")
+        for key, array in arrays.items():
+            spec = self._specs[key]
+            fits = array.shape[1:] == spec.shape[1:] and start + len(array) <= spec.shape[0]
+            if array.dtype.newbyteorder("<") != spec.dtype or not fits:
+                raise ValueError(f"{key}: {array.dtype} {array.shape} from sample {start} on does not fit {spec}")
+            data = np.ascontiguousarray(array, spec.dtype)
+            self._file.seek(self._offsets[key] + start * spec.dtype.itemsize * math.prod(spec.shape[1:]))
+            self._file.write(data.tobytes())
+
+
+@contextmanager
+def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Iterator[PackedWriter]:
+    """A writer of a packed file that appears under its name only once it is complete.
+
+    The data go to a file beside `path`, which is flushed to disk and renamed on leaving the context, and
+    removed if the context is left by an exception. Samples that were never written are zeros.
+
+    Raises:
+        ValueError: there is no array, the arrays differ in their number of samples, or a type has no name in
+            the format.
+    """
+    header, offsets, total = _layout(specs, metadata)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        with open(partial, "xb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            # Not through a memory map: there a full disk is a SIGBUS, here it is an OSError.
+            file.truncate(total)
+            yield PackedWriter(file, specs, offsets)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
+    specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
+    with packed_writer(Path(path), specs, metadata or {}) as writer:
+        writer.write(0, arrays)
+
+
+def open_packed(path: Path) -> PackedArrays:
+    """Open a packed file; only its header is read.
+
+    Raises:
+        RequestError: the file is missing, cut short, or not laid out as this module writes it.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            specs, offsets, metadata = _read_header(path, file, size)
+    except OSError as error:
+        raise RequestError(
+            f"{path} cannot be opened",
+            seen=error.strerror or str(error),
+            expected="a readable data file",
+            fix=f"ls -l {path.parent}      (is the path right, and may this user read it?)",
+        ) from None
+    whole = np.memmap(path, np.uint8, mode="c")
+    arrays = {
+        key: whole[offsets[key] : offsets[key] + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+        for key, spec in specs.items()
+    }
+    return PackedArrays(path, arrays, metadata)
+
+
+def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:
+    """Header, offset of each array in the file, and size of the file."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    for key, spec in specs.items():
+        if spec.dtype not in names or not spec.shape:
+            raise ValueError(f"{key}: {spec} cannot be packed; types are {', '.join(DTYPES)}")
+    if len({spec.shape[0] for spec in specs.values()}) != 1:
+        raise ValueError(f"arrays must share their number of samples: {dict(specs)}")
+    # The format forbids gaps, so an array is aligned if those before it fill whole lines. Wider types first
+    # keeps every array aligned to its own type in any case.
+    order = sorted(specs, key=lambda key: (-specs[key].dtype.itemsize, specs[key].nbytes % ALIGNMENT != 0, key))
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for key in order:
+        spec, begin = specs[key], end
+        end += spec.nbytes
+        entries[key] = {"dtype": names[spec.dtype], "shape": list(spec.shape), "data_offsets": [begin, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    start = 8 + len(header)
+    return header, {key: start + entries[key]["data_offsets"][0] for key in order}, start + end
+
+
+def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Spec], dict[str, int], dict[str, str]]:
+    prefix = file.read(8)
+    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+    if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+        raise _refusal(path, f"{size} bytes with a header of {length}", "a safetensors file")
+    try:
+        entries = json.loads(file.read(length))
+        metadata = {str(key): str(value) for key, value in entries.pop("__metadata__", {}).items()}
+        specs: dict[str, Spec] = {}
+        spans: dict[str, tuple[int, ...]] = {}
+        for key, entry in entries.items():
+            specs[key] = Spec(DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"]))
+            spans[key] = tuple(int(n) for n in entry["data_offsets"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = f"a header that cannot be read ({type(error).__name__}: {error})"
+        raise _refusal(path, text, "a safetensors file of " + ", ".join(DTYPES)) from None
+
+    end = 0
+    for key in sorted(spans, key=spans.__getitem__):
+        spec = specs[key]
+        if min(spec.shape, default=-1) < 0 or spans[key] != (end, end + spec.nbytes):
+            raise _refusal(path, f"{key}: {spec} at {spans[key]}", f"data from byte {end} on, without gaps")
+        end += specs[key].nbytes
+    if len({spec.shape[0] for spec in specs.values()}) != 1:
+        raise _refusal(path, f"arrays {specs}", "at least one array, all with the same number of samples")
+    if size != 8 + length + end:
+        raise _refusal(path, f"{size} bytes", f"{8 + length + end} bytes, by the file's own header")
+    return specs, {key: 8 + length + span[0] for key, span in spans.items()}, metadata
+
+
+def _refusal(path: Path, seen: str, expected: str) -> RequestError:
+    return RequestError(
+        f"{path} is not a complete packed data file",
+        seen=seen,
+        expected=expected,
+        fix=f"rm {path}      (and write or copy it again)",
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut; not every file system can, and the data are safe without it."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)

@@ -1,0 +1,69 @@
+"""Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.data.order import SampleKey
+
+Sample = dict[str, Tensor]
+"""One sample: arrays by key. Arrays of one prefix (`surface_…`) share their first axis, the points."""
+
+GEOMETRY = "geometry_points"
+"""Key under which a model finds the shape itself: surface points, in random order."""
+
+
+@dataclass(frozen=True)
+class PointDraw:
+    """Draws points of a sample for one use of it in training.
+
+    The draw follows from (seed, epoch, sample) alone, so that neither the world size nor the number of
+    loader workers changes it.
+
+    per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
+    geometry: surface points given as the shape; None: all of them.
+    """
+
+    seed: int
+    per_update: Mapping[str, int] = field(default_factory=dict)
+    geometry: int | None = None
+
+    def for_training(self, sample: Sample, key: SampleKey) -> Sample:
+        """Returns the sample with fresh draws of its query points and of the points that show its shape."""
+        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
+        drawn = dict(sample)
+        if "surface_points" in sample:
+            # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
+            drawn[GEOMETRY] = sample["surface_points"][self._draw(rng, sample["surface_points"], self.geometry)]
+        for prefix, count in self.per_update.items():
+            keys = point_keys(sample, prefix)
+            if keys:
+                rows = self._draw(rng, sample[keys[0]], count)
+                drawn.update({name: sample[name][rows] for name in keys})
+        return drawn
+
+    def for_evaluation(self, sample: Sample) -> Sample:
+        """Returns the sample with all its points; the shape is shown by evenly strided surface points."""
+        if "surface_points" not in sample:
+            return dict(sample)
+        points = sample["surface_points"]
+        count = min(self.geometry or len(points), len(points))
+        # One fixed permutation: strides alone would follow whatever order a mesh has.
+        order = np.random.default_rng(len(points)).permutation(len(points))[:count]
+        return {**sample, GEOMETRY: points[torch.from_numpy(order)]}
+
+    @staticmethod
+    def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
+        wanted = min(count or len(points), len(points))
+        return torch.from_numpy(rng.choice(len(points), wanted, replace=False, shuffle=True))
+
+
+def point_keys(sample: Sample, prefix: str) -> list[str]:
+    """Returns the keys of a prefix's arrays that have one row per point."""
+    reference = sample.get(f"{prefix}_points")
+    if reference is None:
+        return []
+    return [key for key, value in sample.items() if key.startswith(f"{prefix}_") and len(value) == len(reference)]
