@@ -1,0 +1,1 @@
+"""One worker talking to the others: process group, collectives, agreed stop."""

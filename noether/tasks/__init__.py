@@ -1,0 +1,1 @@
+"""Predictions → loss and metrics. Knows no launcher."""

@@ -1,0 +1,167 @@
+"""Regression of physical fields at points: standardised for the model, scored in physical units."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.config.task import FieldConfig, ForceCoefficientConfig
+from noether.data.loader import Batch
+from noether.tasks.base import Predictions, SampleFigures, Task
+
+POSITION_SCALE = 1000.0
+"""Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
+
+
+class FieldsTask(Task):
+    """Regression of named fields at points.
+
+    The model sees positions scaled isotropically to 0..1000 and inputs standardised per channel; it
+    predicts standardised fields (B, N, C). The loss is the weighted sum over fields of the mean squared
+    error in standardised units, so that predicting the mean costs about 1 per unit of weight.
+
+    Args:
+        fields: the output fields by their key in the samples, (N,) or (N, C) per sample.
+        inputs: keys standardised as further inputs.
+        domain_low, domain_length: the cube that holds every position, in m.
+        scalars: force coefficients derived from a pressure field.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Mapping[str, Any]],
+        domain_low: float,
+        domain_length: float,
+        inputs: Iterable[str] = (),
+        scalars: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.fields = {name: FieldConfig.model_validate(field) for name, field in fields.items()}
+        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in (scalars or {}).items()}
+        self.inputs = tuple(inputs)
+        self.domain_low, self.domain_length = domain_low, domain_length
+        self.statistics: dict[str, tuple[list[float], list[float]]] = {}
+
+    def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
+        """Computes mean and standard deviation per channel over every point of the split, in float64."""
+        keys = (*self.fields, *self.inputs)
+        count = dict.fromkeys(keys, 0)
+        mean: dict[str, np.ndarray] = {}
+        squares: dict[str, np.ndarray] = {}
+        for sample in samples:
+            for key in keys:
+                values = _by_channel(sample[key]).numpy().astype(np.float64)
+                # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
+                size, sample_mean = len(values), values.mean(axis=0)
+                total = count[key] + size
+                delta = sample_mean - mean.get(key, np.zeros_like(sample_mean))
+                spread = ((values - sample_mean) ** 2).sum(axis=0) + delta**2 * count[key] * size / total
+                mean[key] = mean.get(key, np.zeros_like(sample_mean)) + delta * size / total
+                squares[key] = squares.get(key, np.zeros_like(sample_mean)) + spread
+                count[key] = total
+        for key in keys:
+            deviation = np.sqrt(squares[key] / count[key])
+            # A constant channel is not scaled: it would turn rounding into a signal.
+            deviation[deviation < 1e-12] = 1.0
+            self.statistics[key] = (mean[key].tolist(), deviation.tolist())
+
+    def state(self) -> dict[str, Any]:
+        """Returns the statistics: mean and standard deviation per channel, in physical units."""
+        return {"statistics": {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back the statistics of a checkpoint."""
+        self.statistics = {key: (item["mean"], item["std"]) for key, item in state["statistics"].items()}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""
+        prepared = dict(batch)
+        for key, value in batch.items():
+            if key.endswith("_points"):
+                prepared[key] = (value - self.domain_low) * (POSITION_SCALE / self.domain_length)
+        for key in (*self.fields, *self.inputs):
+            if key in batch:
+                values = _by_channel(batch[key], batched=True)
+                mean, std = self._statistics(key, values)
+                prepared[key] = (values - mean) / std
+        return prepared
+
+    def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
+        """Returns the weighted sum over fields of the standardised mean squared error, a scalar."""
+        return self._sample_loss(predictions, batch).mean()
+
+    def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
+        losses = [
+            field.weight * (predictions[name].to(prepared[name].dtype) - prepared[name]).square().mean(dim=(1, 2))
+            for name, field in self.fields.items()
+            if field.weight
+        ]
+        return torch.stack(losses).sum(dim=0)
+
+    def to_physical(self, predictions: Predictions) -> Predictions:
+        """Returns predictions in physical units, (B, N, C)."""
+        physical = {}
+        for name in self.fields:
+            mean, std = self._statistics(name, predictions[name])
+            physical[name] = predictions[name] * std + mean
+        return physical
+
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+        """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
+        figures = {"loss": self._sample_loss(predictions, self.prepare(batch))}
+        physical = self.to_physical(predictions)
+        truth = {name: _by_channel(batch[name], batched=True) for name in self.fields}
+        for name in self.fields:
+            for figure, values in field_errors(physical[name], truth[name]).items():
+                figures[f"{name}/{figure}"] = values
+        for name, scalar in self.scalars.items():
+            integral = force_coefficient(truth[scalar.pressure], batch, scalar)
+            figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar)
+            figures[f"{name}/integral_of_truth"] = integral
+            figures[f"{name}/truth"] = batch[scalar.truth].reshape(-1) if scalar.truth else integral
+        return figures
+
+    def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the split's figures: means over samples, and the largest of the largest errors."""
+        return {
+            name: float(np.max(values) if name.endswith("/max") else np.mean(values))
+            for name, values in figures.items()
+            if not name.endswith(("/prediction", "/truth", "/integral_of_truth"))
+        }
+
+    def _statistics(self, key: str, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = self.statistics[key]
+        return like.new_tensor(mean), like.new_tensor(std)
+
+
+def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
+    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
+    return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
+
+
+def field_errors(prediction: Tensor, truth: Tensor) -> SampleFigures:
+    """Returns each sample's errors of a field (B, N, C) in its own unit.
+
+    relative_l2: norm of the error over norm of the truth, over all points and channels.
+    mse, mae, max: over all points and channels.
+    """
+    error = prediction.double() - truth.double()
+    norm = truth.double().flatten(1).norm(dim=1)
+    return {
+        "relative_l2": error.flatten(1).norm(dim=1) / norm,
+        "mse": error.square().mean(dim=(1, 2)),
+        "mae": error.abs().mean(dim=(1, 2)),
+        "max": error.abs().amax(dim=(1, 2)),
+    }
+
+
+def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,).
+
+    pressure (B, N, 1) in Pa, normals (B, N, 3) outward, areas (B, N) in m².
+    """
+    direction = pressure.new_tensor(scalar.direction).double()
+    facing = batch[scalar.normals].double() @ direction
+    force = -(pressure.double().squeeze(-1) * facing * batch[scalar.areas].double()).sum(dim=1)
+    return force / (scalar.dynamic_pressure * batch[scalar.reference_area].double().reshape(-1))

@@ -1,0 +1,1 @@
+"""Numbers → people: console, metrics.jsonl, TensorBoard."""

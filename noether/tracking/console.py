@@ -1,0 +1,115 @@
+"""What a person sees while a run trains: a live display on a terminal, a line per interval elsewhere."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from noether.tracking.tracker import Row
+
+
+class Console:
+    """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
+
+    def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
+        stream = stream or sys.stdout
+        self.terminal = RichConsole(file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120)
+        self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
+        self.is_live = speaks and self.terminal.is_terminal
+
+    def say(self, *renderables: RenderableType, sep: str = " ") -> None:
+        """Prints text or tables."""
+        self.terminal.print(*renderables, sep=sep, markup=False)
+        if self._log is not None:
+            self._log.print(*renderables, sep=sep, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Prints a warning."""
+        self.say(Text(f"warning: {text}", style="yellow"))
+
+    def only_log(self, text: str) -> None:
+        """Writes a line to the log file alone."""
+        if self._log is not None:
+            self._log.print(text)
+
+
+class ConsoleTracker:
+    """Shows the rows of a run."""
+
+    def __init__(self, console: Console, *, start: int, total_updates: int, total_epochs: float) -> None:
+        self._console = console
+        self._total_updates, self._total_epochs = total_updates, total_epochs
+        self._progress: Progress | None = None
+        if console.is_live:
+            self._progress = Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(elapsed_when_finished=False),
+                console=console.terminal,
+                refresh_per_second=4,
+                expand=True,
+            )
+            self._bar = self._progress.add_task("training", total=total_updates, completed=start, numbers="")
+            self._progress.start()
+
+    def advance(self, update: int) -> None:
+        """Moves the bar."""
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=update)
+
+    def log(self, row: Row) -> None:
+        """Shows a row: numbers beside the bar, or a line of text."""
+        if row["kind"] == "training":
+            self._log_training(row)
+        elif row["kind"] == "evaluation":
+            self._console.say(_evaluation_line(row))
+        elif row["kind"] == "checkpoint":
+            self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
+        elif row["kind"] == "note":
+            self._console.say(row["text"])
+
+    def _log_training(self, row: Row) -> None:
+        numbers = (
+            f"loss {row['loss']:.4f}  lr {row['learning_rate']:.1e}  "
+            f"{row['samples_per_second']:.1f} samples/s  {row['memory_mib']:.0f} MiB"
+        )
+        line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  {numbers}"
+        if self._progress is None:
+            self._console.say(line)
+            return
+        description = f"epoch {min(int(row['epoch']) + 1, round(self._total_epochs) or 1)}/{self._total_epochs:.0f}"
+        self._progress.update(self._bar, description=description, numbers=numbers)
+        self._console.only_log(line)
+
+    def close(self) -> None:
+        """Leaves the display as it stands."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _evaluation_line(row: Row) -> str:
+    figures: dict[str, float] = row["figures"]
+    parts = [f"loss {figures['loss']:.4f}"]
+    parts += [f"{name.replace('/relative_l2', '')} {value:.2%}" for name, value in _relative(figures)]
+    return f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)  " + "  ".join(parts)
+
+
+def _relative(figures: dict[str, float]) -> Iterable[tuple[str, float]]:
+    return ((name, value) for name, value in figures.items() if name.endswith("/relative_l2"))

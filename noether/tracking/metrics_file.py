@@ -1,0 +1,59 @@
+"""metrics.jsonl: every row of a run, one JSON object a line, flushed as it is written."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from noether.tracking.tracker import Row
+
+
+class MetricsFile:
+    """Appends rows to metrics.jsonl.
+
+    A resumed run first drops the rows after the update it resumes from: they will be made again.
+    """
+
+    def __init__(self, path: Path, resumed_from: int) -> None:
+        if path.exists():
+            kept = [row for row in read_metrics(path) if row.get("update", 0) <= resumed_from]
+            partial = path.with_suffix(".partial")
+            partial.write_text("".join(_line(row) for row in kept))
+            partial.replace(path)
+        self._file = path.open("a", buffering=1)
+
+    def log(self, row: Row) -> None:
+        """Writes one row with the time of day."""
+        self._file.write(_line({"time": round(time.time(), 3), **row}))
+
+    def advance(self, update: int) -> None:
+        """Nothing to write."""
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """Returns the rows of a metrics.jsonl; a last line that was cut off by a crash is left out."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a figure that is not finite is null there."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Batches → weights: batch plan, precision, optimisers, schedules, checkpoints, the loop."""

@@ -1,0 +1,107 @@
+"""How one update's samples are spread: over ranks, then over micro-batches that fit a device."""
+
+from dataclasses import asdict, dataclass
+from math import ceil
+
+from noether.errors import RequestError
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The arithmetic of one update: effective = per_rank × world_size, per_rank = the sum of the micro-batches.
+
+    effective: samples per update over all ranks.
+    per_rank: samples per update on each rank.
+    micro: samples of the largest micro-batch.
+    accumulation_steps: micro-batches per update.
+    """
+
+    effective: int
+    per_rank: int
+    micro: int
+    accumulation_steps: int
+
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        """Returns the sizes of the micro-batches in order: all `micro` but a smaller last one where it must be."""
+        full, rest = divmod(self.per_rank, self.micro)
+        return (self.micro,) * full + ((rest,) if rest else ())
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns the plan for JSON."""
+        return asdict(self)
+
+
+def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
+    """Divides the effective batch over the ranks, and each rank's share into micro-batches.
+
+    Args:
+        effective_batch_size: samples per update, over all ranks.
+        max_batch_size: most samples a device holds at once; None: no limit.
+        world_size: ranks.
+
+    Raises:
+        RequestError: where the ranks cannot have equal shares, naming the nearest sizes that can be shared.
+    """
+    per_rank, rest = divmod(effective_batch_size, world_size)
+    if rest:
+        valid = [size for size in (per_rank * world_size, (per_rank + 1) * world_size) if size]
+        raise RequestError(
+            f"an effective batch of {effective_batch_size} cannot be shared equally by {world_size} ranks",
+            seen=f"trainer.effective_batch_size={effective_batch_size}, {world_size} ranks",
+            expected=f"a multiple of {world_size}; the nearest are {' and '.join(map(str, valid))}",
+            fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
+        )
+    steps = ceil(per_rank / min(max_batch_size or per_rank, per_rank))
+    # Equal micro-batches waste least: 10 samples with room for 8 run as 5 + 5, not 8 + 2.
+    return BatchPlan(effective_batch_size, per_rank, ceil(per_rank / steps), steps)
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: updates per epoch and in all."""
+
+    updates_per_epoch: int
+    total_updates: int
+    effective_batch_size: int
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples that an epoch uses; the rest of a data set that no whole batch holds sits this epoch out."""
+        return self.updates_per_epoch * self.effective_batch_size
+
+    @property
+    def epochs(self) -> float:
+        """Length in epochs."""
+        return self.total_updates / self.updates_per_epoch
+
+
+def plan_length(
+    samples: int,
+    effective_batch_size: int,
+    *,
+    max_epochs: int | None = None,
+    max_updates: int | None = None,
+    max_samples: int | None = None,
+) -> RunLength:
+    """Turns the one length that is given into updates.
+
+    Raises:
+        RequestError: where the data set is smaller than one effective batch.
+    """
+    updates_per_epoch = samples // effective_batch_size
+    if not updates_per_epoch:
+        raise RequestError(
+            "the training split is smaller than one effective batch",
+            seen=f"{samples} training samples, trainer.effective_batch_size={effective_batch_size}",
+            expected="at least one whole batch an epoch",
+            fix=f"trainer.effective_batch_size={max(samples, 1)}      (or less)",
+        )
+    if max_updates is not None:
+        total = max_updates
+    elif max_samples is not None:
+        total = max(1, max_samples // effective_batch_size)
+    elif max_epochs is not None:
+        total = max_epochs * updates_per_epoch
+    else:
+        raise ValueError("one of max_epochs, max_updates and max_samples must be given")
+    return RunLength(updates_per_epoch, total, effective_batch_size)

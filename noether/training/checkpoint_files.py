@@ -1,0 +1,159 @@
+"""Checkpoints on disk: written whole or not at all, verified before use. No torch here.
+
+A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, nothing that runs code
+when it is read). Its `meta.json` names the format's version and each file's SHA-256; it is written last,
+into a folder of another name, which is then renamed.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+_PREFIX = "update-"
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """One checkpoint on disk."""
+
+    path: Path
+
+    @property
+    def updates(self) -> int:
+        """Updates that the run had made."""
+        return int(self.path.name.removeprefix(_PREFIX))
+
+    def meta(self) -> dict[str, Any]:
+        """Returns meta.json. Raises OSError or ValueError where it cannot be read."""
+        content = json.loads((self.path / "meta.json").read_text())
+        if not isinstance(content, dict):
+            raise ValueError("meta.json holds no object")
+        return content
+
+    def damage(self) -> str | None:
+        """Returns what is wrong with the checkpoint, or None where every file is as it was written."""
+        try:
+            meta = self.meta()
+        except (OSError, ValueError) as error:
+            return f"meta.json cannot be read: {error}"
+        if meta.get("format") != FORMAT:
+            return f"format {meta.get('format')} is not {FORMAT}, the one this version reads"
+        for name, expected in meta["sha256"].items():
+            try:
+                with (self.path / name).open("rb") as file:
+                    found = file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                return f"{name} cannot be read: {error.strerror}"
+            if found != expected:
+                return f"{name} has another SHA-256 than when it was written"
+        return None
+
+
+def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
+    """Returns a run's complete checkpoints, oldest first; half-written ones have another name."""
+    found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if (path / "meta.json").is_file()]
+    return sorted(found, key=lambda checkpoint: checkpoint.updates)
+
+
+def newest_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
+    """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over."""
+    for checkpoint in reversed(list_checkpoints(folder)):
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint
+        warn(f"checkpoint {checkpoint.path.name} is damaged and passed over: {damage}")
+    return None
+
+
+def best_checkpoint(folder: Path) -> CheckpointFolder | None:
+    """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None."""
+    rated = [(c.meta().get("metric"), c.updates, c) for c in list_checkpoints(folder)]
+    measured = [item for item in rated if item[0] is not None]
+    return min(measured, key=lambda item: (item[0], item[1]))[2] if measured else None
+
+
+def selected_checkpoint(folder: Path) -> CheckpointFolder:
+    """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
+
+    Raises:
+        FileNotFoundError: where the run has no checkpoint.
+    """
+    every = list_checkpoints(folder)
+    if not every:
+        raise FileNotFoundError(f"no checkpoint in {folder}")
+    return best_checkpoint(folder) or every[-1]
+
+
+def write_checkpoint(
+    folder: Path, updates: int, files: Iterable[tuple[str, Callable[[Path], None]]], meta: dict[str, Any]
+) -> CheckpointFolder:
+    """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
+
+    Args:
+        folder: the run's checkpoints folder.
+        updates: updates made; names the checkpoint.
+        files: file names with the function that writes each.
+        meta: further content of meta.json.
+    """
+    final = folder / f"{_PREFIX}{updates:09d}"
+    partial = folder / f".{final.name}.{os.getpid()}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    digests = {}
+    for name, write in files:
+        write(partial / name)
+        digests[name] = _flush_and_digest(partial / name)
+    meta_path = partial / "meta.json"
+    meta_path.write_text(json.dumps({"format": FORMAT, "updates": updates, **meta, "sha256": digests}, indent=2))
+    _flush_and_digest(meta_path)
+    _flush_folder(partial)
+    if final.exists():
+        # Written before by an attempt that was stopped right after: the same state, so the new one replaces it.
+        old = folder / f".{final.name}.{os.getpid()}.replaced"
+        final.rename(old)
+        partial.rename(final)
+        shutil.rmtree(old)
+    else:
+        partial.rename(final)
+    _flush_folder(folder)
+    return CheckpointFolder(final)
+
+
+def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
+    """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes.
+
+    Returns:
+        The checkpoints that were removed.
+    """
+    checkpoints = list_checkpoints(folder)
+    best = best_checkpoint(folder)
+    removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
+    for checkpoint in removed:
+        # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
+        doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
+        checkpoint.path.rename(doomed)
+        shutil.rmtree(doomed)
+    for leftover in folder.glob(f".{_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return removed
+
+
+def _flush_and_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return digest
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

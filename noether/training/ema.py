@@ -1,0 +1,28 @@
+"""Averaged weights: smoother than the last update's, and usually better."""
+
+import copy
+
+import torch
+from torch import nn
+
+
+class AveragedWeights:
+    """An exponential moving average of a model's weights, in a model of its own.
+
+    Early averages forget faster, min(decay, (1 + n) / (10 + n)) at the n-th update, so that the random
+    initial weights are gone after a few hundred updates whatever the decay.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, updates: int) -> None:
+        """Moves the average towards `model`, which has made `updates` updates."""
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        averages = [parameter.detach() for parameter in self.model.parameters()]
+        weights = [parameter.detach() for parameter in model.parameters()]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
+            average.copy_(buffer)

@@ -1,0 +1,222 @@
+"""The loop: batches → weights, and at update boundaries what is due: log, evaluation, checkpoint, stop."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from noether.config.interval import Interval
+from noether.config.schema import RunConfig
+from noether.data.loader import Batch, to_device, training_batches
+from noether.data.order import GlobalOrder, RankOrder
+from noether.distributed.group import Group
+from noether.distributed.stop import AgreedStop
+from noether.evaluation.evaluate import evaluate_samples
+from noether.run_folder import RunFolder
+from noether.tracking.tracker import Trackers
+from noether.training.batch_plan import BatchPlan, RunLength
+from noether.training.precision import Precision
+from noether.training.problem import Problem
+from noether.training.schedules import Schedule
+from noether.training.state import TrainingState, save_checkpoint
+from noether.training.update import UpdateFigures, Updater
+
+
+@dataclass
+class Loop:
+    """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop."""
+
+    config: RunConfig
+    problem: Problem
+    state: TrainingState
+    plan: BatchPlan
+    length: RunLength
+    schedule: Schedule
+    precision: Precision
+    group: Group
+    stop: AgreedStop
+    trackers: Trackers
+    folder: RunFolder
+
+    def run(self) -> int:
+        """Trains. Every rank calls it.
+
+        Returns:
+            0 where the run is complete, else the signal on which all ranks stopped, with everything saved.
+        """
+        trainer = self.config.trainer
+        updater = Updater(self.state, self.group, trainer, self.precision, self.plan.accumulation_steps)
+        due_log = self._due(trainer.log_every)
+        due_evaluation = self._due(trainer.evaluate_every)
+        due_checkpoint = self._due(trainer.checkpoint_every)
+        window = LogWindow(self.group, self.plan.effective)
+        signal = 0
+        for batches in self._batches():
+            update = self.state.progress.updates
+            window.add(updater.update(batches, self.schedule(update)))
+            update += 1
+            last = update == self.length.total_updates
+            self.trackers.advance(update)
+            if due_log(update) or last:
+                self.trackers.log(self._row("training", learning_rate=self.schedule(update - 1), **window.read()))
+            best = self.state.progress.best_metric
+            metric = self.evaluate() if last or due_evaluation(update) else None
+            improved = self.state.progress.best_metric != best
+            signal = self.stop.agreed()
+            if last or signal or improved or due_checkpoint(update):
+                self.save(metric)
+            window.resume()
+            if signal:
+                break
+        updater.close()
+        self.stop.finish()
+        return 0 if self.state.progress.updates == self.length.total_updates else signal
+
+    def evaluate(self) -> float | None:
+        """Evaluates the validation split with every kind of weights; returns the selection metric.
+
+        The metric is the loss under the selected weights (averaged if there are any), the same on every rank.
+        """
+        indices = self.problem.validation_indices
+        if not indices:
+            return None
+        metric: float | None = None
+        for weights, model in self.state.evaluation_models().items():
+            figures = evaluate_samples(
+                model,
+                self.problem.task,
+                self.problem.splits.train,
+                indices,
+                self.problem.draw,
+                self.group,
+                self.precision,
+                batch_size=self.config.trainer.evaluation_batch_size or self.plan.micro,
+                num_workers=self.config.num_workers,
+            )
+            if not self.group.is_first:
+                continue
+            summary = self.problem.task.summarise(figures)
+            self.trackers.log(self._row("evaluation", split="validation", weights=weights, figures=summary))
+            metric = summary["loss"] if metric is None else metric
+        metric = self.group.from_first(metric)
+        best = self.state.progress.best_metric
+        if metric is not None and metric == metric and (best is None or metric < best):
+            self.state.progress.best_metric = metric
+        return metric
+
+    def save(self, metric: float | None) -> None:
+        """Writes a checkpoint of the state as it is between two updates."""
+        checkpoint = save_checkpoint(
+            self.state,
+            self.group,
+            self.folder.checkpoints,
+            keep=self.config.trainer.keep_checkpoints,
+            metric=metric,
+            about={"run_id": self.folder.path.name, "effective_batch_size": self.plan.effective},
+        )
+        if checkpoint is not None:
+            self.trackers.log(self._row("checkpoint", path=str(checkpoint.path), metric=metric))
+
+    def _batches(self) -> Iterator[list[Batch]]:
+        """Yields each update's micro-batches, on the device."""
+        indices = self.problem.train_indices
+        order = RankOrder(
+            GlobalOrder(len(indices), self.plan.effective, self.config.seed),
+            self.plan.micro_batch_sizes(),
+            self.group.rank,
+            self.state.progress.updates,
+            self.length.total_updates,
+        )
+        stream = training_batches(
+            self.problem.splits.train,
+            indices,
+            order,
+            self.problem.draw,
+            num_workers=self.config.num_workers,
+            pin_memory=self.group.device.type == "cuda",
+        )
+        moved = (to_device(batch, self.group.device, self.precision.weights) for batch in stream)
+        while batches := list(islice(moved, self.plan.accumulation_steps)):
+            yield batches
+
+    def _due(self, interval: Interval | None) -> Callable[[int], bool]:
+        if interval is None:
+            return lambda update: False
+        every = interval.in_updates(
+            updates_per_epoch=self.length.updates_per_epoch,
+            effective_batch_size=self.length.effective_batch_size,
+            total_updates=self.length.total_updates,
+        )
+        return lambda update: update % every == 0
+
+    def _row(self, kind: str, **values: Any) -> dict[str, Any]:
+        progress = self.state.progress
+        position = {
+            "update": progress.updates,
+            "epoch": progress.updates / self.length.updates_per_epoch,
+            "samples": progress.samples,
+        }
+        return {"kind": kind, **position, **values}
+
+
+class LogWindow:
+    """Sums up the updates since the last log line without reading the device in between.
+
+    Only training is timed: the clock stands between the end of an update and `resume`.
+    """
+
+    def __init__(self, group: Group, effective_batch_size: int) -> None:
+        self._group, self._effective = group, effective_batch_size
+        self._clear()
+        self.resume()
+
+    def _clear(self) -> None:
+        self._loss: torch.Tensor | None = None
+        self._updates = 0
+        self._seconds = self._busy = 0.0
+
+    def resume(self) -> None:
+        """Lets the clock run again, once what is due at the boundary is done."""
+        self._started, self._started_busy = time.perf_counter(), time.process_time()
+
+    def add(self, figures: UpdateFigures) -> None:
+        """Counts one update."""
+        self._loss = figures.loss if self._loss is None else self._loss + figures.loss
+        self._norm = figures.gradient_norm
+        self._updates += 1
+        self._seconds += time.perf_counter() - self._started
+        self._busy += time.process_time() - self._started_busy
+
+    def read(self) -> dict[str, float | None]:
+        """Returns the means since the last call, over all ranks, and starts anew. Every rank calls it."""
+        assert self._loss is not None
+        loss = self._group.sum(self._loss / (self._updates * self._group.world_size))
+        row = {
+            "loss": float(loss),
+            "gradient_norm": float(self._norm),
+            "samples_per_second": self._updates * self._effective / self._seconds,
+            "memory_mib": peak_memory_mib(self._group.device),
+            "device_use": self._device_use(),
+        }
+        self._clear()
+        return row
+
+    def _device_use(self) -> float | None:
+        """Share of the time that this rank's device computed, 0 to 1: the driver's figure, or CPU time."""
+        if self._group.device.type == "cuda":
+            try:
+                return torch.cuda.utilization(self._group.device) / 100
+            except (RuntimeError, ModuleNotFoundError):
+                return None
+        return min(1.0, self._busy / (self._seconds * torch.get_num_threads()))
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Returns the most memory used so far, in MiB: the device's on a GPU, else this process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

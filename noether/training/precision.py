@@ -1,0 +1,31 @@
+"""In which precision the model computes."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """float32 and float64 hold weights and arithmetic; bf16 and fp16 are autocast over float32 weights."""
+
+    name: str
+    device_type: str
+
+    @property
+    def weights(self) -> torch.dtype:
+        """Type of weights and data."""
+        return torch.float64 if self.name == "float64" else torch.float32
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Returns the context in which the model's forward pass runs."""
+        if self.name not in AUTOCAST:
+            return nullcontext()
+        return torch.autocast(self.device_type, AUTOCAST[self.name])
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Returns the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")

@@ -1,0 +1,17 @@
+"""How far a run has come."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Progress:
+    """How far a run has come: whole updates done, and the samples they used (over all ranks)."""
+
+    updates: int = 0
+    samples: int = 0
+    best_metric: float | None = None
+    skipped_in_a_row: int = 0
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Returns the counters for JSON."""
+        return asdict(self)

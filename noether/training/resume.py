@@ -1,0 +1,105 @@
+"""From which checkpoint a run goes on, and in which folder. No torch here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+from noether.run_folder import RunFolder, existing_run, new_run_id, newest_run
+from noether.training.checkpoint_files import CheckpointFolder, newest_intact
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The folder a run writes to, and the checkpoint it starts from (None: from the beginning)."""
+
+    folder: RunFolder
+    checkpoint: Path | None
+
+
+def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+    """Decides where a run starts from its `resume`, `run_id` and `output_path`.
+
+    - unset: a new run; an existing run of that name is refused, never overwritten.
+    - auto: goes on where run_id has an intact checkpoint, and starts it where it has none.
+    - latest: goes on with the run whose checkpoints changed last.
+    - a run or checkpoint folder: goes on with that run, from that checkpoint.
+
+    Args:
+        config: the run's configuration.
+        warn: told of every damaged checkpoint that was passed over.
+
+    Raises:
+        RequestError: where there is nothing to resume, or a new run would overwrite an old one.
+    """
+    output = config.output_path.expanduser()
+    if config.resume is None:
+        folder = RunFolder(output / (config.run_id or new_run_id()))
+        if folder.config.exists():
+            raise RequestError(
+                f"the run {folder.path} exists already",
+                seen=f"run_id={config.run_id}, and resume is not set",
+                expected="a new run_id, or a word on how to go on",
+                fix="resume=auto      (or run_id=ANOTHER_NAME)",
+            )
+        return StartingPoint(folder, None)
+    if config.resume == "auto":
+        if config.run_id is None:
+            raise RequestError(
+                "resume=auto needs to know which run",
+                seen="run_id is not set",
+                expected="the name that the first start used as well",
+                fix="run_id=NAME      (or resume=latest)",
+            )
+        folder = RunFolder(output / config.run_id)
+        return StartingPoint(folder, _path(newest_intact(folder.checkpoints, warn)))
+    if config.resume == "latest":
+        newest = newest_run(output)
+        if newest is None:
+            raise RequestError(
+                f"no run to resume in {output}",
+                seen="no run with a checkpoint",
+                expected="an earlier run",
+                fix="resume=null      (or output_path=FOLDER)",
+            )
+        return StartingPoint(newest, _intact(newest, warn))
+    return _from_path(Path(config.resume).expanduser(), warn)
+
+
+def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
+    if not path.exists():
+        raise RequestError(
+            f"nothing to resume at {path}",
+            seen="no such folder",
+            expected="auto, latest, a run folder or one of its checkpoints",
+            fix="resume=latest",
+        )
+    if (path / "meta.json").is_file():
+        damage = CheckpointFolder(path).damage()
+        if damage:
+            raise RequestError(
+                f"checkpoint {path} is damaged",
+                seen=damage,
+                expected="files as they were written",
+                fix=f"resume={path.parent.parent}      (the newest intact one)",
+            )
+        return StartingPoint(RunFolder(path.parent.parent), path)
+    folder = existing_run(path)
+    return StartingPoint(folder, _intact(folder, warn))
+
+
+def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
+    checkpoint = _path(newest_intact(folder.checkpoints, warn))
+    if checkpoint is None:
+        raise RequestError(
+            f"{folder.path} has no intact checkpoint",
+            seen=f"none in {folder.checkpoints}",
+            expected="a checkpoint whose files verify",
+            fix="resume=null",
+        )
+    return checkpoint
+
+
+def _path(checkpoint: CheckpointFolder | None) -> Path | None:
+    return checkpoint.path if checkpoint else None

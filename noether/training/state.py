@@ -1,0 +1,172 @@
+"""All that a run must remember to go on bit for bit: weights, averages, optimiser, scaler, random numbers."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from noether.distributed.group import Group
+from noether.tasks.base import Task
+from noether.training.checkpoint_files import CheckpointFolder, prune_checkpoints, write_checkpoint
+from noether.training.ema import AveragedWeights
+from noether.training.progress import Progress
+
+
+@dataclass
+class TrainingState:
+    """What changes while a run trains. `model` is the plain module, without DDP or compilation around it."""
+
+    model: nn.Module
+    averages: AveragedWeights | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    task: Task
+    progress: Progress
+
+    def evaluation_models(self) -> dict[str, nn.Module]:
+        """Returns the models to evaluate by the name of their weights; the first is the one that is selected."""
+        models = {"raw": self.model}
+        return {"ema": self.averages.model, **models} if self.averages else models
+
+
+def save_checkpoint(
+    state: TrainingState,
+    group: Group,
+    folder: Path,
+    *,
+    keep: int,
+    metric: float | None,
+    about: dict[str, Any],
+) -> CheckpointFolder | None:
+    """Writes the state as a checkpoint and prunes the older ones. Every rank calls it; rank 0 writes.
+
+    Args:
+        state: what is saved.
+        group: the ranks, whose random numbers are gathered.
+        folder: the run's checkpoints folder.
+        keep: newest checkpoints kept.
+        metric: the selection metric measured at this update, if it was.
+        about: further content of meta.json (config, world size).
+    """
+    random_numbers = group.gather(_random_state(group.device))
+    if not group.is_first:
+        return None
+    averages = state.averages
+    rng = {f"rank{rank}/{key}": value for rank, own in enumerate(random_numbers) for key, value in own.items()}
+    counters = {"progress": state.progress.as_dict(), "scaler": state.scaler.state_dict()}
+    files = [
+        ("model.safetensors", lambda path: save_file(_weights(state.model), path)),
+        ("optimizer.safetensors", lambda path: save_file(_optimizer_tensors(state), path)),
+        ("random.safetensors", lambda path: save_file(rng, path)),
+        ("state.json", lambda path: path.write_text(json.dumps(counters, indent=2))),
+        ("task.json", lambda path: path.write_text(json.dumps(state.task.state(), indent=2))),
+    ]
+    if averages is not None:
+        files.append(("ema.safetensors", lambda path: save_file(_weights(averages.model), path)))
+    about = {**about, "metric": metric, "world_size": group.world_size}
+    checkpoint = write_checkpoint(folder, state.progress.updates, files, about)
+    prune_checkpoints(folder, keep)
+    return checkpoint
+
+
+def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
+    """Puts a checkpoint back into a state built from the same configuration. Every rank reads it."""
+    load_weights(state.model, checkpoint, "raw")
+    if state.averages is not None:
+        load_weights(state.averages.model, checkpoint, "ema")
+    _load_optimizer(state, load_file(checkpoint.path / "optimizer.safetensors"))
+    counters = json.loads((checkpoint.path / "state.json").read_text())
+    state.progress = Progress(**counters["progress"])
+    state.scaler.load_state_dict(counters["scaler"])
+    load_task_state(state.task, checkpoint)
+    if checkpoint.meta()["world_size"] == group.world_size:
+        _restore_random_state(load_file(checkpoint.path / "random.safetensors"), group)
+    else:
+        # Other ranks than before: their streams start anew, from where the run stands.
+        seed_everything(seed, group.rank, state.progress.updates)
+
+
+def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
+    """Loads the `raw` or `ema` weights of a checkpoint into a model."""
+    name = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
+    model.load_state_dict(load_file(checkpoint.path / name))
+
+
+def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
+    """Gives a task back what it knew of the training split (statistics)."""
+    task.load_state(json.loads((checkpoint.path / "task.json").read_text()))
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    sequence = np.random.SeedSequence([seed, *stream])
+    words = [int(word) for word in sequence.generate_state(3, np.uint32)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    # Cloned where storage is shared (tied weights): safetensors stores each name's own bytes.
+    return {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+
+
+def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
+    tensors = {}
+    for name, parameter in state.model.named_parameters():
+        for key, value in state.optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+    return tensors
+
+
+def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
+    for name, parameter in state.model.named_parameters():
+        prefix = f"{name}/"
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if own:
+            # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
+            state.optimizer.state[parameter] = {
+                key: value.to(parameter.device) if value.ndim or _steps_on_device(state) else value
+                for key, value in own.items()
+            }
+
+
+def _steps_on_device(state: TrainingState) -> bool:
+    return bool(state.optimizer.defaults.get("fused") or state.optimizer.defaults.get("capturable"))
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    own = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python_gauss": torch.tensor([float("nan") if gauss is None else gauss], dtype=torch.float64),
+        "numpy": torch.tensor([*np.asarray(keys).tolist(), position, has_gauss], dtype=torch.int64),
+        "numpy_gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+    if device.type == "cuda":
+        own["cuda"] = torch.cuda.get_rng_state(device)
+    return own
+
+
+def _restore_random_state(tensors: dict[str, Tensor], group: Group) -> None:
+    own = {
+        key.partition("/")[2]: value for key, value in tensors.items() if key.partition("/")[0] == f"rank{group.rank}"
+    }
+    torch.set_rng_state(own["torch"])
+    version, *words = own["python"].tolist()
+    gauss = own["python_gauss"].item()
+    random.setstate((version, tuple(words), None if gauss != gauss else gauss))
+    *keys, position, has_gauss = own["numpy"].tolist()
+    cached = own["numpy_gauss"].item()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), position, has_gauss, cached))
+    if group.device.type == "cuda" and "cuda" in own:
+        torch.cuda.set_rng_state(own["cuda"], group.device)

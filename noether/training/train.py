@@ -1,0 +1,214 @@
+"""What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from noether.config.schema import RunConfig
+from noether.distributed.group import Group, joined_group
+from noether.distributed.stop import AgreedStop
+from noether.errors import ExitCode
+from noether.evaluation.final import EvaluatedWeights, evaluate_run
+from noether.evaluation.tables import result_tables
+from noether.launch.placement import WorkerContext
+from noether.models.build import count_parameters
+from noether.run_folder import RunFolder, write_json
+from noether.tasks.fields import FieldsTask
+from noether.tracking.console import Console, ConsoleTracker
+from noether.tracking.metrics_file import MetricsFile
+from noether.tracking.tracker import Tracker, Trackers
+from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
+from noether.training.checkpoint_files import CheckpointFolder, selected_checkpoint
+from noether.training.ema import AveragedWeights
+from noether.training.fit_batch import largest_micro_batch
+from noether.training.loop import Loop
+from noether.training.optimizers import build_optimizer
+from noether.training.precision import Precision
+from noether.training.problem import Problem, build_problem
+from noether.training.progress import Progress
+from noether.training.request import TrainRequest
+from noether.training.schedules import build_schedule
+from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything
+
+
+def train_worker(context: WorkerContext, request: TrainRequest) -> int:
+    """Trains as one rank of a run.
+
+    Returns:
+        ExitCode.DONE, or ExitCode.CHECKPOINTED where a signal stopped the run with everything saved.
+    """
+    # Handlers first: a stop that is asked for while data is read is kept until the first update boundary.
+    stop = AgreedStop()
+    with stop.listening(), joined_group(context) as group:
+        stop.join(group)
+        return _train(context, request, group, stop)
+
+
+def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
+    config, folder = request.config, RunFolder(request.folder)
+    console = Console(folder.logs / f"rank-{group.rank}.log" if group.is_first else None, speaks=group.is_first)
+    run = build_run(config, request.data, group)
+    if request.checkpoint is not None:
+        load_checkpoint(run.state, group, CheckpointFolder(request.checkpoint), config.seed)
+        console.say(f"resumed {request.checkpoint.parent.parent.name} after update {run.state.progress.updates}")
+    if group.is_first:
+        write_json(folder.plan, {**request.plan, **run.describe()})
+        console.say(run.summary(config))
+    start = run.state.progress.updates
+    trackers = _trackers(config, folder, console, run, start, group)
+    with trackers:
+        loop = Loop(
+            config,
+            run.problem,
+            run.state,
+            run.plan,
+            run.length,
+            run.schedule,
+            run.precision,
+            group,
+            stop,
+            trackers,
+            folder,
+        )
+        signal = loop.run()
+    group.barrier()
+    if signal:
+        if group.is_first:
+            console.say(_how_to_go_on(folder, run.state.progress.updates, run.length.total_updates))
+        return ExitCode.CHECKPOINTED
+    if start < run.length.total_updates or not folder.result.exists():
+        _finish(config, folder, run, group, console)
+    elif group.is_first:
+        console.say(f"the run was complete already: {folder.path}")
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is built and could start: the problem, its state, and the arithmetic of its updates."""
+
+    problem: Problem
+    state: TrainingState
+    plan: BatchPlan
+    length: RunLength
+    schedule: Any
+    precision: Precision
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what plan.json adds to the launcher's plan."""
+        problem, length = self.problem, self.length
+        return {
+            "batch": self.plan.as_dict(),
+            "length": {
+                "updates_per_epoch": length.updates_per_epoch,
+                "total_updates": length.total_updates,
+                "epochs": length.epochs,
+            },
+            "data": {
+                "training": len(problem.train_indices),
+                "validation": len(problem.validation_indices),
+                "test": len(problem.splits.test),
+            },
+            "model": {
+                "kind": type(self.state.model).__name__,
+                "parameters": count_parameters(self.state.model),
+            },
+        }
+
+    def summary(self, config: RunConfig) -> str:
+        """Returns data, model and length in three lines."""
+        about = self.describe()
+        data, model, length = about["data"], about["model"], about["length"]
+        return (
+            f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
+            f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
+            f"length {length['total_updates']:,} updates = {length['epochs']:.4g} epochs "
+            f"of {length['updates_per_epoch']} updates"
+        )
+
+
+def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
+    """Builds everything a run trains with, at its first update. Every rank calls it."""
+    trainer = config.trainer
+    precision = Precision(trainer.precision, group.device.type)
+    if trainer.deterministic:
+        torch.use_deterministic_algorithms(True)
+    problem = build_problem(config, data, group.device, precision)
+    lengths = {name: getattr(trainer, name) for name in ("max_epochs", "max_updates", "max_samples")}
+    length = plan_length(len(problem.train_indices), trainer.effective_batch_size, **lengths)
+    if group.is_first:
+        problem.fit_task()
+    problem.task.load_state(group.from_first(problem.task.state()))
+    state = TrainingState(
+        problem.model,
+        AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
+        build_optimizer(config.optimizer, problem.model),
+        precision.scaler(),
+        problem.task,
+        Progress(),
+    )
+    limit = trainer.max_batch_size
+    if limit == "auto":
+        limit = largest_micro_batch(problem, precision, group, trainer.effective_batch_size // group.world_size)
+    plan = plan_batches(trainer.effective_batch_size, limit, group.world_size)
+    schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
+    # Dropout and the like differ between ranks; the initial weights above did not.
+    seed_everything(config.seed, group.rank, 0)
+    return Run(problem, state, plan, length, schedule, precision)
+
+
+def _trackers(config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, group: Group) -> Trackers:
+    trackers: list[Tracker] = [
+        ConsoleTracker(console, start=start, total_updates=run.length.total_updates, total_epochs=run.length.epochs)
+    ]
+    if group.is_first:
+        trackers.append(MetricsFile(folder.metrics, resumed_from=start))
+        if config.tracker.tensorboard:
+            from noether.tracking.tensorboard import TensorBoardFile
+
+            trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
+    return Trackers(trackers)
+
+
+def _finish(config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console) -> None:
+    """Evaluates the test split with the selected weights, and writes the result and the report."""
+    started = time.perf_counter()
+    selected = selected_checkpoint(folder.checkpoints)
+    checkpoint = CheckpointFolder(folder.checkpoints / group.from_first(selected.path.name))
+    weights = next(iter(run.state.evaluation_models()))
+    model = run.state.evaluation_models()[weights]
+    load_weights(model, checkpoint, weights)
+    result = evaluate_run(
+        config,
+        run.problem,
+        EvaluatedWeights(model, weights, checkpoint.path.name, checkpoint.updates),
+        "test",
+        folder,
+        group,
+        run.precision,
+        batch_size=config.trainer.evaluation_batch_size or run.plan.micro,
+        world_size=group.world_size,
+    )
+    if not group.is_first:
+        return
+    write_json(folder.result, result)
+    fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
+    console.say("")
+    for table in result_tables(result, fields):
+        console.say(table)
+    console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
+    if config.tracker.report:
+        from noether.evaluation.report import write_report
+
+        console.say(f"\nreport {write_report(folder)}")
+
+
+def _how_to_go_on(folder: RunFolder, updates: int, total: int) -> str:
+    path = folder.path
+    return (
+        f"stopped after update {updates} of {total}, everything is saved; go on with the same command and\n"
+        f"  resume={path}"
+    )

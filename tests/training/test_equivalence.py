@@ -1,0 +1,60 @@
+"""Ranks, accumulation and loader workers change where a batch is computed, not what is learned."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from noether.run_folder import RunFolder
+from noether.tracking.metrics_file import read_metrics
+from noether.training.checkpoint_files import list_checkpoints
+
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.ema_decay=0.9")
+
+WAYS = {
+    "1-rank-accumulated": ("trainer.max_batch_size=1",),
+    "1-rank-accumulated-unevenly": ("trainer.max_batch_size=3",),
+    "1-rank-with-loader-workers": ("num_workers=2",),
+    "2-ranks": ("devices=2",),
+    "2-ranks-accumulated": ("devices=2", "trainer.max_batch_size=1"),
+    "4-ranks": ("devices=4",),
+}
+
+
+def weights(folder: RunFolder, name: str, which: int = -1) -> dict[str, torch.Tensor]:
+    return load_file(list_checkpoints(folder.checkpoints)[which].path / name)
+
+
+@pytest.fixture(scope="module")
+def reference(train_in, tmp_path_factory) -> RunFolder:
+    return train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_the_same_weights_however_a_batch_is_spread(way, train, reference) -> None:
+    other = train("other", *PROOF, *way)
+    for name in ("model.safetensors", "ema.safetensors"):
+        expected, found = weights(reference, name), weights(other, name)
+        assert expected.keys() == found.keys()
+        assert {value.dtype for value in found.values()} == {torch.float64}
+        assert max(float((expected[key] - found[key]).abs().max()) for key in expected) < 1e-10
+    first = weights(reference, "model.safetensors", 0)
+    last = weights(reference, "model.safetensors")
+    assert max(float((first[key] - last[key]).abs().max()) for key in first) > 1e-4, "nothing was learned"
+
+
+@pytest.mark.slow
+def test_evaluation_counts_each_sample_once_on_two_ranks(train, reference) -> None:
+    """Five test samples on two ranks: padding would count one twice, dropping would lose one."""
+    other = train("other", *PROOF, "devices=2")
+    one, two = (json.loads(folder.result.read_text()) for folder in (reference, other))
+    assert one["samples"] == two["samples"] == 5
+    for name, value in one["figures"].items():
+        assert two["figures"][name] == pytest.approx(value, rel=1e-9), name
+    updates = [
+        [row["update"] for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
+        for folder in (reference, other)
+    ]
+    assert updates[0] == updates[1] == [4, 4, 8, 8]

@@ -1,0 +1,113 @@
+"""A run that was stopped or killed goes on bit for bit."""
+
+import json
+import signal
+import time
+
+import pytest
+from conftest import TINY, final_hashes
+
+from noether.errors import ExitCode
+from noether.run_folder import RunFolder
+from noether.tracking.metrics_file import read_metrics
+from noether.training.checkpoint_files import list_checkpoints
+
+# A constant rate, so that a run cut short at k of 8 updates and one of thousands are the same up to k.
+EVERY_PART = ("trainer.ema_decay=0.9", "optimizer.learning_rate=1e-2", "schedule=constant")
+
+
+def updates_kept(folder: RunFolder) -> list[int]:
+    return [checkpoint.updates for checkpoint in list_checkpoints(folder.checkpoints)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize(
+    ("killed_at", "options"),
+    [
+        pytest.param(4, (), id="at-an-epoch-boundary"),
+        pytest.param(3, (), id="in-mid-epoch"),
+        pytest.param(3, ("trainer.max_batch_size=1",), id="in-mid-epoch-accumulated"),
+        pytest.param(3, ("optimizer=lion", "num_workers=1"), id="in-mid-epoch-lion-loader-worker"),
+        pytest.param(3, ("trainer.precision=bf16",), id="in-mid-epoch-bf16"),
+    ],
+)
+def test_k_updates_and_k_updates_are_2k_updates(ranks, killed_at, options, train, start, tmp_path) -> None:
+    common = (f"devices={ranks}", *EVERY_PART, *options, f"trainer.checkpoint_every={killed_at} updates")
+    undisturbed = train("undisturbed", *common)
+    assert updates_kept(undisturbed)[-1] == 8
+    # The same run again, ended by SIGKILL as soon as the checkpoint is there: the launcher, so all of its ranks.
+    process = start(
+        "train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=killed", *common, "trainer.max_updates=8000"
+    )
+    killed = RunFolder(tmp_path / "killed")
+    wait_for(lambda: killed_at in updates_kept(killed), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    later = [c for c in list_checkpoints(killed.checkpoints) if c.updates > killed_at]
+    for checkpoint in later:  # What was written between the look and the kill: the resume must start at k.
+        (checkpoint.path / "meta.json").unlink()
+    resumed = train("killed", *common, "resume=auto")
+    assert updates_kept(resumed)[-1] == 8
+    assert final_hashes(resumed) == final_hashes(undisturbed)
+
+
+def wait_for(condition, process, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(ranks, number, train, start, tmp_path) -> None:
+    common = (f"devices={ranks}", *EVERY_PART, "trainer.max_updates=4000", "trainer.evaluate_every=null")
+    process = start("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=stopped", *common)
+    stopped = RunFolder(tmp_path / "stopped")
+    wait_for(lambda: stopped.metrics.exists() and len(read_metrics(stopped.metrics)) > 2, process)
+    process.send_signal(number)
+    if number == signal.SIGTERM:
+        process.send_signal(number)  # Slurm sends it twice within milliseconds: that must change nothing.
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.CHECKPOINTED, out + err
+    assert "everything is saved" in out
+    assert "Traceback" not in out + err
+    at = updates_kept(stopped)[-1]
+    assert 0 < at < 4000
+    goal = f"trainer.max_updates={at + 3}"
+    resumed = train("stopped", *common, goal, "resume=auto")
+    assert updates_kept(resumed)[-1] == at + 3
+    rows = [row["update"] for row in read_metrics(resumed.metrics) if row["kind"] == "training"]
+    assert rows == sorted(set(rows)), "metrics.jsonl has duplicates"
+    assert rows == [*range(2, at + 3, 2), at + 3][: len(rows)], "metrics.jsonl has gaps"
+
+
+@pytest.mark.slow
+def test_resume_auto_starts_goes_on_and_leaves_a_finished_run_alone(train, tmp_path) -> None:
+    first = train("auto", "resume=auto")
+    result = json.loads(first.result.read_text())
+    before = final_hashes(first), first.result.stat().st_mtime_ns
+    again = train("auto", "resume=auto")
+    assert (final_hashes(again), again.result.stat().st_mtime_ns) == before
+    longer = train("auto", "resume=latest", "trainer.max_updates=12")
+    assert updates_kept(longer)[-1] == 12
+    assert result["updates"] <= 8 < json.loads(longer.result.read_text())["updates"] <= 12
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_passed_over(train, noether, tmp_path) -> None:
+    folder = train("damaged")
+    newest = list_checkpoints(folder.checkpoints)[-1]
+    weights = newest.path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    done = noether(
+        "train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=damaged", "resume=auto", "trainer.max_updates=9"
+    )
+    assert done.code == 0, done.err
+    assert f"{newest.path.name} is damaged and passed over: model.safetensors has another SHA-256" in done.out
+    assert "resumed damaged after update 4" in done.out
