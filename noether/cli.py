@@ -1,0 +1,229 @@
+"""The commands: one method each, called as `noether VERB …`."""
+
+import inspect
+import json as json_module
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from noether import __version__
+from noether.errors import ExitCode, NoetherError
+
+# Only the standard library up here: `noether --help` answers at once, and torch comes in where it is used.
+
+
+class Commands:
+    """noether: one training program for every machine."""
+
+    def train(self, *overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
+        """Train on whatever is here, and end with a report.
+
+        With no argument: UPT on the embedded flow data, on every visible device of this machine.
+
+        Args:
+            overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
+            hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
+            dry_run: build everything, make one update and one evaluation batch, leave nothing behind
+            json: print the dry run as one JSON object
+        """
+        from noether.config.compose import load_config
+        from noether.start import dry_run_here, train_here
+
+        config = load_config(overrides, hp)
+        return dry_run_here(config, as_json=json) if dry_run else train_here(config)
+
+    def plan(
+        self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False
+    ) -> int:
+        """Say what train would do here, and why; start nothing.
+
+        One row per rank: where it runs, on which device, with which share of a batch.
+
+        Args:
+            overrides: settings and groups, as for train
+            hp: a YAML file with settings, from anywhere
+            visible_devices: plan for a machine that has these devices instead: 0,1,2,3
+            json: print one JSON object
+        """
+        from noether.config.compose import load_config
+        from noether.plan import plan_run, render_plan
+
+        plan = plan_run(load_config(overrides, hp), visible_devices=visible_devices)
+        if json:
+            print(json_module.dumps(plan.as_dict(), indent=2))
+        else:
+            from noether.tracking.console import Console
+
+            Console(None, speaks=True).say(*render_plan(plan), sep="\n")
+        return ExitCode.DONE
+
+    def evaluate(
+        self,
+        run: str,
+        *,
+        split: str = "test",
+        weights: str | None = None,
+        checkpoint: str | None = None,
+        json: bool = False,
+    ) -> int:
+        """Evaluate a run again: any split, any weights, any checkpoint.
+
+        Args:
+            run: the run's folder: runs/NAME
+            split: test, validation or train
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+            json: print the figures as one JSON object
+        """
+        from noether.evaluation.again import evaluate_again
+
+        return evaluate_again(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json)
+
+    def report(self, run: str) -> int:
+        """Write a run's report.html anew from what the run folder holds.
+
+        Args:
+            run: the run's folder: runs/NAME
+        """
+        from noether.evaluation.report import write_report
+        from noether.run_folder import existing_run
+
+        print(write_report(existing_run(run)))
+        return ExitCode.DONE
+
+
+EPILOGUE = """\
+Settings may be written as Hydra overrides or as flags, in any order:
+  noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
+
+Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (run it again).
+"""
+
+
+def verbs() -> dict[str, Callable[..., Any]]:
+    """Returns the commands by the word that is typed."""
+    commands = Commands()
+    members = inspect.getmembers(commands, inspect.ismethod)
+    return {name: method for name, method in members if not name.startswith("_")}
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command and leaves with its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(arguments)
+    except NoetherError as error:
+        print(f"noether: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("noether: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
+        sys.stderr.close()
+        code = ExitCode.FAILED
+    _leave(int(code))
+
+
+def train_main() -> NoReturn:
+    """Is `noether-train`, the documented name of `noether train`."""
+    main(["train", *sys.argv[1:]])
+
+
+def submit_main() -> NoReturn:
+    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
+    main(["submit", *sys.argv[1:]])
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        if arguments[1:2] and arguments[1] in verbs():
+            print(command_help(arguments[1]))
+        else:
+            print(overview())
+        return ExitCode.DONE
+    if arguments[0] in ("--version", "version"):
+        print(f"noether {__version__}")
+        return ExitCode.DONE
+    if arguments[0] in verbs() and any(word in ("--help", "-h") for word in arguments[1:]):
+        print(command_help(arguments[0]))
+        return ExitCode.DONE
+    return _run_command(arguments)
+
+
+def _run_command(arguments: list[str]) -> int:
+    import fire
+    from fire.decorators import SetParseFns
+
+    from noether.arguments import parse_arguments
+    from noether.config.schema import RunConfig
+
+    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields))
+    method = getattr(Commands, command.verb)
+    switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
+    # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
+    fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
+    result: list[int] = []
+    fire.Fire(Commands, command.fire_arguments(), name="noether", serialize=result.append)
+    return result[0]
+
+
+def _is_true(text: str) -> bool:
+    return text == "True"
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def overview() -> str:
+    """Returns the text of `noether --help`."""
+    lines = ["noether: one training program for every machine", "", "usage: noether COMMAND …", ""]
+    for name, method in verbs().items():
+        lines.append(f"  {name:<10} {_first_line(method)}")
+    lines += [
+        "",
+        "noether COMMAND --help says more of one command; noether --version which version this is.",
+        "",
+    ]
+    return "\n".join(lines) + "\n" + EPILOGUE.rstrip()
+
+
+def command_help(verb: str) -> str:
+    """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
+    method = verbs()[verb]
+    text, _, arguments = inspect.cleandoc(method.__doc__ or "").partition("\nArgs:\n")
+    described = dict(line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip())
+    usage, lines = [f"usage: noether {verb}"], []
+    for name, parameter in inspect.signature(method).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            flag = f"--{name.replace('_', '-')}"
+            shown = flag if parameter.annotation is bool else f"{flag} {name.upper()}"
+            usage.append(f"[{flag}]" if parameter.annotation is bool else f"[{shown}]")
+        else:
+            shown = "OVERRIDES" if parameter.kind is parameter.VAR_POSITIONAL else name.upper()
+            usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
+        lines.append(f"  {shown:<36} {described[name]}")
+    parts = [" ".join(usage), text.strip(), "\n".join(lines)]
+    if verb in ("train", "plan"):
+        parts.append(settings_help())
+    return "\n\n".join(parts)
+
+
+def settings_help() -> str:
+    """Returns the top-level settings and those of the trainer, each with what it means."""
+    from noether.config.schema import RunConfig
+    from noether.config.trainer import TrainerConfig
+
+    lines = ["settings (SETTING=VALUE or --SETTING VALUE)"]
+    for prefix, section in (("", RunConfig), ("trainer.", TrainerConfig)):
+        for name, field in section.model_fields.items():
+            if field.description:
+                lines.append(f"  {prefix + name:<36} {field.description}")
+    groups = "dataset, model, task, optimizer, schedule, trainer, tracker, slurm, +experiment/…"
+    return "\n".join([*lines, "", f"groups (GROUP=OPTION): {groups}"])
+
+
+def _first_line(method: Callable[..., Any]) -> str:
+    return inspect.cleandoc(method.__doc__ or "").splitlines()[0]

@@ -1,0 +1,1 @@
+"""Weights → figures in physical units, pictures, report."""

@@ -1,0 +1,101 @@
+"""What needs no training: the mean field, and the field of the most similar training shape."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from noether.data.loader import Dataset
+from noether.data.points import Sample
+from noether.tasks.fields import FieldsTask, field_errors
+
+COARSE_POINTS = 128
+CANDIDATES = 5
+
+
+def score_baselines(
+    task: FieldsTask, train: Dataset, train_indices: Sequence[int], test: Dataset
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores both baselines on every sample of the test split.
+
+    mean_field: the mean of the training split, at every point.
+    nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
+        nearest point.
+
+    Returns:
+        {baseline: {field: {relative_l2, mse, mae, max}}}.
+    """
+    search = ShapeSearch([train[index] for index in train_indices], task)
+    rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
+    for index in range(len(test)):
+        sample = test[index]
+        nearest = search.nearest(sample)
+        for name in task.fields:
+            truth = _channels(sample[name])
+            mean = truth.new_tensor(task.statistics[name][0]).expand_as(truth)
+            carried = search.carry_over(nearest, name, sample)
+            for baseline, prediction in (("mean_field", mean), ("nearest_shape", carried)):
+                errors = field_errors(prediction[None], truth[None])
+                rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
+    return {
+        baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
+    }
+
+
+class ShapeSearch:
+    """Finds the training shape with the smallest Chamfer distance between point clouds.
+
+    All shapes are compared on a few points first; the closest of them are then compared on all points.
+    """
+
+    def __init__(self, samples: Sequence[Sample], task: FieldsTask) -> None:
+        self._samples, self._task = samples, task
+        fields = list(task.fields.values())
+        self._shape = "surface_points" if "surface_points" in samples[0] else fields[0].points
+        self._coarse = [_few(sample[self._shape]) for sample in samples]
+        self._trees: dict[tuple[int, str], cKDTree] = {}
+
+    def nearest(self, sample: Sample) -> int:
+        """Returns the position of the most similar training sample."""
+        own = _few(sample[self._shape])
+        coarse = [_chamfer_by_distances(torch.cdist(own, other)) for other in self._coarse]
+        candidates = np.argsort(coarse, kind="stable")[:CANDIDATES]
+        points = sample[self._shape].numpy()
+        own_tree = cKDTree(points)
+        exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
+        return int(candidates[int(np.argmin(exact))])
+
+    def carry_over(self, shape: int, field: str, sample: Sample) -> Tensor:
+        """Returns a training sample's field (N, C) at the points of `sample`, taken from the nearest point."""
+        key = self._task.fields[field].points
+        rows = self._tree(shape, key).query(sample[key].numpy())[1]
+        return _channels(self._samples[shape][field])[torch.from_numpy(rows)]
+
+    def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
+        other = self._samples[shape][self._shape].numpy()
+        there = self._tree(shape, self._shape).query(points)[0]
+        return float(np.mean(there) + np.mean(own_tree.query(other)[0]))
+
+    def _tree(self, shape: int, key: str) -> cKDTree:
+        if (shape, key) not in self._trees:
+            self._trees[shape, key] = cKDTree(self._samples[shape][key].numpy())
+        return self._trees[shape, key]
+
+
+def _few(points: Tensor) -> Tensor:
+    return points[:: max(1, len(points) // COARSE_POINTS)][:COARSE_POINTS].float()
+
+
+def _chamfer_by_distances(distances: Tensor) -> float:
+    return float(distances.amin(dim=0).mean() + distances.amin(dim=1).mean())
+
+
+def _channels(values: Tensor) -> Tensor:
+    return values.unsqueeze(-1) if values.ndim == 1 else values
+
+
+def _summarise(errors: list[dict[str, Tensor]]) -> dict[str, float]:
+    columns = {figure: np.array([float(row[figure]) for row in errors]) for figure in errors[0]}
+    return {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}

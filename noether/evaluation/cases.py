@@ -1,0 +1,110 @@
+"""What a person looks at: fields of a few telling samples, and how the errors of all points are spread."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.points import PointDraw
+from noether.evaluation.evaluate import Figures
+from noether.tasks.base import Predictions
+from noether.tasks.fields import FieldsTask
+from noether.training.precision import Precision
+
+ERRORS_PER_SAMPLE = 2048
+HISTOGRAM_BINS = 80
+
+
+class PointErrors:
+    """Keeps signed errors of points, prediction − truth in the field's unit, for the histograms."""
+
+    def __init__(self, task: FieldsTask) -> None:
+        self._task = task
+        self.values: dict[str, list[np.ndarray]] = {name: [] for name in task.fields}
+
+    def add(self, predictions: Predictions, batch: Batch) -> None:
+        """Takes a batch's errors; of samples with very many points, evenly spaced ones."""
+        physical = self._task.to_physical(predictions)
+        for name, kept in self.values.items():
+            truth = batch[name].unsqueeze(-1) if batch[name].ndim == 2 else batch[name]
+            errors = (physical[name] - truth).flatten(1)
+            step = max(1, errors.shape[1] // ERRORS_PER_SAMPLE)
+            kept.append(errors[:, ::step].float().cpu().numpy().ravel())
+
+
+def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
+    """Returns the best, the median and the three worst samples as (label, index), without repeats."""
+    order = np.argsort(relative_l2, kind="stable")
+    chosen = [("best", order[0]), ("median", order[len(order) // 2])]
+    chosen += [("worst" if rank == 1 else f"{rank}. worst", index) for rank, index in enumerate(order[::-1][:3], 1)]
+    seen: dict[int, str] = {}
+    for label, index in chosen:
+        seen.setdefault(int(index), label)
+    return [(label, index) for index, label in seen.items()]
+
+
+@torch.no_grad()
+def predict_fields(
+    model: nn.Module,
+    task: FieldsTask,
+    dataset: Dataset,
+    index: int,
+    draw: PointDraw,
+    device: torch.device,
+    precision: Precision,
+) -> tuple[Predictions, Batch]:
+    """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
+    (batch,) = evaluation_batches(dataset, [index], 1, draw)
+    batch = to_device(batch, device, precision.weights)
+    model.eval()
+    with precision.autocast():
+        predictions = model(task.prepare(batch))
+    return task.to_physical({name: value.to(precision.weights) for name, value in predictions.items()}), batch
+
+
+def write_cases(
+    path: Path,
+    task: FieldsTask,
+    figures: Figures,
+    errors: Mapping[str, Sequence[np.ndarray]],
+    shown: Sequence[tuple[str, int, Predictions, Batch]],
+    names: Sequence[str],
+    about: Mapping[str, Any],
+) -> None:
+    """Writes what the report draws, as one compressed npz file of plain arrays."""
+    arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
+    for name, parts in errors.items():
+        values = np.concatenate(parts)
+        # Symmetric, and wide enough for all but one point in 200: what is beyond counts in the outermost bins.
+        limit = float(np.quantile(np.abs(values), 0.995)) or 1.0
+        edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
+        arrays[f"histogram/{name}/edges"] = edges
+        arrays[f"histogram/{name}/counts"] = np.histogram(np.clip(values, -limit, limit), edges)[0]
+    cases = []
+    for number, (label, index, physical, batch) in enumerate(shown):
+        relative = {name: float(figures[f"{name}/relative_l2"][index]) for name in task.fields}
+        cases.append({"sample": names[index], "label": label, "index": index, "relative_l2": relative})
+        for name, field in task.fields.items():
+            prefix = f"case/{number}/{name}"
+            truth = batch[name][0]
+            arrays[f"{prefix}/points"] = _array(batch[field.points][0])
+            arrays[f"{prefix}/truth"] = _array(truth.unsqueeze(-1) if truth.ndim == 1 else truth)
+            arrays[f"{prefix}/prediction"] = _array(physical[name][0])
+            normals = field.points.replace("_points", "_normals")
+            if field.points.startswith("surface") and normals in batch:
+                arrays[f"{prefix}/normals"] = _array(batch[normals][0])
+    fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
+    meta = {**about, "names": list(names), "fields": fields, "cases": cases, "scalars": list(task.scalars)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial.npz")
+    np.savez_compressed(partial, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
+    partial.replace(path)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().numpy()

@@ -1,0 +1,68 @@
+"""Weights → figures of every sample of a split, each counted once whatever the world size."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.order import deal_evaluation
+from noether.data.points import PointDraw
+from noether.distributed.group import Group
+from noether.tasks.base import Predictions, Task
+from noether.training.precision import Precision
+
+Figures = dict[str, np.ndarray]
+"""Figures of all samples of a split, (S,) by name, in the order of the samples."""
+
+
+@torch.no_grad()
+def evaluate_samples(
+    model: nn.Module,
+    task: Task,
+    dataset: Dataset,
+    indices: Sequence[int],
+    draw: PointDraw,
+    group: Group,
+    precision: Precision,
+    *,
+    batch_size: int,
+    num_workers: int = 0,
+    after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
+) -> Figures:
+    """Evaluates the given samples of a data set over all ranks.
+
+    Each rank evaluates every world_size-th sample; nothing is padded and nothing dropped. The figures are
+    gathered by sample and returned in order, so that their sums do not depend on the number of ranks.
+    `after_batch` sees this rank's predictions (in the model's units) and batches as they are made.
+
+    Returns:
+        On rank 0 the figures of all samples; on the others an empty dict.
+    """
+    own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
+    was_training = model.training
+    model.eval()
+    rows: list[dict[str, np.ndarray]] = []
+    for batch in evaluation_batches(dataset, own, batch_size, draw, num_workers=num_workers):
+        batch = to_device(batch, group.device, precision.weights)
+        with precision.autocast():
+            predictions = model(task.prepare(batch))
+        predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
+        figures = task.metrics(predictions, batch)
+        rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
+        after_batch(predictions, batch)
+    model.train(was_training)
+    return _in_order(group.gather(rows), len(indices))
+
+
+def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> Figures:
+    """Undoes the dealing: rank r holds samples r, r + world_size, …"""
+    if not ranks or not samples:
+        return {}
+    names = next(rows[0] for rows in ranks if rows).keys()
+    ordered: Figures = {name: np.empty(samples) for name in names}
+    for rank, rows in enumerate(ranks):
+        for name in names if rows else ():
+            ordered[name][rank :: len(ranks)] = np.concatenate([row[name] for row in rows])
+    return ordered

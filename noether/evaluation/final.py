@@ -1,0 +1,144 @@
+"""The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from noether.config.schema import RunConfig
+from noether.data.loader import Batch, Dataset
+from noether.distributed.group import Group
+from noether.evaluation.baselines import score_baselines
+from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, write_cases
+from noether.evaluation.evaluate import Figures, evaluate_samples
+from noether.evaluation.scores import field_table, score_scalar
+from noether.models.build import count_parameters
+from noether.run_folder import RunFolder
+from noether.tasks.base import Predictions
+from noether.tasks.fields import FieldsTask
+from noether.tracking.metrics_file import read_metrics
+from noether.training.precision import Precision
+from noether.training.problem import Problem
+
+
+@dataclass(frozen=True)
+class EvaluatedWeights:
+    """The weights that are evaluated, and where they come from."""
+
+    model: nn.Module
+    weights: str
+    checkpoint: str
+    updates: int
+
+
+def evaluate_run(
+    config: RunConfig,
+    problem: Problem,
+    chosen: EvaluatedWeights,
+    split: str,
+    folder: RunFolder,
+    group: Group,
+    precision: Precision,
+    *,
+    batch_size: int,
+    world_size: int,
+) -> dict[str, Any]:
+    """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
+
+    Returns:
+        On rank 0 the content of result.json; on the others an empty dict.
+    """
+    task, splits = problem.task, problem.splits
+    dataset: Dataset = splits.test if split == "test" else splits.train
+    indices = {
+        "test": list(range(len(splits.test))),
+        "validation": problem.validation_indices,
+        "train": problem.train_indices,
+    }[split]
+    errors = PointErrors(task) if isinstance(task, FieldsTask) else None
+
+    def collect(predictions: Predictions, batch: Batch) -> None:
+        if errors is not None:
+            errors.add(predictions, batch)
+
+    figures = evaluate_samples(
+        chosen.model,
+        task,
+        dataset,
+        indices,
+        problem.draw,
+        group,
+        precision,
+        batch_size=batch_size,
+        num_workers=config.num_workers,
+        after_batch=collect,
+    )
+    gathered = group.gather(errors.values if errors else {})
+    if not group.is_first:
+        return {}
+    result: dict[str, Any] = {
+        "split": split,
+        "samples": len(indices),
+        "weights": chosen.weights,
+        "checkpoint": chosen.checkpoint,
+        "figures": task.summarise(figures),
+        "parameters": count_parameters(chosen.model),
+        "updates": chosen.updates,
+        **mean_pace(folder),
+        "world_size": world_size,
+    }
+    if isinstance(task, FieldsTask):
+        # The nearest shape is looked for among what was trained on, for whatever split is scored.
+        test = splits.test if split == "test" else _Subset(dataset, indices)
+        result |= _field_results(task, figures, result["figures"])
+        result["baselines"] = score_baselines(task, splits.train, problem.train_indices, test)
+        primary = figures[f"{next(iter(task.fields))}/relative_l2"]
+        shown = [
+            (
+                label,
+                position,
+                *predict_fields(chosen.model, task, dataset, indices[position], problem.draw, group.device, precision),
+            )
+            for label, position in choose_cases(primary)
+        ]
+        point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
+        about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
+        names = [sample_name(dataset, index) for index in indices]
+        write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about)
+    return result
+
+
+def _field_results(task: FieldsTask, figures: Figures, summary: dict[str, float]) -> dict[str, Any]:
+    scalars = {
+        name: score_scalar(*(figures[f"{name}/{part}"] for part in ("prediction", "truth", "integral_of_truth")))
+        for name in task.scalars
+    }
+    return {"fields": field_table(summary, task.fields), "scalars": scalars}
+
+
+def sample_name(dataset: Dataset, index: int) -> str:
+    """Returns what a data set calls a sample; its number where it has no names."""
+    name = getattr(dataset, "name", None)
+    return str(name(index)) if callable(name) else str(index)
+
+
+def mean_pace(folder: RunFolder) -> dict[str, float | None]:
+    """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
+    rows = read_metrics(folder.metrics) if folder.metrics.exists() else []
+    rows = [row for row in rows if row.get("kind") == "training"]
+    # Lines cover equally many updates, so the mean time per sample is the mean of the inverse rates.
+    rate = float(1.0 / np.mean([1.0 / row["samples_per_second"] for row in rows])) if rows else None
+    uses = [row["device_use"] for row in rows if row.get("device_use") is not None]
+    return {"samples_per_second": rate, "device_use": float(np.mean(uses)) if uses else None}
+
+
+class _Subset:
+    def __init__(self, dataset: Dataset, indices: list[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[self.indices[index]]

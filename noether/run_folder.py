@@ -1,0 +1,150 @@
+"""Where a run keeps what it makes, and how an earlier run is found again. No torch here."""
+
+import json
+import os
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from noether import __version__
+from noether.errors import RequestError
+
+RECORDED_PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "pydantic", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, by name."""
+
+    path: Path
+
+    config = property(lambda self: self.path / "config.yaml")
+    plan = property(lambda self: self.path / "plan.json")
+    environment = property(lambda self: self.path / "environment.json")
+    metrics = property(lambda self: self.path / "metrics.jsonl")
+    result = property(lambda self: self.path / "result.json")
+    report = property(lambda self: self.path / "report.html")
+    logs = property(lambda self: self.path / "logs")
+    checkpoints = property(lambda self: self.path / "checkpoints")
+    tensorboard = property(lambda self: self.path / "tensorboard")
+    evaluation = property(lambda self: self.path / "evaluation")
+
+    def create(self) -> None:
+        """Makes the folder and proves that it can be written.
+
+        Raises:
+            RequestError: where it cannot, before anything is started.
+        """
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(self.path, error) from None
+        self.check_writable()
+
+    def check_writable(self) -> None:
+        """Proves that the folder, or the nearest one above it that exists, can be written.
+
+        Raises:
+            RequestError: where it cannot.
+        """
+        folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        try:
+            # Permissions do not tell: read-only mounts and full disks show only in a write.
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(b"0" * 4096)
+        except OSError as error:
+            raise _not_writable(folder, error) from None
+
+
+def _not_writable(folder: Path, error: OSError) -> RequestError:
+    return RequestError(
+        f"cannot write to {folder}",
+        seen=f"{error.strerror} ({error.filename or folder})",
+        expected="a folder that can be written",
+        fix="output_path=FOLDER",
+    )
+
+
+def new_run_id() -> str:
+    """Returns a name that sorts by time and that two runs started in one second do not share."""
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"
+
+
+def existing_run(path: str | Path) -> RunFolder:
+    """Returns the folder of a run that was made before.
+
+    Raises:
+        RequestError: where the path is no run folder, naming the newest run beside it.
+    """
+    folder = Path(path).expanduser()
+    if (folder / "config.yaml").is_file():
+        return RunFolder(folder)
+    parent = folder if folder.is_dir() else folder.parent
+    runs = sorted(run.parent for run in parent.glob("*/config.yaml")) if parent.is_dir() else []
+    raise RequestError(
+        f"{folder} is not a run folder",
+        seen="no such folder" if not folder.exists() else "no config.yaml in it",
+        expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",
+        fix=str(runs[-1]) if runs else "",
+    )
+
+
+def newest_run(output_path: Path) -> RunFolder | None:
+    """Returns the run under `output_path` whose checkpoints changed last, or None."""
+    folders = [folder for folder in output_path.glob("*/checkpoints") if any(folder.iterdir())]
+    return RunFolder(max(folders, key=lambda folder: folder.stat().st_mtime).parent) if folders else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON so that readers see the old file or the new one, never half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    partial.replace(path)
+
+
+def describe_environment() -> dict[str, Any]:
+    """Returns what the numbers of a run depend on: versions, host, code revision and lock file."""
+    packages = {}
+    for name in RECORDED_PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    source = Path(__file__).resolve().parent.parent
+    lock = source / "constraints.txt"
+    return {
+        "noether": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "packages": packages,
+        "git_revision": _git_revision(source),
+        "lock_sha256": sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+        "command": sys.argv,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _git_revision(source: Path) -> str | None:
+    if not (source / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,87 @@
+"""From a configuration to workers: the data is there, the folder can be written, the plan is shown; then it starts."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from noether.config.compose import dump_config
+from noether.config.schema import RunConfig
+from noether.data.build import prepare_data
+from noether.errors import ExitCode
+from noether.launch.run import run_placement
+from noether.plan import RunPlan, plan_run, render_plan
+from noether.run_folder import RunFolder, describe_environment, write_json
+from noether.tracking.console import Console
+from noether.training.request import TrainRequest
+from noether.training.resume import StartingPoint, find_start
+
+
+def train_here(config: RunConfig) -> int:
+    """Trains on the workers that this process answers for, and returns the exit code of the run."""
+    plan = plan_run(config)
+    first = plan.placement.workers[0].rank == 0
+    console = Console(None, speaks=first)
+    start = find_start(config, console.warn)
+    start.folder.create()
+    console.say(*render_plan(plan), "", sep="\n")
+    data = _prepare_data(config, console)
+    if first:
+        _record(config, plan, start)
+    console.say(f"run    {start.folder.path}")
+    request = TrainRequest(config, start.folder.path, data, start.checkpoint, plan.as_dict())
+    return run_placement(plan.placement, "noether.training.train.train_worker", request, start.folder.logs)
+
+
+def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
+    """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
+    plan = plan_run(config)
+    console = Console(None, speaks=not as_json)
+    find_start(config, console.warn)
+    RunFolder(config.output_path.expanduser()).check_writable()
+    console.say(*render_plan(plan), "", sep="\n")
+    data = _prepare_data(config, console)
+    with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
+        request = TrainRequest(config, Path(scratch), data, None, plan.as_dict(), quiet=as_json)
+        code = run_placement(plan.placement, "noether.training.dry_run.dry_run_worker", request, Path(scratch) / "logs")
+        if code == ExitCode.DONE and as_json:
+            print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
+    return code
+
+
+def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
+    """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
+    start.folder.config.write_text(dump_config(config))
+    write_json(start.folder.plan, plan.as_dict())
+    write_json(start.folder.environment, describe_environment())
+
+
+def _prepare_data(config: RunConfig, console: Console) -> Path | None:
+    """Makes or checks the data, with a bar while it is made."""
+    progress = Progress(
+        TextColumn("making the data set"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("shapes, left"),
+        TimeRemainingColumn(),
+        console=console.terminal,
+        disable=not console.is_live,
+        transient=True,
+    )
+    bar = progress.add_task("data", total=None)
+    announced = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal announced
+        if not announced:
+            progress.start()
+            if not console.is_live:
+                console.say(f"making the data set: {total} shapes")
+            announced = True
+        progress.update(bar, completed=done, total=total)
+
+    try:
+        return prepare_data(config, report)
+    finally:
+        progress.stop()
