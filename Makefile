@@ -1,0 +1,41 @@
+# Two commands for a new machine: `make train` and `make test`. Both set up .venv first, once.
+# Needs python3 (3.11 or newer) with venv, and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: train test test-fast lint format venv clean
+
+train: $(READY)
+	$(BIN)/noether train $(ARGS)
+
+test: $(READY)
+	$(BIN)/pytest $(ARGS)
+
+test-fast: $(READY)
+	$(BIN)/pytest -m "not slow" $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+venv: $(READY)
+
+# torch first, and alone: what depends on it must not choose another version. Bytecode is compiled by pip, so that
+# the first run is as fast as the second.
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"noether needs Python 3.11 or newer, seen {v[0]}.{v[1]}: make venv PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

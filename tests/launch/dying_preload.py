@@ -1,0 +1,6 @@
+"""A preload that takes the fork server down with it."""
+
+import os
+
+if os.environ.get("NOETHER_LAUNCHER_PID"):
+    os._exit(1)

@@ -1,0 +1,211 @@
+"""From `model.kind` and options to a model, and what is said when that cannot be."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from noether.dotted_path import load_object
+from noether.errors import RequestError
+from noether.models.build import REGISTRY, build_model, count_parameters
+from noether.models.upt import UPT
+
+USER_CODE = """
+import torch
+from torch import nn
+
+
+class Small(nn.Module):
+    def __init__(self, width: int, depth: int = 1, *, bias: bool = True) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=bias) for _ in range(depth))
+
+    def forward(self, batch):
+        x = batch["x"]
+        for layer in self.layers:
+            x = layer(x)
+        return {"y": x}
+
+
+class Anything(Small):
+    def __init__(self, **options):
+        super().__init__(**options)
+
+
+class Empty(nn.Module):
+    pass
+
+
+class NotAModel:
+    pass
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        raise ZeroDivisionError("in the user's own code")
+
+
+def make_small(width):
+    return Small(width)
+
+
+def make_nothing():
+    return "nothing"
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def user_folder(tmp_path, monkeypatch):
+    """A working directory with `user_package.networks`, as a user would start from it."""
+    package = tmp_path / "user_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "networks.py").write_text(USER_CODE)
+    (package / "needs_more.py").write_text("import a_module_nobody_has\n")
+    (package / "wrong.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "user_package"]:
+        del sys.modules[name]
+
+
+def test_registered_name_with_options():
+    model = build_model("upt", dim=24, heads=2, encoder_depth=3, decoder_depth=1)
+    assert isinstance(model, UPT)
+    assert (len(model.encoder), len(model.decoder), model.dim) == (3, 1, 24)
+
+
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_every_registered_name_leads_to_a_model_class(kind):
+    assert issubclass(load_object(REGISTRY[kind], setting="model.kind"), nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "parameters"),
+    [
+        ("Small", {"width": 4}, 20),
+        ("Small", {"width": 4, "depth": 3, "bias": False}, 48),
+        ("Anything", {"width": 4, "depth": 2}, 40),
+        ("make_small", {"width": 5}, 30),
+        ("Empty", {}, 0),
+    ],
+    ids=["class", "keyword-only-option", "takes-any-option", "function", "no-constructor"],
+)
+def test_users_own_model_from_the_working_directory(user_folder, kind, options, parameters):
+    model = build_model(f"user_package.networks.{kind}", **options)
+    assert count_parameters(model) == parameters
+
+
+def test_users_own_model_runs(user_folder):
+    model = build_model("user_package.networks.Small", width=4)
+    assert model({"x": torch.ones(2, 4)})["y"].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "summary", "fix"),
+    [
+        ("ubt", {}, "no model is called 'ubt'", "model.kind=upt"),
+        ("my model.py", {}, "model.kind is not a dotted path", "model.kind=my_package.my_module.MyClass"),
+        (".Small", {}, "model.kind is not a dotted path", "model.kind=my_package.my_module.MyClass"),
+        (
+            "absent_package.networks.Small",
+            {},
+            "no module named absent_package",
+            "start from the directory that holds absent_package, or change model.kind=",
+        ),
+        (
+            "user_package.network.Small",
+            {},
+            "no module named user_package.network",
+            "start from the directory that holds user_package, or change model.kind=",
+        ),
+        (
+            "user_package.needs_more.Small",
+            {},
+            "user_package.needs_more imports a_module_nobody_has, which is not installed",
+            "install a_module_nobody_has, or change model.kind=",
+        ),
+        (
+            "user_package.networks.Smal",
+            {},
+            "module user_package.networks has no Smal",
+            "model.kind=user_package.networks.Small",
+        ),
+        (
+            "user_package.networks.NotAModel",
+            {},
+            "model.kind=user_package.networks.NotAModel is not a model",
+            "model.kind=my_package.my_module.MyModel",
+        ),
+        (
+            "user_package.networks.number",
+            {},
+            "model.kind=user_package.networks.number is not a model",
+            "model.kind=my_package.my_module.MyModel",
+        ),
+        (
+            "user_package.networks.make_nothing",
+            {},
+            "model.kind=user_package.networks.make_nothing is not a model",
+            "model.kind=my_package.my_module.MyModel",
+        ),
+        ("upt", {"hheads": 4}, "model.kind=upt has no option 'hheads'", "model.heads=4"),
+        ("upt", {"zzz": 4}, "model.kind=upt has no option 'zzz'", "leave out model.zzz"),
+        (
+            "user_package.networks.Empty",
+            {"width": 4},
+            "model.kind=user_package.networks.Empty has no option 'width'",
+            "leave out model.width",
+        ),
+        (
+            "user_package.networks.Small",
+            {"depth": 2},
+            "model.kind=user_package.networks.Small needs width",
+            "model.width=...",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_requests_that_cannot_be_met_name_the_line_to_change(user_folder, kind, options, summary, fix):
+    with pytest.raises(RequestError) as error:
+        build_model(kind, **options)
+    assert error.value.summary == summary
+    assert error.value.fix == fix
+    assert "model." in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["networks.Broken", "wrong.Model"], ids=["constructor", "import"])
+def test_errors_of_the_users_own_code_keep_their_traceback(user_folder, kind):
+    with pytest.raises(ZeroDivisionError):
+        build_model(f"user_package.{kind}")
+
+
+def test_working_directory_is_put_on_the_path_once_and_first(user_folder):
+    for _ in range(2):
+        load_object("user_package.networks.Small", setting="model.kind")
+    assert sys.path.count(str(user_folder)) == 1 or "" in sys.path
+    assert sys.path[0] in ("", str(user_folder))
+
+
+def test_setting_is_the_one_that_was_read():
+    with pytest.raises(RequestError, match=r"dataset\.kind=nowhere\.Cars"):
+        load_object("nowhere.Cars", setting="dataset.kind")
+
+
+def test_dotted_path_does_not_import_torch():
+    code = "import sys, noether.dotted_path as d; d.load_object('json.dumps', 'x'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_count_parameters_counts_frozen_ones_and_shared_ones_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model[0].requires_grad_(False)
+    model.append(model[0])
+    assert count_parameters(model) == 9 + 3 + 3 + 3

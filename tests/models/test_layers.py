@@ -1,0 +1,295 @@
+"""The shared layers against independent computations: loops, 2×2 matrices, torch's own attention, NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from noether.models.build import count_parameters
+from noether.models.layers import positions
+from noether.models.layers.attention import CrossAttention, SelfAttention
+from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.models.layers.positions import rotary_table, rotate, sincos_embedding
+from noether.models.layers.supernodes import SupernodePooling, radius_neighbours
+
+
+def random(*shape, scale=1.0, seed=0):
+    return scale * torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def phases(point, width):
+    """The rule written out: ω_k = 10000^(−2k/m), axis after axis."""
+    m = max(even for even in range(0, width + 1, 2) if even <= width / len(point))
+    return [[x * 10000 ** (-2 * k / m) for k in range(m // 2)] for x in point]
+
+
+# positions
+
+
+@pytest.mark.parametrize(
+    ("dim", "axes", "padding"),
+    [(192, 3, 0), (96, 3, 0), (64, 3, 4), (20, 3, 2), (6, 3, 0), (7, 3, 1), (10, 2, 2)],
+)
+def test_sincos_embedding_is_sine_then_cosine_per_axis_then_zeros(dim, axes, padding):
+    points = random(5, axes, scale=1000)
+    for point, embedded in zip(points.tolist(), sincos_embedding(points, dim), strict=True):
+        expected = []
+        for axis in phases(point, dim):
+            expected += [math.sin(phase) for phase in axis] + [math.cos(phase) for phase in axis]
+        expected += [0.0] * padding
+        torch.testing.assert_close(embedded, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [sincos_embedding, rotary_table], ids=["sincos", "rope"])
+def test_positions_are_never_computed_in_half_precision(make, given, returned):
+    points = random(2, 4, 3, scale=1000).to(given)
+    outside = make(points, 24)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = make(points, 24)
+    assert outside.dtype == inside.dtype == returned
+    assert torch.equal(outside, inside)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "angles", "zeros"), [(64, 30, 2), (32, 15, 1), (24, 12, 0), (6, 3, 0), (10, 3, 2)]
+)
+def test_rotary_table_has_one_group_of_angles_per_axis_then_zero_angles(head_dim, angles, zeros):
+    points = random(4, 3, scale=1000)
+    for point, table in zip(points.tolist(), rotary_table(points, head_dim), strict=True):
+        expected = [phase for axis in phases(point, head_dim) for phase in axis] + [0.0] * zeros
+        assert len(expected) == angles + zeros == head_dim // 2
+        expected = [[math.cos(angle), math.sin(angle)] for angle in expected]
+        torch.testing.assert_close(table, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("make", "width", "says"),
+    [
+        (sincos_embedding, 5, "no room for 3 axes"),
+        (rotary_table, 4, "no room for 3 axes"),
+        (rotary_table, 21, "must be even, not 21"),
+    ],
+)
+def test_widths_without_room_are_refused(make, width, says):
+    with pytest.raises(ValueError, match=says):
+        make(random(2, 3), width)
+
+
+@pytest.mark.parametrize("form", [rotate, positions._rotate_real, positions._rotate_complex])
+def test_rope_is_a_2x2_rotation_of_each_adjacent_pair(form):
+    batch, tokens, head_dim = 2, 5, 22
+    x = random(batch, tokens, head_dim)
+    points = random(batch, tokens, 3, scale=1000, seed=1)
+    rotated = form(x, rotary_table(points, head_dim))
+    for b in range(batch):
+        for n in range(tokens):
+            angles = [angle for axis in phases(points[b, n].tolist(), head_dim) for angle in axis] + [0.0, 0.0]
+            for pair, angle in enumerate(angles):
+                matrix = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+                channels = slice(2 * pair, 2 * pair + 2)
+                expected = torch.tensor(matrix, dtype=torch.float64) @ x[b, n, channels]
+                torch.testing.assert_close(rotated[b, n, channels], expected, rtol=0, atol=1e-11)
+
+
+def test_rope_is_the_same_for_every_head_and_for_fused_queries_and_keys():
+    x = random(2, 5, 2, 3, 16)  # batch, tokens, query and key, heads, head_dim
+    table = rotary_table(random(2, 5, 3, scale=1000, seed=1), 16)
+    rotated = rotate(x, table)
+    for part in range(2):
+        for head in range(3):
+            assert torch.equal(rotated[:, :, part, head], rotate(x[:, :, part, head], table))
+
+
+def test_rope_scores_depend_on_the_difference_of_positions_only():
+    query, key = random(1, 1, 64), random(1, 1, 64, seed=1)
+    here, there = random(1, 1, 3, scale=1000, seed=2), random(1, 1, 3, scale=1000, seed=3)
+    shift = torch.tensor([170.0, -40.0, 333.0], dtype=torch.float64)
+
+    def score(query_at, key_at):
+        return (rotate(query, rotary_table(query_at, 64)) * rotate(key, rotary_table(key_at, 64))).sum()
+
+    torch.testing.assert_close(score(here + shift, there + shift), score(here, there), rtol=0, atol=1e-10)
+    assert (score(here + shift, there) - score(here, there)).abs() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_rotate_keeps_the_dtype_of_its_input(dtype):
+    x = random(1, 4, 3, 16).to(dtype)
+    table = rotary_table(random(1, 4, 3, scale=1000).float(), 16)
+    assert rotate(x, table).dtype == dtype
+    exact = rotate(x.double(), table.double())
+    torch.testing.assert_close(rotate(x, table).double(), exact, rtol=0, atol=2 * torch.finfo(dtype).eps)
+
+
+# attention
+
+
+def torch_attention(dim, heads):
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(reference.in_proj_bias)
+    nn.init.normal_(reference.out_proj.bias)
+    return reference
+
+
+def test_self_attention_is_torch_multihead_attention():
+    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
+    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    x = random(2, 7, 24)
+    torch.testing.assert_close(ours(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
+
+
+def test_cross_attention_is_torch_multihead_attention():
+    reference, ours = torch_attention(24, 3), CrossAttention(24, 3).double()
+    weight, bias = reference.in_proj_weight, reference.in_proj_bias
+    ours.query.load_state_dict({"weight": weight[:24], "bias": bias[:24]})
+    ours.key_value.load_state_dict({"weight": weight[24:], "bias": bias[24:]})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
+    expected = reference(x, context, context)[0]
+    torch.testing.assert_close(ours(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
+
+
+def test_attention_rotates_queries_and_keys_but_not_values():
+    attention = SelfAttention(24, 3).double()
+    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000, seed=1), 8)
+    queries, keys, values = attention.query_key_value(x).unflatten(-1, (3, 3, 8)).unbind(2)
+    scores = torch.einsum("bnhc,bmhc->bhnm", rotate(queries, table), rotate(keys, table)) / 8**0.5
+    expected = torch.einsum("bhnm,bmhc->bnhc", scores.softmax(-1), values).flatten(2)
+    torch.testing.assert_close(attention(x, table), attention.output(expected), rtol=0, atol=1e-12)
+
+
+def test_cross_attention_at_its_own_points_is_self_attention():
+    self_attention, cross = SelfAttention(24, 3).double(), CrossAttention(24, 3).double()
+    weight, bias = self_attention.query_key_value.weight, self_attention.query_key_value.bias
+    cross.query.load_state_dict({"weight": weight[:24], "bias": bias[:24]})
+    cross.key_value.load_state_dict({"weight": weight[24:], "bias": bias[24:]})
+    cross.output.load_state_dict(self_attention.output.state_dict())
+    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000, seed=1), 8)
+    expected = self_attention(x, table)
+    torch.testing.assert_close(cross(x, cross.keys_values(x, table), table), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
+@pytest.mark.parametrize("heads", [0, 5])
+def test_heads_must_divide_dim(kind, heads):
+    with pytest.raises(ValueError, match=f"dim=24, heads={heads}"):
+        kind(24, heads)
+
+
+# blocks
+
+
+@pytest.mark.parametrize(
+    ("module", "parameters"),
+    [
+        (TransformerBlock(192, 3), 444_864),
+        (PerceiverBlock(192, 3), 445_248),
+        (SupernodePooling(192, 9.0, 32), 184_896),
+        (MLP(192, 192), 74_112),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_parameter_counts_are_the_published_ones(module, parameters):
+    assert count_parameters(module) == parameters
+
+
+def test_transformer_block_is_pre_norm_with_residuals():
+    block = TransformerBlock(24, 3).double()
+    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000), 8)
+    middle = x + block.attention(F.layer_norm(x, (24,)), table)
+    expanded = F.gelu(block.mlp.expand(F.layer_norm(middle, (24,))))
+    assert torch.equal(block(x, table), middle + block.mlp.contract(expanded))
+
+
+def test_initial_weights_are_a_truncated_normal_and_biases_zero():
+    torch.manual_seed(0)
+    block = TransformerBlock(192, 3).apply(initialise_linear)
+    for layer in (module for module in block.modules() if isinstance(module, nn.Linear)):
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+        assert not layer.bias.any()
+
+
+# supernodes
+
+
+def brute_force(points, centres, radius, max_neighbours):
+    """For each centre the indices of its nearest points within the radius, nearest first."""
+    distances = np.linalg.norm(centres[:, None] - points[None], axis=-1)
+    order = np.argsort(distances, axis=1)[:, :max_neighbours]
+    return [[int(i) for i in row if distance[i] <= radius] for row, distance in zip(order, distances, strict=True)]
+
+
+@pytest.mark.parametrize("max_distances", [1, 2 * 50 * 7, 2**24], ids=["centre-by-centre", "by-7", "at-once"])
+@pytest.mark.parametrize(
+    ("radius", "max_neighbours"),
+    [(9.0, 32), (40.0, 32), (40.0, 3), (40.0, 1), (1e-6, 4), (1e6, 50), (1e6, 1000)],
+    ids=["few", "many", "cut-at-3", "cut-at-1", "only-itself", "all", "more-slots-than-points"],
+)
+def test_radius_search_is_brute_force(radius, max_neighbours, max_distances):
+    points = random(2, 50, 3, scale=100)
+    centres = points[:, :20]
+    found = radius_neighbours(points, centres, radius, max_neighbours, max_distances)
+    assert found.indices.shape == found.found.shape == (2, 20, min(max_neighbours, 50))
+    for b in range(2):
+        expected = brute_force(points[b].numpy(), centres[b].numpy(), radius, max_neighbours)
+        for m in range(20):
+            assert found.indices[b, m][found.found[b, m]].tolist() == expected[m]
+
+
+def test_radius_search_includes_the_boundary():
+    points = torch.tensor([[[0.0, 0, 0], [3, 4, 0], [0, 0, 5.001]]])
+    assert radius_neighbours(points, points[:, :1], 5.0, 3).found.tolist() == [[[True, True, False]]]
+
+
+def test_radius_search_is_exact_in_float32_far_from_the_origin():
+    # Many points and large coordinates: where torch.cdist would choose the cancelling matrix product.
+    points = (990 + random(1, 400, 3, scale=10)).float()
+    found = radius_neighbours(points, points, 0.7, 32)
+    expected = brute_force(points[0].double().numpy(), points[0].double().numpy(), 0.7, 32)
+    assert [row[mask].tolist() for row, mask in zip(found.indices[0], found.found[0], strict=True)] == expected
+
+
+@pytest.mark.parametrize(("radius", "max_neighbours"), [(0.0, 32), (-1.0, 32), (9.0, 0)])
+def test_radius_search_refuses_what_finds_nothing(radius, max_neighbours):
+    with pytest.raises(ValueError, match=r"radius must be > 0 and max_neighbours ≥ 1"):
+        radius_neighbours(random(1, 4, 3), random(1, 4, 3), radius, max_neighbours)
+
+
+@pytest.mark.parametrize("supernodes", [5, 30])
+@pytest.mark.parametrize("max_neighbours", [2, 8, 64])
+def test_pooling_is_the_mean_of_messages_edge_by_edge(supernodes, max_neighbours):
+    torch.manual_seed(0)
+    pooling = SupernodePooling(12, 40.0, max_neighbours).double()
+    points, embedding = random(2, 30, 3, scale=100), random(2, 30, 12, seed=1)
+    pooled = pooling(points, embedding, supernodes)
+    assert pooled.shape == (2, supernodes, 12)
+    for b in range(2):
+        edges = brute_force(points[b].numpy(), points[b, :supernodes].numpy(), 40.0, max_neighbours)
+        for m, sources in enumerate(edges):
+            pairs = [torch.cat((embedding[b, source], embedding[b, m])) for source in sources]
+            messages = [pooling.message_out(F.gelu(pooling.message_in(pair))) for pair in pairs]
+            mean = torch.stack(messages).mean(dim=0)
+            expected = pooling.combine(torch.cat((mean, embedding[b, m])))
+            torch.testing.assert_close(pooled[b, m], expected, rtol=0, atol=1e-12)
+
+
+def test_pooling_gradients_are_those_of_the_edge_by_edge_sum():
+    torch.manual_seed(0)
+    pooling = SupernodePooling(6, 40.0, 4).double()
+    points, embedding = random(1, 8, 3, scale=100), random(1, 8, 6, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda e: pooling(points, e, 5), (embedding,))

@@ -1,0 +1,113 @@
+"""Fields are standardised for the model and scored in physical units."""
+
+import numpy as np
+import pytest
+import torch
+
+from noether.data.points import GEOMETRY
+from noether.tasks.fields import FieldsTask, field_errors, force_coefficient
+
+FIELDS = {
+    "surface_pressure": {"unit": "Pa", "points": "surface_points", "weight": 1.0},
+    "volume_velocity": {"unit": "m/s", "points": "volume_points", "weight": 0.5},
+}
+
+
+def make_samples(count: int = 6) -> list[dict[str, torch.Tensor]]:
+    rng = torch.Generator().manual_seed(3)
+    return [
+        {
+            "surface_points": torch.rand(11, 3, generator=rng),
+            "surface_pressure": 1e5 + 3 * torch.randn(11, generator=rng),
+            "volume_points": torch.rand(7, 3, generator=rng),
+            "volume_velocity": torch.randn(7, 3, generator=rng) * torch.tensor([1.0, 2.0, 5.0]) + 17,
+        }
+        for _ in range(count)
+    ]
+
+
+def make_task(**more) -> FieldsTask:
+    task = FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5, **more)
+    task.fit(make_samples())
+    return task
+
+
+def stack(samples) -> dict[str, torch.Tensor]:
+    return {key: torch.stack([sample[key] for sample in samples]).double() for key in samples[0]}
+
+
+def test_statistics_are_those_of_all_points_together() -> None:
+    task, batch = make_task(), stack(make_samples())
+    for key, axes in (("surface_pressure", (0, 1)), ("volume_velocity", (0, 1))):
+        mean, std = task.statistics[key]
+        np.testing.assert_allclose(mean, np.atleast_1d(batch[key].numpy().mean(axis=axes)), rtol=1e-12)
+        # A mean of 1e5 beside a deviation of 3 takes the digits of a sum of squares in one pass.
+        np.testing.assert_allclose(std, np.atleast_1d(batch[key].numpy().std(axis=axes)), rtol=1e-9)
+
+
+def test_a_mean_predictor_costs_one_per_unit_of_weight() -> None:
+    task, batch = make_task(), stack(make_samples())
+    prepared = task.prepare(batch)
+    nothing = {name: torch.zeros_like(prepared[name]) for name in FIELDS}
+    assert float(task.loss(nothing, prepared)) == pytest.approx(1.5, rel=1e-9)
+
+
+def test_the_truth_as_prediction_scores_exactly_zero() -> None:
+    task, batch = make_task(), stack(make_samples())
+    prepared = task.prepare(batch)
+    figures = task.metrics({name: prepared[name] for name in FIELDS}, batch)
+    assert float(figures["loss"].max()) == 0
+    for name in FIELDS:
+        assert float(figures[f"{name}/max"].max()) == pytest.approx(0, abs=1e-9)
+
+
+def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
+    batch = {**stack(make_samples(1)), GEOMETRY: torch.tensor([[[-4.5, 6.0, 0.75]]])}
+    assert make_task().prepare(batch)[GEOMETRY].flatten().tolist() == pytest.approx([0.0, 1000.0, 500.0])
+
+
+def test_a_constant_channel_is_not_scaled() -> None:
+    samples = [{**sample, "surface_pressure": torch.full((11,), 5.0)} for sample in make_samples()]
+    task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
+    task.fit(samples)
+    assert task.statistics["surface_pressure"] == ([5.0], [1.0])
+
+
+def test_the_state_goes_through_json() -> None:
+    import json
+
+    task, other = make_task(), FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5)
+    other.load_state(json.loads(json.dumps(task.state())))
+    assert other.statistics == task.statistics
+
+
+def test_errors_of_a_field_by_hand() -> None:
+    truth = torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
+    prediction = torch.tensor([[[3.0, 0.0], [1.0, 2.0]]])
+    errors = {name: float(value[0]) for name, value in field_errors(prediction, truth).items()}
+    assert errors == pytest.approx({"relative_l2": 5**0.5 / 5, "mse": 5 / 4, "mae": 3 / 4, "max": 2.0})
+
+
+def test_relative_l2_is_the_mean_of_ratios_not_the_ratio_of_means() -> None:
+    truth = torch.tensor([[[1.0]], [[100.0]]])
+    prediction = torch.tensor([[[2.0]], [[100.0]]])
+    assert float(field_errors(prediction, truth)["relative_l2"].mean()) == pytest.approx(0.5)
+
+
+def test_lift_of_a_hemisphere_on_the_ground() -> None:
+    """Cp = 1 − 9/4 sin²θ on the sphere gives C_L = 11/16 on the area πR² (the embedded data's closed form)."""
+    task = make_task(
+        scalars={"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
+    )
+    polar, azimuth = (np.arange(400) + 0.5) / 400 * np.pi, (np.arange(400) + 0.5) / 400 * np.pi
+    theta, phi = np.meshgrid(polar, azimuth, indexing="ij")
+    normals = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], -1).reshape(1, -1, 3)
+    areas = (np.sin(theta) * (np.pi / 400) ** 2).reshape(1, -1)
+    pressure = 245.0 * (1 - 9 / 4 * np.sin(theta) ** 2).reshape(1, -1, 1)
+    batch = {
+        "surface_normals": torch.from_numpy(normals),
+        "surface_area": torch.from_numpy(areas),
+        "area": torch.tensor([np.pi]),
+    }
+    lift = force_coefficient(torch.from_numpy(pressure), batch, task.scalars["lift"])
+    assert float(lift) == pytest.approx(11 / 16, rel=1e-4)

@@ -1,0 +1,147 @@
+"""The commands as a user types them: help, mistakes, plans, dry runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+
+import noether as package
+from noether.cli import verbs
+
+
+def test_help_says_each_command(noether) -> None:
+    done = noether("--help")
+    assert done.code == 0
+    for verb in verbs():
+        assert f"  {verb} " in done.out
+    assert "75 stopped with everything saved" in done.out
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> None:
+    done = noether(verb, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"usage: noether {verb}")
+    assert "Args:" not in done.out
+
+
+def test_version(noether) -> None:
+    assert noether("--version").out == f"noether {package.__version__}\n"
+
+
+NO_TORCH = {
+    "help": ["--help"],
+    "help-of-train": ["train", "--help"],
+    "plan": ["plan"],
+    "plan-json": ["plan", "--json", "--visible-devices", "0,1,2,3"],
+    "wrong-key": ["train", "acelerator=cpu"],
+    "wrong-batch": ["train", "devices=2", "accelerator=cpu", "trainer.effective_batch_size=63"],
+}
+
+
+@pytest.mark.parametrize("arguments", NO_TORCH.values(), ids=NO_TORCH.keys())
+def test_answers_that_need_no_torch_never_import_it(arguments, environ) -> None:
+    script = (
+        "import sys\nfrom noether.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+MISTAKES = {
+    "unknown-key": (["acelerator=cpu"], "fix       accelerator=cpu"),
+    "wrong-type": (["trainer.max_updates=soon"], "trainer.max_updates cannot be soon"),
+    "batch-that-cannot-be-shared": (
+        ["devices=2", "trainer.effective_batch_size=63"],
+        "trainer.effective_batch_size=62      or trainer.effective_batch_size=64",
+    ),
+    "two-lengths": (["trainer.max_epochs=1", "trainer.max_samples=9"], "fix       trainer.max_epochs=1"),
+    "missing-file": (["--hp", "/nowhere/cars.yaml"], "no configuration file /nowhere/cars.yaml"),
+    "broken-yaml": (["--hp", "{tmp}/broken.yaml"], "broken.yaml:3"),
+    "more-devices-than-there-are": (["devices=7777"], "devices=7777"),
+    "no-gpu": (["accelerator=gpu", "devices=null"], "accelerator=cpu"),
+    "data-that-is-not-there": (["dataset_root=/nowhere"], "dataset_root=/nowhere"),
+    "data-folder-without-the-data": (["dataset_root={tmp}"], "no train.safetensors"),
+    "unwritable-output": (["output_path={tmp}/file/runs"], "cannot write to"),
+    "existing-run": (["output_path={tmp}", "run_id=old"], "fix       resume=auto"),
+    "nothing-to-resume": (["output_path={tmp}/none", "resume=latest"], "no run to resume"),
+    "resume-auto-without-a-name": (["resume=auto"], "run_id=NAME"),
+    "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume at /nowhere"),
+    "unknown-model-class": (["model.kind=no_such_module.Model"], "no module named no_such_module"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "way_out"), MISTAKES.values(), ids=MISTAKES.keys())
+@pytest.mark.parametrize("command", [("train",), ("train", "--dry-run")], ids=["train", "dry-run"])
+def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out, noether, tmp_path: Path) -> None:
+    if "nvidia" in "".join(os.listdir("/dev")) and "accelerator=gpu" in arguments:
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "broken.yaml").write_text("seed: 1\ntrainer: [\n")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.yaml").write_text("")
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    base = [] if "--hp" in filled else ["--hp", str(TINY)]
+    if not any(argument.startswith("output_path") for argument in filled):
+        filled.append(f"output_path={tmp_path}/runs")
+    done = noether(*command, *base, *filled)
+    assert done.code == 2, done.out + done.err
+    assert "Traceback" not in done.out + done.err
+    assert way_out in done.err
+    assert "  expected  " in done.err or "  fix  " in done.err
+
+
+def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
+    done = noether("plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8")
+    plan = json.loads(done.out)
+    assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["attempt"]) == ("local", 4, 0, 0)
+    assert plan["batch"] == {"effective": 64, "per_rank": 16, "micro": 8, "accumulation_steps": 2}
+    assert plan["workers"][3] == {"rank": 3, "local_rank": 3, "node_rank": 0, "device": "cuda:3"}
+    assert plan["endpoint"]["host"] == "127.0.0.1"
+    assert set(plan["reasons"]) >= {"launcher", "world_size", "nodes", "workers", "endpoint", "batch"}
+
+
+def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
+    ways = [
+        ("--devices", "0,1", "--accelerator", "cpu", "trainer.effective_batch_size=6"),
+        ("trainer.effective_batch_size=6", '+devices="0,1"', "+accelerator=cpu"),
+    ]
+    plans = [json.loads(noether("plan", "--json", *way).out) for way in ways]
+    assert plans[0]["world_size"] == plans[1]["world_size"] == 2
+    assert plans[0]["batch"] == plans[1]["batch"] == {"effective": 6, "per_rank": 3, "micro": 3, "accumulation_steps": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
+    done = noether("train", "--hp", str(TINY), "--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}")
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["world_size"] == int(devices)
+    assert summary["parameters"] == summary["model"]["parameters"] > 1000
+    assert summary["memory_mib"] > 50
+    assert 0 < summary["seconds_per_update"] < 60
+    assert summary["figures"]["surface_pressure/relative_l2"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["train", "plan", "noether"])
+def test_the_door_reads_its_own_name(name, environ, tmp_path: Path) -> None:
+    """In the image every verb is a link to entrypoint.py."""
+    door = tmp_path / name
+    door.symlink_to(REPOSITORY / "entrypoint.py")
+    words = ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
+    done = subprocess.run(
+        [sys.executable, str(door), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
+    )
+    if name == "train":
+        assert done.returncode == 2
+        assert "did you mean 'accelerator'?" in done.stderr
+    else:
+        assert json.loads(done.stdout)["world_size"] >= 1

@@ -1,0 +1,78 @@
+import pytest
+import torch
+from torch import nn
+
+from noether.config.optimizer import AdamWConfig, LionConfig, SGDConfig
+from noether.training.ema import AveragedWeights
+from noether.training.optimizers import Lion, build_optimizer, parameter_groups
+
+
+def test_lion_against_a_step_worked_by_hand() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+    lion = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    weight.grad = torch.tensor([3.0, -1.0, 0.0])
+    lion.step()
+    # m = 0: the direction is sign(0.1 g) = (1, −1, 0), after a decay of 1 − 0.1·0.5.
+    torch.testing.assert_close(weight.data, torch.tensor([0.95 - 0.1, -1.9 + 0.1, 0.475]))
+    torch.testing.assert_close(lion.state[weight]["exp_avg"], torch.tensor([0.03, -0.01, 0.0]))
+    weight.grad = torch.tensor([-0.1, -1.0, 0.0])
+    lion.step()
+    # The interpolation 0.9·0.03 − 0.1·0.1 = 0.017 keeps the first sign although the gradient turned.
+    torch.testing.assert_close(weight.data, torch.tensor([0.85 * 0.95 - 0.1, -1.8 * 0.95 + 0.1, 0.475 * 0.95]))
+    torch.testing.assert_close(lion.state[weight]["exp_avg"], torch.tensor([0.0297 - 0.001, -0.0099 - 0.01, 0.0]))
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    decayed, others = parameter_groups(model, 0.05)
+    assert [tuple(p.shape) for p in decayed["params"]] == [(4, 3)]
+    assert [tuple(p.shape) for p in others["params"]] == [(4,), (4,), (4,)]
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.05, 0.0)
+    (everything,) = parameter_groups(model, 0.05, decay_all=True)
+    assert len(everything["params"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "reference"),
+    [
+        (AdamWConfig(learning_rate=0.1, weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.1)),
+        (SGDConfig(learning_rate=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
+    ],
+    ids=["adamw", "sgd"],
+)
+def test_fused_optimisers_are_torchs_plain_ones(config, reference) -> None:
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(5, 5, bias=False).double(), nn.Linear(5, 5, bias=False).double()
+    theirs.load_state_dict(ours.state_dict())
+    pairs = [(ours, build_optimizer(config, ours)), (theirs, reference(theirs.parameters()))]
+    for _ in range(10):
+        x = torch.randn(7, 5, dtype=torch.float64)
+        for model, optimizer in pairs:
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-12, atol=1e-12)
+
+
+def test_lion_learns_through_the_config() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = build_optimizer(LionConfig(learning_rate=0.1), model)
+    model.weight.grad = torch.tensor([[2.0]])
+    before = model.weight.item()
+    optimizer.step()
+    assert model.weight.item() == pytest.approx(before - 0.1)
+
+
+def test_averages_follow_the_weights_and_forget_the_first_ones_early() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    averages = AveragedWeights(model, decay=0.9)
+    expected = 0.0
+    for update in range(200):
+        nn.init.constant_(model.weight, float(update))
+        averages.update(model, update)
+        decay = min(0.9, (1 + update) / (10 + update))
+        expected = decay * expected + (1 - decay) * update
+    assert averages.model.weight.item() == pytest.approx(expected, rel=1e-5)
+    assert model.weight.item() == 199.0
+    assert not averages.model.weight.requires_grad

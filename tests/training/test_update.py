@@ -1,0 +1,130 @@
+"""One update: accumulation is one large batch, clipping comes last, bad numbers are seen."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from noether.config.trainer import TrainerConfig
+from noether.distributed.group import Group
+from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
+from noether.tasks.base import Task
+from noether.training.precision import Precision
+from noether.training.progress import Progress
+from noether.training.state import TrainingState
+from noether.training.update import NonFiniteError, Updater
+
+CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
+GROUP = Group(CONTEXT, torch.device("cpu"))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1).double()
+
+    def forward(self, batch):
+        return {"y": self.layer(batch["x"])}
+
+
+class MeanSquare(Task):
+    def loss(self, predictions, batch):
+        return (predictions["y"] - batch["t"]).square().mean()
+
+
+def make(config: TrainerConfig, steps: int, precision: str = "float64") -> Updater:
+    torch.manual_seed(0)
+    model = Net() if precision == "float64" else Net().float()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = TrainingState(
+        model, None, optimizer, Precision(precision, "cpu").scaler(), MeanSquare(), Progress()
+    )
+    return Updater(state, GROUP, config, Precision(precision, "cpu"), steps)
+
+
+def make_batch(samples: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 3, generator=rng, dtype=torch.float64)
+    return {"x": x, "t": x.sum(dim=1, keepdim=True) * 5, "index": torch.arange(samples)}
+
+
+def cut(batch, *sizes: int):
+    return [dict(zip(batch, parts, strict=True)) for parts in zip(*(v.split(list(sizes)) for v in batch.values()), strict=True)]
+
+
+CONFIG = TrainerConfig(effective_batch_size=7, max_updates=1, clip_gradient_norm=0.5)
+
+
+@pytest.mark.parametrize("sizes", [(7,), (4, 3), (3, 3, 1), (1,) * 7], ids=str)
+def test_accumulation_is_one_large_batch(sizes) -> None:
+    """Micro-batches of unequal size: a mean of means would weigh the last sample more (transformers #34191)."""
+    batch = make_batch(7)
+    whole, parts = make(CONFIG, 1), make(CONFIG, len(sizes))
+    figures = [whole.update([batch], 0.1), parts.update(cut(batch, *sizes), 0.1)]
+    torch.testing.assert_close(figures[0].loss, figures[1].loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(figures[0].gradient_norm, figures[1].gradient_norm, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        whole.state.model.layer.weight, parts.state.model.layer.weight, rtol=1e-12, atol=1e-14
+    )
+    assert (parts.state.progress.updates, parts.state.progress.samples) == (1, 7)
+
+
+def test_the_gradient_is_clipped_once_after_the_last_micro_batch() -> None:
+    updater = make(CONFIG, 2)
+    before = copy.deepcopy(updater.state.model.state_dict())
+    norm = updater.update(cut(make_batch(7), 4, 3), 0.1).gradient_norm
+    assert float(norm) > 0.5
+    moved = torch.cat([(before[k] - v).flatten() for k, v in updater.state.model.state_dict().items()])
+    assert float(moved.norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
+
+
+def broken(batch):
+    batch["t"][3] = float("nan")
+    return batch
+
+
+def test_a_bad_gradient_stops_the_run_and_names_samples_and_parameters() -> None:
+    updater = make(CONFIG, 1)
+    before = copy.deepcopy(updater.state.model.state_dict())
+    with pytest.raises(NonFiniteError) as caught:
+        updater.update([broken(make_batch(7))], 0.1)
+    for word in ("update 1", "samples [0, 1, 2, 3, 4, 5, 6]", "layer.weight", "optimizer.learning_rate"):
+        assert word in str(caught.value)
+    for name, value in updater.state.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_bad_gradients_are_skipped_up_to_the_limit() -> None:
+    config = CONFIG.model_copy(update={"nan_policy": "skip", "max_skipped_updates": 2})
+    updater = make(config, 1)
+    before = copy.deepcopy(updater.state.model.state_dict())
+    for _ in range(2):
+        updater.update([broken(make_batch(7))], 0.1)
+    assert all(torch.equal(value, before[name]) for name, value in updater.state.model.state_dict().items())
+    updater.update([make_batch(7)], 0.1)
+    assert updater.state.progress.skipped_in_a_row == 0
+    assert updater.state.progress.updates == 3
+    for _ in range(2):
+        updater.update([broken(make_batch(7))], 0.1)
+    with pytest.raises(NonFiniteError, match="3 in a row"):
+        updater.update([broken(make_batch(7))], 0.1)
+
+
+def test_bf16_keeps_float32_weights() -> None:
+    updater = make(CONFIG, 1, "bf16")
+    updater.update([{k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}], 0.1)
+    assert updater.state.model.layer.weight.dtype == torch.float32
+
+
+def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
+    half, single = make(CONFIG, 1, "fp16"), make(CONFIG, 1, "float32")
+    batch = {k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}
+    norm = single.update([batch], 0.1).gradient_norm
+    # The scaler starts high: overflowing updates leave the weights alone and halve the scale until one fits.
+    for _ in range(8):
+        figures = half.update([batch], 0.1)
+        if half.state.progress.skipped_in_a_row == 0:
+            break
+    assert float(figures.gradient_norm) == pytest.approx(float(norm), rel=0.01)
+    torch.testing.assert_close(half.state.model.layer.weight, single.state.model.layer.weight, rtol=0.02, atol=0.002)
