@@ -204,6 +204,19 @@ def test_compiles_as_one_graph_and_agrees_with_eager():
     assert_same(compiled(batch), model(batch))
 
 
+def test_exports_with_free_batch_and_query_sizes():
+    model, batch = small_upt(supernodes=16, encoder_depth=1, decoder_depth=1), make_batch()
+    samples = torch.export.Dim("samples", max=64)
+    sizes = {
+        "geometry_points": {0: samples},
+        "surface_points": {0: samples, 1: torch.export.Dim("surface")},
+        "volume_points": {0: samples, 1: torch.export.Dim("volume")},
+    }
+    exported = torch.export.export(model, (batch,), dynamic_shapes=(sizes,)).module()
+    other = {name: torch.cat((value, value[:1] + 1.0)) for name, value in make_batch(surface=5, volume=9).items()}
+    assert_same(exported(other), model(other))
+
+
 @pytest.mark.parametrize(
     ("options", "seen", "fix"),
     [

@@ -1,0 +1,96 @@
+"""What is read does not depend on who reads it."""
+
+import pytest
+import torch
+
+from noether.data.loader import evaluation_batches, stack_samples, training_batches
+from noether.data.order import GlobalOrder, RankOrder, SampleKey
+from noether.data.points import GEOMETRY, PointDraw, point_keys
+
+
+class Samples:
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        numbers = torch.arange(20.0) + 100 * index
+        return {
+            "surface_points": torch.stack([numbers] * 3, dim=1),
+            "surface_pressure": numbers,
+            "volume_points": torch.zeros(6, 3),
+            "reference_area": torch.ones(1),
+        }
+
+
+DRAW = PointDraw(seed=1, per_update={"surface": 8}, geometry=5)
+
+
+def read(num_workers: int, limit: tuple[int, ...] = (4,), rank: int = 0) -> list[dict[str, torch.Tensor]]:
+    order = RankOrder(GlobalOrder(7, 4, seed=2), limit, rank, 0, 3)
+    return list(training_batches(Samples(), [0, 1, 3, 4, 6, 8, 9], order, DRAW, num_workers=num_workers))
+
+
+def test_loader_workers_change_nothing() -> None:
+    for one, other in zip(read(0), read(2), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_two_ranks_draw_the_points_that_one_draws() -> None:
+    whole = read(0)
+    ranks = [read(0, (2,), rank) for rank in range(2)]
+    for update, batch in enumerate(whole):
+        for key, value in batch.items():
+            assert torch.equal(value, torch.cat([rank[update][key] for rank in ranks]))
+
+
+def test_points_and_their_values_stay_together() -> None:
+    for batch in read(0):
+        assert batch["surface_points"].shape == (4, 8, 3)
+        assert torch.equal(batch["surface_points"][..., 0], batch["surface_pressure"])
+        assert batch[GEOMETRY].shape == (4, 5, 3)
+        assert batch["volume_points"].shape == (4, 6, 3)
+        assert batch["reference_area"].shape == (4, 1)
+
+
+def test_every_epoch_draws_other_points() -> None:
+    sample = Samples()[0]
+    draws = [DRAW.for_training(sample, SampleKey(0, epoch))["surface_pressure"] for epoch in (0, 0, 1)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert len(draws[0].unique()) == 8
+
+
+def test_only_the_training_indices_are_read() -> None:
+    seen = {int(index) for batch in read(0) for index in batch["index"]}
+    assert seen <= {0, 1, 3, 4, 6, 8, 9}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int, num_workers: int) -> None:
+    batches = list(evaluation_batches(Samples(), range(7), batch_size, DRAW, num_workers=num_workers))
+    assert [int(index) for batch in batches for index in batch["index"]] == list(range(7))
+    assert all(batch["surface_points"].shape[1:] == (20, 3) for batch in batches)
+    assert all(batch[GEOMETRY].shape[1:] == (5, 3) for batch in batches)
+
+
+def test_keys_of_a_prefix_are_those_with_a_row_per_point() -> None:
+    sample = {**Samples()[0], "surface_name": torch.zeros(3)}
+    assert point_keys(sample, "surface") == ["surface_points", "surface_pressure"]
+    assert point_keys(sample, "nothing") == []
+
+
+def test_reading_does_not_move_the_run_s_random_numbers() -> None:
+    """A data loader draws a seed whenever it starts: a resumed run starts it at another time."""
+    state = torch.get_rng_state()
+    read(0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_samples_that_do_not_stack_name_the_key() -> None:
+    samples = [{"a": torch.zeros(3)}, {"a": torch.zeros(4)}]
+    with pytest.raises(ValueError, match=r"shape of a: \[\(3,\), \(4,\)\].*points_per_update"):
+        stack_samples(samples)
+    with pytest.raises(ValueError, match="differ in their keys: b"):
+        stack_samples([{"a": torch.zeros(1)}, {"a": torch.zeros(1), "b": torch.zeros(1)}])

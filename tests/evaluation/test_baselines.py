@@ -1,0 +1,62 @@
+"""The nearest training shape is the nearest, and what is carried over is its field."""
+
+import numpy as np
+import pytest
+import torch
+
+from noether.data.ellipsoid_car import EllipsoidCar, make_sample
+from noether.evaluation.baselines import ShapeSearch, score_baselines
+from noether.tasks.fields import FieldsTask
+
+FIELDS = {
+    "surface_pressure": {"unit": "Pa", "points": "surface_points"},
+    "volume_velocity": {"unit": "m/s", "points": "volume_points"},
+}
+
+
+def car(length: float, seed: int) -> dict[str, torch.Tensor]:
+    sample = make_sample(EllipsoidCar(length, 1.0, 0.9), 400, 150, seed)
+    return {key: torch.from_numpy(value) for key, value in sample.items()}
+
+
+@pytest.fixture(scope="module")
+def train() -> list[dict[str, torch.Tensor]]:
+    return [car(length, number) for number, length in enumerate(np.linspace(1.5, 2.5, 6))]
+
+
+@pytest.fixture(scope="module")
+def task(train) -> FieldsTask:
+    task = FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5)
+    task.fit(train)
+    return task
+
+
+@pytest.mark.parametrize(("length", "nearest"), [(1.52, 0), (1.92, 2), (2.5, 5), (2.28, 4)])
+def test_the_nearest_shape_is_found_by_its_points(length: float, nearest: int, train, task) -> None:
+    assert ShapeSearch(train, task).nearest(car(length, 99)) == nearest
+
+
+def test_the_nearest_by_brute_force(train, task) -> None:
+    other = car(2.14, 77)
+    distances = [torch.cdist(other["surface_points"], sample["surface_points"]) for sample in train]
+    chamfer = [float(d.amin(0).mean() + d.amin(1).mean()) for d in distances]
+    assert ShapeSearch(train, task).nearest(other) == int(np.argmin(chamfer))
+
+
+def test_a_training_shape_is_its_own_nearest_without_error(train, task) -> None:
+    scores = score_baselines(task, train, range(len(train)), train[3:5])
+    assert scores["nearest_shape"]["surface_pressure"] == pytest.approx(
+        {"relative_l2": 0, "mse": 0, "mae": 0, "max": 0}
+    )
+
+
+def test_the_mean_field_has_a_standardised_error_of_about_one(train, task) -> None:
+    scores = score_baselines(task, train, range(len(train)), train)
+    variance = np.square(task.statistics["surface_pressure"][1][0])
+    assert scores["mean_field"]["surface_pressure"]["mse"] == pytest.approx(variance, rel=1e-5)
+    assert scores["nearest_shape"]["surface_pressure"]["mse"] < variance
+
+
+def test_only_the_training_indices_are_searched(train, task) -> None:
+    scores = score_baselines(task, train, [0, 5], [train[2]])
+    assert scores["nearest_shape"]["surface_pressure"]["relative_l2"] > 0.01

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from noether.evaluation.cases import choose_cases
+from noether.evaluation.scores import r_squared, score_scalar, spearman
+
+TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def test_the_truth_scores_one() -> None:
+    scores = score_scalar(TRUTH, TRUTH, TRUTH)
+    assert (scores["r2"], scores["spearman"], scores["max"], scores["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
+    assert "note" not in scores
+
+
+def test_the_mean_scores_zero_and_worse_than_the_mean_is_negative() -> None:
+    assert r_squared(np.full(4, 2.5), TRUTH) == pytest.approx(0.0)
+    assert r_squared(TRUTH[::-1], TRUTH) == pytest.approx(-3.0)
+
+
+def test_rank_correlation_sees_order_alone() -> None:
+    assert spearman(TRUTH**3, TRUTH) == pytest.approx(1.0)
+    assert spearman(-TRUTH, TRUTH) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("truth", [np.zeros(4), np.full(4, 1e6)], ids=["zero", "constant"])
+def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> None:
+    """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
+    scores = score_scalar(truth + [1e-9, 0, 0, 0], truth, truth)
+    assert scores["r2"] is scores["spearman"] is scores["floor_r2"] is None
+    assert "undefined" in scores["note"]
+    assert scores["max"] == pytest.approx(1e-9, rel=0.1)
+
+
+def test_a_constant_prediction_has_no_rank_correlation() -> None:
+    scores = score_scalar(np.full(4, 2.0), TRUTH, TRUTH)
+    assert scores["spearman"] is None
+    assert scores["r2"] == pytest.approx(-0.2)
+    assert scores["note"].startswith("Spearman is undefined")
+
+
+@pytest.mark.parametrize(
+    ("errors", "cases"),
+    [
+        ([0.3, 0.1, 0.2, 0.5, 0.4], [("best", 1), ("median", 0), ("worst", 3), ("2. worst", 4)]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [("best", 0), ("median", 3), ("worst", 5), ("2. worst", 4)]),
+        (list(range(9)), [("best", 0), ("median", 4), ("worst", 8), ("2. worst", 7), ("3. worst", 6)]),
+        ([0.5], [("best", 0)]),
+    ],
+    ids=["five", "six", "nine", "one"],
+)
+def test_telling_cases_without_repeats(errors, cases) -> None:
+    assert choose_cases(np.array(errors)) == cases

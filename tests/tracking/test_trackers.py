@@ -1,0 +1,108 @@
+"""The history of a run: whole lines, no duplicates after a resume, readable by TensorBoard itself."""
+
+import io
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from noether.tracking.console import Console, ConsoleTracker
+from noether.tracking.metrics_file import MetricsFile, read_metrics
+from noether.tracking.tensorboard import TensorBoardFile
+
+
+def training(update: int, loss: float = 1.0) -> dict:
+    return {
+        "kind": "training",
+        "update": update,
+        "epoch": update / 10,
+        "samples": update * 8,
+        "loss": loss,
+        "learning_rate": 1e-3,
+        "gradient_norm": 0.5,
+        "samples_per_second": 80.0,
+        "memory_mib": 500.0,
+        "device_use": 0.9,
+    }
+
+
+EVALUATION = {
+    "kind": "evaluation",
+    "split": "validation",
+    "weights": "ema",
+    "update": 4,
+    "epoch": 0.4,
+    "samples": 32,
+    "figures": {"loss": 0.5, "surface_pressure/relative_l2": 0.051, "surface_pressure/mse": 3.0},
+}
+
+
+def test_rows_can_be_read_while_the_run_goes_on(tmp_path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0)
+    file.log(training(2))
+    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2]
+    file.close()
+
+
+def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsFile(path, resumed_from=0)
+    for update in (2, 4, 6):
+        first.log(training(update))
+    first.close()
+    with path.open("a") as file:
+        file.write('{"kind": "training", "upd')  # Cut off by the kill.
+    second = MetricsFile(path, resumed_from=4)
+    for update in (6, 8):
+        second.log(training(update, loss=2.0))
+    second.close()
+    assert [(row["update"], row["loss"]) for row in read_metrics(path)] == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0)
+    file.log({**EVALUATION, "figures": {"loss": float("nan")}})
+    file.close()
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(line, parse_constant=lambda name: pytest.fail(name))["figures"]["loss"] is None
+
+
+def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(tmp_path) -> None:
+    first = TensorBoardFile(tmp_path, resumed_from=0)
+    for update in (2, 4, 6):
+        first.log(training(update))
+    first.log(EVALUATION)
+    first.close()
+    second = TensorBoardFile(tmp_path, resumed_from=4)
+    second.log(training(6, loss=2.0))
+    second.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    scalars = [(event.step, event.value) for event in events.Scalars("training/loss")]
+    assert scalars == [(2, 1.0), (4, 1.0), (6, 2.0)]
+    assert events.Scalars("validation (ema)/surface_pressure/relative_l2")[0].value == pytest.approx(0.051)
+
+
+def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
+    stream = io.StringIO()
+    console = Console(tmp_path / "rank-0.log", speaks=True, stream=stream)
+    tracker = ConsoleTracker(console, start=0, total_updates=10, total_epochs=1.0)
+    for update in range(1, 5):
+        tracker.advance(update)
+    tracker.log(training(4))
+    tracker.log(EVALUATION)
+    tracker.log({"kind": "checkpoint", "update": 4, "path": "runs/x/checkpoints/update-000000004"})
+    tracker.close()
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "update       4/10  epoch   0.40  loss 1.0000  lr 1.0e-03  80.0 samples/s  500 MiB",
+        "update       4  validation (ema weights)  loss 0.5000  surface_pressure 5.10%",
+    ]
+    assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
+
+
+def test_the_other_ranks_are_silent_on_the_console(tmp_path) -> None:
+    stream = io.StringIO()
+    console = Console(tmp_path / "rank-1.log", speaks=False, stream=stream)
+    console.say("hello")
+    assert stream.getvalue() == ""
+    assert (tmp_path / "rank-1.log").read_text() == "hello\n"
