@@ -216,6 +216,18 @@ def test_transformer_block_is_pre_norm_with_residuals():
     assert torch.equal(block(x, table), middle + block.mlp.contract(expanded))
 
 
+def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():
+    block = PerceiverBlock(24, 3).double()
+    for norm in (block.attention_norm, block.context_norm, block.mlp_norm):
+        nn.init.normal_(norm.weight)
+    x, context = random(2, 5, 24), random(2, 7, 24, seed=1)
+    at, context_at = (rotary_table(random(2, count, 3, scale=1000), 8) for count in (5, 7))
+    attended_to = block.attention.keys_values(block.context_norm(context), context_at)
+    middle = x + block.attention(block.attention_norm(x), attended_to, at)
+    expected = middle + block.mlp(block.mlp_norm(middle))
+    assert torch.equal(block(x, block.keys_values(context, context_at), at), expected)
+
+
 def test_initial_weights_are_a_truncated_normal_and_biases_zero():
     torch.manual_seed(0)
     block = TransformerBlock(192, 3).apply(initialise_linear)

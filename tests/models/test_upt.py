@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from noether.errors import RequestError
 from noether.models.build import count_parameters
+from noether.models.layers.positions import rotary_table, sincos_embedding
 from noether.models.upt import UPT
 
 SMALL = {"dim": 24, "heads": 2, "encoder_depth": 2, "decoder_depth": 2, "radius": 150.0, "max_neighbours": 6}
@@ -52,6 +53,26 @@ def assert_same(found, expected, atol=1e-10):
 def test_default_upt_has_the_published_number_of_parameters():
     with torch.device("meta"):
         assert count_parameters(UPT()) == 11_015_620
+
+
+def test_upt_is_its_parts_written_out():
+    model, batch = small_upt(supernodes=16), make_batch()
+    geometry = batch["geometry_points"]
+    latent = model.pooling(geometry, sincos_embedding(geometry, 24), 16)
+    table = rotary_table(geometry[:, :16], 12)
+    for block in model.encoder:
+        latent = block(latent, table)
+    fields = {}
+    for name in ("surface_points", "volume_points"):
+        queries = model.query_mlp[name](sincos_embedding(batch[name], 24))
+        for block in model.decoder:
+            queries = block(queries, block.keys_values(latent, table), rotary_table(batch[name], 12))
+        fields[name] = model.head(model.norm(queries))
+    expected = {
+        "surface_pressure": fields["surface_points"][..., :1],
+        "volume_velocity": fields["volume_points"][..., 1:],
+    }
+    assert_same(model(batch), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Batch → predictions: one readable file a model, on shared layers. Knows no trainer."""

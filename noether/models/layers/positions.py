@@ -1,0 +1,99 @@
+"""Where is this point: the sine-cosine embedding of a position, and its rotary table (RoPE)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+FREQUENCY_BASE = 10_000.0
+
+
+def sincos_embedding(points: Tensor, dim: int) -> Tensor:
+    """Embed positions as sines and cosines of fixed frequencies.
+
+    Per axis, with m the largest even number ≤ dim/axes: [sin(x·ω), cos(x·ω)] with
+    ω_k = 10000^(−2k/m), k < m/2. The axes are concatenated and zero-padded to `dim`.
+
+    Args:
+        points: (..., axes) positions, about 0..1000 for these frequencies to tell points apart.
+        dim: width of the embedding, at least 2 per axis.
+
+    Returns:
+        (..., dim), in float64 where `points` are float64, else in float32.
+
+    Raises:
+        ValueError: `dim` has no room for one sine and one cosine per axis.
+
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, applied to each axis.
+    """
+    phases = _phases(points, dim)
+    waves = torch.cat((phases.sin(), phases.cos()), dim=-1).flatten(-2)
+    return F.pad(waves, (0, dim - waves.shape[-1]))
+
+
+def rotary_table(points: Tensor, head_dim: int) -> Tensor:
+    """Cosine and sine of the angle by which each channel pair of a head is rotated at a position.
+
+    The angles are the phases x·ω of `sincos_embedding` for a width of `head_dim`, axis after axis;
+    pairs left over have angle 0. At head_dim 64 and three axes: m = 20, so 30 angles and 2 zeros.
+    A table depends on positions only: make it once per forward and share it between all blocks.
+
+    Args:
+        points: (..., axes) positions.
+        head_dim: channels of one attention head; even, at least 2 per axis.
+
+    Returns:
+        (..., head_dim/2, 2): cosine and sine, in float64 where `points` are float64, else in float32.
+
+    Raises:
+        ValueError: `head_dim` is odd, or has no room for one angle per axis.
+
+    Source: Su et al. 2021 (arXiv 2104.09864), with one group of angles per axis.
+    """
+    if head_dim % 2:
+        raise ValueError(f"RoPE rotates pairs of channels: head_dim must be even, not {head_dim}")
+    angles = _phases(points, head_dim).flatten(-2)
+    angles = F.pad(angles, (0, head_dim // 2 - angles.shape[-1]))
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate each adjacent pair of channels (0, 1), (2, 3), … of `x` by its point's angle.
+
+    Args:
+        x: (batch, points, ..., head_dim), typically (batch, points, heads, head_dim).
+        table: (batch, points, head_dim/2, 2) from `rotary_table`.
+
+    Returns:
+        The shape and dtype of `x`; the rotation itself is done in the table's precision.
+    """
+    between = (1,) * (x.dim() - table.dim() + 1)
+    table = table.reshape(*table.shape[:-2], *between, *table.shape[-2:])
+    # Two forms of one product. Eager, the complex one is a single pass over memory: five times as fast
+    # as the real one on CPU. The compiler has no complex code generation but fuses the real one.
+    rotated = _rotate_real(x, table) if torch.compiler.is_compiling() else _rotate_complex(x, table)
+    return rotated.to(x.dtype)
+
+
+def _rotate_real(x: Tensor, table: Tensor) -> Tensor:
+    cosine, sine = table.unbind(-1)
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = (first * cosine - second * sine, first * sine + second * cosine)
+    return torch.stack(pairs, dim=-1).flatten(-2)
+
+
+def _rotate_complex(x: Tensor, table: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.to(table.dtype).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.view_as_complex(table)).flatten(-2)
+
+
+def _phases(points: Tensor, width: int) -> Tensor:
+    """x·ω: (..., axes) to (..., axes, m/2), with m the largest even number ≤ width/axes."""
+    axes = points.shape[-1]
+    m = width // (2 * axes) * 2
+    if m == 0:
+        raise ValueError(f"a width of {width} has no room for {axes} axes: at least {2 * axes} is needed")
+    # Half precision holds neither 1000.3 nor a frequency's phase; a product of plain tensors, not a matrix
+    # product, so that autocast leaves it alone too.
+    points = points.to(torch.promote_types(points.dtype, torch.float32))
+    k = torch.arange(m // 2, dtype=points.dtype, device=points.device)
+    return points.unsqueeze(-1) * FREQUENCY_BASE ** (-2 * k / m)
