@@ -1,11 +1,11 @@
 """Which object does this dotted path name: how users' own models, data sets and tasks come in."""
 
-import difflib
 import importlib
 import os
 import sys
 from typing import Any
 
+from noether.config.suggest import nearest
 from noether.errors import RequestError
 
 
@@ -33,12 +33,11 @@ def load_object(path: str, setting: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         public = [known for known in dir(module) if not known.startswith("_")]
-        nearest = difflib.get_close_matches(name, public, n=1)
         raise RequestError(
             f"module {module_name} has no {name}",
             seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module_name}",
             expected="a name defined in that module",
-            fix=f"{setting}={module_name}.{nearest[0] if nearest else 'MyClass'}",
+            fix=f"{setting}={module_name}.{nearest(name, public) or 'MyClass'}",
         ) from None
 
 

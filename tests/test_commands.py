@@ -98,7 +98,9 @@ def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out,
 
 
 def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
-    done = noether("plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8")
+    done = noether(
+        "plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8"
+    )
     plan = json.loads(done.out)
     assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["attempt"]) == ("local", 4, 0, 0)
     assert plan["batch"] == {"effective": 64, "per_rank": 16, "micro": 8, "accumulation_steps": 2}
@@ -114,13 +116,17 @@ def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
     ]
     plans = [json.loads(noether("plan", "--json", *way).out) for way in ways]
     assert plans[0]["world_size"] == plans[1]["world_size"] == 2
-    assert plans[0]["batch"] == plans[1]["batch"] == {"effective": 6, "per_rank": 3, "micro": 3, "accumulation_steps": 1}
+    assert (
+        plans[0]["batch"] == plans[1]["batch"] == {"effective": 6, "per_rank": 3, "micro": 3, "accumulation_steps": 1}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
-    done = noether("train", "--hp", str(TINY), "--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}")
+    done = noether(
+        "train", "--hp", str(TINY), "--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}"
+    )
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert summary["world_size"] == int(devices)
@@ -136,7 +142,9 @@ def test_the_door_reads_its_own_name(name, environ, tmp_path: Path) -> None:
     """In the image every verb is a link to entrypoint.py."""
     door = tmp_path / name
     door.symlink_to(REPOSITORY / "entrypoint.py")
-    words = ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
+    words = (
+        ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
+    )
     done = subprocess.run(
         [sys.executable, str(door), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
     )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from noether.components import build_component
 from noether.config.dataset import EllipsoidDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data import ellipsoid
-from noether.dotted_path import load_object
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -66,5 +66,8 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
         assert folder is not None
         train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
         return Splits(train, test)
-    kind = load_object(dataset.kind, "dataset.kind")
-    return Splits(*(kind(split=split, root=folder, **dataset.options()) for split in ("train", "test")))
+    train, test = (
+        build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
+        for split in ("train", "test")
+    )
+    return Splits(train, test)

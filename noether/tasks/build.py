@@ -1,13 +1,19 @@
-"""Which class a `task.kind` names."""
+"""Which task was asked for: from `task.kind` and its options to a `Task`."""
 
 from typing import Any
 
-from noether.dotted_path import load_object
+from noether.components import build_component
 from noether.tasks.base import Task
 
-KNOWN_TASKS = {"fields": "noether.tasks.fields.FieldsTask"}
+REGISTRY = {"fields": "noether.tasks.fields.FieldsTask"}
+"""The tasks that come with noether, by the short name that `task.kind` takes."""
 
 
 def build_task(kind: str, **options: Any) -> Task:
-    """Builds the task: one of ours, or the user's own by dotted path."""
-    return load_object(KNOWN_TASKS.get(kind, kind), "task.kind")(**options)
+    """Make the task that `task.kind` names: one of ours, or the user's own by dotted path.
+
+    Raises:
+        RequestError: no such task, not a task, or options that do not fit it.
+    """
+    task: Task = build_component("task", kind, REGISTRY, options, base=Task)
+    return task

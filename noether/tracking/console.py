@@ -25,7 +25,9 @@ class Console:
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
-        self.terminal = RichConsole(file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120)
+        self.terminal = RichConsole(
+            file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120
+        )
         self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
         self.is_live = speaks and self.terminal.is_terminal
 

@@ -9,7 +9,11 @@ from noether.errors import ExitCode, RequestError
 
 REFUSED = {
     "unknown-key": (["acelerator=gpu"], "unknown key 'acelerator'", "fix       accelerator=gpu"),
-    "unknown-nested-key": (["trainer.max_epoch=3"], "unknown key 'trainer.max_epoch'", "fix       trainer.max_epochs=3"),
+    "unknown-nested-key": (
+        ["trainer.max_epoch=3"],
+        "unknown key 'trainer.max_epoch'",
+        "fix       trainer.max_epochs=3",
+    ),
     "unknown-key-of-the-chosen-model": (["model.dimm=64"], "unknown key 'model.dimm'", "fix       model.dim=64"),
     "unknown-key-in-a-field": (
         ["task.fields.surface_pressure.unti=Pa"],
@@ -89,9 +93,7 @@ ACCEPTED = {
 @pytest.mark.parametrize(("overrides", "holds"), ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_settings_are_composed(overrides, holds, tmp_path: Path) -> None:
     (tmp_path / "experiment/test").mkdir(parents=True)
-    (tmp_path / "experiment/test/own.yaml").write_text(
-        "# @package _global_\ndefaults: [{override /model: own}]\n"
-    )
+    (tmp_path / "experiment/test/own.yaml").write_text("# @package _global_\ndefaults: [{override /model: own}]\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model/own.yaml").write_text("kind: my_package.MyModel\nwidth: 3\n")
     (tmp_path / "mine.yaml").write_text((configs_folder() / "train.yaml").read_text())
@@ -137,7 +139,9 @@ def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
 
 
-@pytest.mark.parametrize("path", sorted(configs_folder().glob("*/**/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize(
+    "path", sorted(configs_folder().glob("*/**/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
 def test_every_option_of_every_group_composes(path: Path) -> None:
     group = path.parent.relative_to(configs_folder())
     prefix = "+" if group.parts[0] == "experiment" else ""

@@ -26,7 +26,7 @@ def test_rank_correlation_sees_order_alone() -> None:
 @pytest.mark.parametrize("truth", [np.zeros(4), np.full(4, 1e6)], ids=["zero", "constant"])
 def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> None:
     """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
-    scores = score_scalar(truth + [1e-9, 0, 0, 0], truth, truth)
+    scores = score_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
     assert scores["r2"] is scores["spearman"] is scores["floor_r2"] is None
     assert "undefined" in scores["note"]
     assert scores["max"] == pytest.approx(1e-9, rel=0.1)

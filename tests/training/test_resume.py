@@ -63,7 +63,9 @@ def wait_for(condition, process, seconds: float = 60) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(ranks, number, train, start, tmp_path) -> None:
+def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(
+    ranks, number, train, start, tmp_path
+) -> None:
     common = (f"devices={ranks}", *EVERY_PART, "trainer.max_updates=4000", "trainer.evaluate_every=null")
     process = start("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=stopped", *common)
     stopped = RunFolder(tmp_path / "stopped")

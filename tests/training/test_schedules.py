@@ -51,4 +51,3 @@ def test_one_cycle_is_torchs() -> None:
         optimizer.step()
         if update < 99:
             reference.step()
-

@@ -37,9 +37,7 @@ def make(config: TrainerConfig, steps: int, precision: str = "float64") -> Updat
     torch.manual_seed(0)
     model = Net() if precision == "float64" else Net().float()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = TrainingState(
-        model, None, optimizer, Precision(precision, "cpu").scaler(), MeanSquare(), Progress()
-    )
+    state = TrainingState(model, None, optimizer, Precision(precision, "cpu").scaler(), MeanSquare(), Progress())
     return Updater(state, GROUP, config, Precision(precision, "cpu"), steps)
 
 
@@ -50,7 +48,10 @@ def make_batch(samples: int, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def cut(batch, *sizes: int):
-    return [dict(zip(batch, parts, strict=True)) for parts in zip(*(v.split(list(sizes)) for v in batch.values()), strict=True)]
+    return [
+        dict(zip(batch, parts, strict=True))
+        for parts in zip(*(v.split(list(sizes)) for v in batch.values()), strict=True)
+    ]
 
 
 CONFIG = TrainerConfig(effective_batch_size=7, max_updates=1, clip_gradient_norm=0.5)
@@ -64,9 +65,7 @@ def test_accumulation_is_one_large_batch(sizes) -> None:
     figures = [whole.update([batch], 0.1), parts.update(cut(batch, *sizes), 0.1)]
     torch.testing.assert_close(figures[0].loss, figures[1].loss, rtol=1e-12, atol=0)
     torch.testing.assert_close(figures[0].gradient_norm, figures[1].gradient_norm, rtol=1e-12, atol=0)
-    torch.testing.assert_close(
-        whole.state.model.layer.weight, parts.state.model.layer.weight, rtol=1e-12, atol=1e-14
-    )
+    torch.testing.assert_close(whole.state.model.layer.weight, parts.state.model.layer.weight, rtol=1e-12, atol=1e-14)
     assert (parts.state.progress.updates, parts.state.progress.samples) == (1, 7)
 
 

@@ -1,0 +1,251 @@
+"""How do several workers start: a parent without torch, and a fork server that has it in memory."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import pickle
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from noether.errors import RequestError
+from noether.launch.death_signal import (
+    LAUNCHER_VARIABLE,
+    ProcessId,
+    adopt_orphans,
+    descendants,
+    process_table,
+)
+from noether.launch.devices import usable_cpus
+from noether.launch.endpoint import HeldPort, hold_port
+from noether.launch.local import threads_per_worker
+from noether.launch.placement import Placement, WorkerContext
+from noether.launch.worker import changed_environment, error_file, worker_environment, worker_main
+
+# By name: importing it here would import torch into the launcher.
+PRELOAD = "noether.launch.preload"
+START_METHODS = ("forkserver", "spawn")
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that was started, and what the launcher hears it by.
+
+    `reports` brings one WorkerReport; `stacks` brings its Python stack when it is asked. `ended` is a file
+    descriptor that becomes readable when the process is gone. `bystanders` are the launcher's own children
+    from before, which are spared when the run's are swept.
+    """
+
+    context: WorkerContext
+    process: BaseProcess
+    reports: Connection
+    stacks: Connection
+    ended: int
+    bystanders: frozenset[ProcessId]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the worker."""
+        return self.context.worker.rank
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also its process group and its session."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+def start_workers(placement: Placement, target: str, payload: Any, log_folder: Path) -> list[RunningWorker]:
+    """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
+
+    Call it from the main thread, which must outlive the workers: their death signal follows the thread.
+    `__main__` is not imported again in the workers, so a script that calls this needs no
+    `if __name__ == "__main__"`, and the payload must not hold anything defined there.
+
+    Args:
+        placement: which ranks, and where they meet.
+        target: dotted path of a function, "package.module.function".
+        payload: anything that pickles.
+        log_folder: made if it is missing; gets rank-N.log (stdout and stderr of the ranks above 0, appended)
+            and rank-N.error.json of each rank that failed.
+
+    Raises:
+        RequestError: the port is taken, or NOETHER_START_METHOD names no start method.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
+    methods = start_methods(os.environ)
+    packed = pickle.dumps(payload)
+    log_folder.mkdir(parents=True, exist_ok=True)
+    for worker in placement.workers:
+        error_file(log_folder, worker.rank).unlink(missing_ok=True)
+    held = hold_rank_zero_port(placement)
+    try:
+        contexts = worker_contexts(placement, held, os.environ, usable_cpus())
+        adopt_orphans(True)
+        return _start_by_any(methods, contexts, (target, packed), log_folder)
+    finally:
+        if held is not None:
+            held.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+
+
+def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the start methods to try in order: what NOETHER_START_METHOD says, or a fork server, then spawn.
+
+    Raises:
+        RequestError: it names neither.
+    """
+    wanted = environ.get("NOETHER_START_METHOD", "")
+    if wanted in ("", "forkserver"):
+        return START_METHODS
+    if wanted == "spawn":
+        return ("spawn",)
+    raise RequestError(
+        f"NOETHER_START_METHOD={wanted} is no way to start workers",
+        seen=f"NOETHER_START_METHOD={wanted}",
+        expected=" or ".join(START_METHODS),
+        fix="unset NOETHER_START_METHOD",
+    )
+
+
+def warm_up() -> None:
+    """Start the fork server now, so that it imports torch while this process goes on with something else.
+
+    Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
+    another library wanted in it are left out, and one that is already running is taken as it is.
+    """
+    multiprocessing.set_forkserver_preload([PRELOAD])
+    with changed_environment(server_environment(os.environ, os.getpid())):
+        multiprocessing.forkserver.ensure_running()
+
+
+def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
+    """Return what the fork server's environment has beyond the launcher's; workers get the launcher's own."""
+    root = str(Path(__file__).parents[2])
+    return {
+        LAUNCHER_VARIABLE: str(launcher_pid),
+        # The server looks for the preload before it is told sys.path.
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
+        # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
+        # it is loaded unless it is to have one; `torch.cuda.is_available()`, which an import may call, asks
+        # the CUDA driver unless it is told to ask NVML.
+        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS", "1"),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+
+def hold_rank_zero_port(placement: Placement) -> HeldPort | None:
+    """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet."""
+    if placement.world_size > 1 and any(worker.rank == 0 for worker in placement.workers):
+        return hold_port(placement.endpoint)
+    return None
+
+
+def worker_contexts(
+    placement: Placement, held: HeldPort | None, environ: Mapping[str, str], cpu_count: int
+) -> list[WorkerContext]:
+    """Return what each worker is told; threads are OMP_NUM_THREADS where the user set it, else a share."""
+    threads = threads_per_worker(cpu_count, len(placement.workers))
+    # OpenMP takes a list, one number for each nesting level.
+    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:
+        threads = int(wanted)
+    endpoint = held.endpoint if held is not None else placement.endpoint
+    context = WorkerContext(
+        placement.workers[0],
+        placement.world_size,
+        placement.local_world_size,
+        placement.host,
+        endpoint,
+        placement.attempt,
+        threads,
+    )
+    return [
+        replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)
+        for worker in placement.workers
+    ]
+
+
+def _start_by_any(
+    methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes], log_folder: Path
+) -> list[RunningWorker]:
+    for method in methods[:-1]:
+        try:
+            return _start_all(method, contexts, work, log_folder)
+        except (OSError, EOFError) as error:
+            print(f"noether: no {method} ({error!r}); workers are started by {methods[-1]}", file=sys.stderr)
+    return _start_all(methods[-1], contexts, work, log_folder)
+
+
+def _start_all(
+    method: str, contexts: list[WorkerContext], work: tuple[str, bytes], log_folder: Path
+) -> list[RunningWorker]:
+    if method == "forkserver":
+        warm_up()
+    multiprocessing.resource_tracker.ensure_running()
+    # Taken while no worker exists: the fork server and the tracker are bystanders, and stay for the next run.
+    bystanders = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
+    running: list[RunningWorker] = []
+    try:
+        with _hidden_main():
+            for context in contexts:
+                running.append(_start_one(method, context, work, log_folder, bystanders))
+    except BaseException:
+        for worker in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        raise
+    return running
+
+
+def _start_one(
+    method: str,
+    context: WorkerContext,
+    work: tuple[str, bytes],
+    log_folder: Path,
+    bystanders: frozenset[ProcessId],
+) -> RunningWorker:
+    multiprocess = multiprocessing.get_context(method)
+    reports, reports_writer = multiprocess.Pipe(duplex=False)
+    stacks, stacks_writer = multiprocess.Pipe(duplex=False)
+    environment = worker_environment(context, os.environ)
+    process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
+        target=worker_main,
+        name=f"rank-{context.worker.rank}",
+        args=(context, *work, environment, log_folder, reports_writer, stacks_writer),
+    )
+    process.start()
+    reports_writer.close()
+    stacks_writer.close()
+    return RunningWorker(context, process, reports, stacks, _end_descriptor(method, process), bystanders)
+
+
+def _end_descriptor(method: str, process: BaseProcess) -> int:
+    # A spawned worker's own sentinel is a pipe that its children inherit, so a dead worker with live loader
+    # processes would look alive. The fork server's is written by the server, with the exit status.
+    if method == "spawn" and hasattr(os, "pidfd_open") and process.pid is not None:
+        return os.pidfd_open(process.pid)
+    return process.sentinel
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide `__main__` from multiprocessing, which would run it again in every worker.
+
+    That costs each of them the console script's imports, and a script without a guard would launch itself.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,80 @@
+"""A user's own data set, model and task train by dotted path, from the folder they work in."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+OWN = '''
+import torch
+from torch import nn
+from noether.tasks.base import Task
+
+
+class Lines:
+    """y = slope · x, at random x."""
+
+    def __init__(self, split, root, count, slope=3.0):
+        self.x = torch.randn(count, 4, generator=torch.Generator().manual_seed(len(split)))
+        self.y = slope * self.x.sum(dim=1, keepdim=True)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "y": self.y[index]}
+
+
+class Linear(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 1)
+
+    def forward(self, batch):
+        return {"y": self.layer(batch["x"])}
+
+
+class Regression(Task):
+    def loss(self, predictions, batch):
+        return (predictions["y"] - batch["y"]).square().mean()
+
+    def metrics(self, predictions, batch):
+        error = (predictions["y"] - batch["y"]).abs().squeeze(1)
+        return {"loss": error.square(), "mae": error}
+'''
+
+CONFIG = """
+defaults: [/optimizer: adamw, _self_]
+dataset: {kind: own.Lines, count: 64, validation_fraction: 0.25}
+model: {kind: own.Linear, width: 4}
+task: {kind: own.Regression}
+optimizer: {learning_rate: 0.1, weight_decay: 0.0}
+schedule: {kind: cosine}
+accelerator: cpu
+trainer: {effective_batch_size: 8, max_epochs: 40, log_every: 1 epoch}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "lines.yaml").write_text(CONFIG)
+    done = noether("train", "lines.yaml", "run_id=lines", f"devices={devices}", cwd=tmp_path)
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "runs/lines/result.json").read_text())
+    assert result["figures"]["mae"] < 0.05
+    assert result["samples"] == 64
+    assert (tmp_path / "runs/lines/report.html").is_file()
+    again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["samples"] == 16
+
+
+def test_an_option_that_the_class_does_not_have_is_refused(noether, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "lines.yaml").write_text(CONFIG.replace("slope", "steep").replace("count: 64", "count: 64, slop: 2"))
+    done = noether("train", "lines.yaml", cwd=tmp_path)
+    assert done.code == 2
+    assert "dataset.kind=own.Lines has no option 'slop'" in done.err
+    assert "fix       dataset.slope=2" in done.err
