@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast lint format venv clean
+.PHONY: train test test-fast lint format docs venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -25,6 +25,9 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY)
+	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
 
 venv: $(READY)
 

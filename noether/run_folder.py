@@ -106,6 +106,7 @@ def newest_run(output_path: Path) -> RunFolder | None:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     partial.replace(path)

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
 from noether.config.suggest import did_you_mean, nearest
 from noether.config.trainer import LENGTHS
@@ -275,14 +276,8 @@ def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
         parent = sections[0]
         field = next((section.model_fields[part] for section in sections if part in section.model_fields), None)
         if field is not None:
-            sections = _sections_in(field.annotation)
+            sections = sections_in(field.annotation)
     return ".".join(path), parent
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
 
 
 def _tag(section: type[BaseModel]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from noether.errors import ExitCode
 from noether.launch.devices import usable_cpus
 from noether.launch.failure import describe_failure
+from noether.launch.openmp import openmp_defaults
 from noether.launch.placement import Placement
 from noether.launch.spawner import hold_rank_zero_port, start_workers, worker_contexts
 from noether.launch.watcher import watch_workers
@@ -39,6 +40,7 @@ def run_placement(placement: Placement, target: str, payload: Any, log_folder: P
     Raises:
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
     """
+    os.environ.update(openmp_defaults(os.environ))
     if len(placement.workers) == 1:
         return _run_here(placement, target, payload, log_folder)
     try:

@@ -1,0 +1,61 @@
+"""Every setting in one table, from the schema itself: docs/configuration.md is what this writes."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from noether.config.schema import RunConfig
+
+INTRODUCTION = """\
+# Configuration
+
+Made from the schema by `make docs`; a test holds the two together.
+
+Settings are written as `key=value` or `+key=value`, as a flag (`--key value`), or in a YAML file (`--hp FILE`); `~key`
+removes what a file sets. Whole sections are chosen by `group=option` from the files in `configs/` (`model=upt`), and
+experiments that set several at once by `+experiment/GROUP=NAME`. Lengths are written `10 updates`, `1 epoch`,
+`5000 samples`, and in schedules also `5 %` of the run. A length given on the command line (`trainer.max_updates=5`)
+replaces the one in a file.
+"""
+
+
+def settings_reference() -> str:
+    """Returns the reference as Markdown: one table for the top level, and one per section and kind."""
+    parts = [INTRODUCTION, *_section("Top level", "", RunConfig)]
+    for name, field in RunConfig.model_fields.items():
+        for section in sections_in(field.annotation):
+            kind = section.model_fields.get("kind")
+            known = get_args(kind.annotation) if kind is not None else ()
+            title = f"`{name}`" + (f", kind `{known[0]}`" if known else ", your own" if kind is not None else "")
+            parts += _section(title, (section.__doc__ or "").split("\n\n")[0].replace("\n", " "), section)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """Returns the sections that an annotation allows, those inside unions and mappings included."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in sections_in(argument)]
+
+
+def _section(title: str, about: str, section: type[BaseModel]) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    if about:
+        yield about + "\n"
+    yield "| key | default | meaning |\n|---|---|---|"
+    for name, field in section.model_fields.items():
+        if field.description:
+            yield f"| `{name}` | {_default(field)} | {field.description} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -1,0 +1,96 @@
+"""Every command in README and docs does what it says."""
+
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TIME_LIMIT
+
+from noether.config.reference import settings_reference
+
+# The documented words run as they stand; only the data and the model are made small behind them.
+SMALL = (
+    "dataset.train_shapes=20 dataset.test_shapes=5 dataset.surface_points=48 dataset.volume_points=40 "
+    "dataset.geometry_points=32 dataset.points_per_update.surface=24 dataset.points_per_update.volume=16 "
+    "model.dim=32 model.heads=2 model.encoder_depth=1 model.decoder_depth=1 model.supernodes=8 model.radius=200.0"
+)
+
+
+def commands(path: Path, program: str) -> list[str]:
+    """The lines of a page's code blocks that start with a program's name, without their comments."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith(f"{program} ")]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
+    """A user's folder, with `noether` on the PATH."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "my.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    program = folder / "bin" / "noether"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\ncase "$1" in train|plan) exec {shlex.quote(sys.executable)} -m noether "$@" {SMALL};; esac\n'
+        f'exec {shlex.quote(sys.executable)} -m noether "$@"\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    path = f"{program.parent}{os.pathsep}{environ['PATH']}"
+    return folder, {**environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", ["README.md"])
+def test_the_documented_commands_run(page: str, workplace) -> None:
+    """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
+    folder, environ = workplace
+    lines = commands(REPOSITORY / page, "noether")
+    assert len(lines) > 8
+    for line in lines:
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIME_LIMIT
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
+
+
+def test_the_error_in_the_readme_is_what_the_program_says(noether) -> None:
+    said = noether("plan", "accelerator=cpu", "devices=2", "trainer.effective_batch_size=63").err
+    assert said in (REPOSITORY / "README.md").read_text()
+
+
+def test_the_reference_of_settings_is_the_schema_s() -> None:
+    assert (REPOSITORY / "docs/configuration.md").read_text() == settings_reference(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_to_files(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (REPOSITORY / page).read_text()):
+        assert (REPOSITORY / target).exists(), target
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(os.environ.get("CI") != "true", reason="trains for minutes; CI runs it (CI=true)")
+def test_make_train_reaches_what_the_readme_promises(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "train", f"ARGS=output_path={tmp_path} run_id=made"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=1400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "made" / "result.json").read_text())
+    error = result["fields"]["surface_pressure"]["relative_l2"]
+    assert error < 0.5 * result["baselines"]["nearest_shape"]["surface_pressure"]["relative_l2"]
+    assert result["scalars"]["lift_coefficient"]["r2"] >= 0.95
+    assert result["samples"] == 100
+    assert (tmp_path / "made" / "report.html").is_file()
