@@ -1,0 +1,182 @@
+"""Which nodes does `rack[1-2]node[08-11]-ib,login` name: Slurm's node lists and task counts, read and written.
+
+Read here and not by `scontrol show hostnames`, because there is no Slurm in a container. The grammar is that of
+Slurm's host lists (slurm.conf(5), "NodeName"; srun(1), "SLURM_TASKS_PER_NODE").
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from noether.errors import RequestError
+
+MAX_NODES = 65_536
+"""More than any Slurm cluster has nodes; a list that names more is a mistake, and is refused before it is built."""
+MAX_NAME = 255
+"""The most characters that a host name can have (RFC 1035)."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
+
+
+def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
+    """Return the node names that a Slurm node list stands for, in its order, repeats included.
+
+    `a1,b[2-3,7],c` is a1 b2 b3 b7 c; `node[098-101]` keeps the width of the first number: node098 … node101;
+    with several brackets the last one turns fastest; text may follow a bracket (`node[1-2]-ib`).
+
+    Args:
+        text: the list, as in SLURM_STEP_NODELIST.
+        source: how an error names it; the default is the list itself.
+
+    Raises:
+        RequestError: it is no node list, or names more than MAX_NODES nodes.
+    """
+    if not text:
+        raise _nodelist_error("an empty node list", text, source)
+    names: list[str] = []
+    for item in _split(text, source):
+        literals, choices = _parts(item, text, source)
+        expanded = [literals[0]]
+        for literal, ranges in zip(literals[1:], choices, strict=True):
+            count = sum(last - first + 1 for first, last, _ in ranges)
+            if len(names) + len(expanded) * count > MAX_NODES:
+                raise _nodelist_error(f"a node list of more than {MAX_NODES} nodes", text, source)
+            numbers = [f"{n:0{width}d}" for first, last, width in ranges for n in range(first, last + 1)]
+            expanded = [f"{start}{number}{literal}" for start in expanded for number in numbers]
+        names += expanded
+        if len(names) > MAX_NODES:
+            raise _nodelist_error(f"a node list of more than {MAX_NODES} nodes", text, source)
+    return tuple(names)
+
+
+def _split(text: str, source: str) -> list[str]:
+    """Split at the commas that are in no bracket."""
+    items, start, inside = [], 0, False
+    for index, character in enumerate(text):
+        if character in "[]":
+            if inside == (character == "["):
+                raise _nodelist_error("a node list whose brackets do not match", text, source)
+            inside = not inside
+        elif character == "," and not inside:
+            items.append(text[start:index])
+            start = index + 1
+    if inside:
+        raise _nodelist_error("a node list whose brackets do not match", text, source)
+    return [*items, text[start:]]
+
+
+def _parts(item: str, text: str, source: str) -> tuple[list[str], list[list[tuple[int, int, int]]]]:
+    """Return the literals of one item and, between each two of them, ranges as (first, last, width)."""
+    if not item:
+        raise _nodelist_error("a node list with an empty name", text, source)
+    literals: list[str] = []
+    choices: list[list[tuple[int, int, int]]] = []
+    for index, part in enumerate(re.split(r"[\[\]]", item)):
+        if index % 2 == 0:
+            if not _NAME.fullmatch(part):
+                raise _nodelist_error(f"a node list with a character that no name has, in {part[:40]!r}", text, source)
+            literals.append(part)
+            continue
+        ranges = []
+        for word in part.split(","):
+            match = _RANGE.fullmatch(word)
+            if not match or int(match[2] or match[1]) < int(match[1]):
+                raise _nodelist_error(f"a node list with {word[:40]!r} for a range", text, source)
+            ranges.append((int(match[1]), int(match[2] or match[1]), len(match[1])))
+        choices.append(ranges)
+    # A long name repeated MAX_NODES times would fill the memory before anything else is checked.
+    digits = [max(max(len(str(last)), width) for _, last, width in ranges) for ranges in choices]
+    if sum(map(len, literals)) + sum(digits) > MAX_NAME:
+        raise _nodelist_error(f"a node list with a name of more than {MAX_NAME} characters", text, source)
+    return literals, choices
+
+
+def compress_nodelist(names: Sequence[str]) -> str:
+    """Return the names as one Slurm node list, in their order: `parse_nodelist` gives back the same names.
+
+    Neighbours that differ in their last number only share a bracket; nothing is sorted.
+    """
+    words = []
+    for (start, end, _), group in groupby(
+        map(_around_last_number, names), key=lambda parts: parts[:2] + (parts[2] != "",)
+    ):
+        numbers = _ranges([number for _, _, number in group])
+        for_one = len(numbers) == 1 and "-" not in numbers[0]
+        if numbers == [""]:
+            words.append(start)
+        elif not numbers[0]:
+            words += [start] * len(numbers)
+        else:
+            words.append(f"{start}{numbers[0]}{end}" if for_one else f"{start}[{','.join(numbers)}]{end}")
+    return ",".join(words)
+
+
+def _around_last_number(name: str) -> tuple[str, str, str]:
+    """Return what comes before the last number of a name, what comes after, and the number ("" without one)."""
+    match = _LAST_NUMBER.fullmatch(name)
+    return (match[1], match[3], match[2]) if match else (name, "", "")
+
+
+def _ranges(numbers: Sequence[str]) -> list[str]:
+    """Join numbers that count upwards at one width into ranges."""
+    runs: list[list[str]] = []
+    for number in numbers:
+        if number and runs and f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}" == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+
+
+def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
+    """Return the number of tasks on each node: `2(x2),1` is (2, 2, 1).
+
+    Args:
+        text: the counts, as in SLURM_STEP_TASKS_PER_NODE.
+        source: how an error names them; the default is the text itself.
+
+    Raises:
+        RequestError: it is none, a node has no task, or there are more than MAX_NODES nodes.
+    """
+    counts: list[int] = []
+    for word in text.split(","):
+        match = _TASKS.fullmatch(word)
+        if not match or int(match[1]) == 0 or match[2] is not None and int(match[2]) == 0:
+            raise _counts_error(f"{word[:40]!r} is no number of tasks", text, source)
+        repeats = int(match[2] or 1)
+        if len(counts) + repeats > MAX_NODES:
+            raise _counts_error(f"tasks on more than {MAX_NODES} nodes", text, source)
+        counts += [int(match[1])] * repeats
+    return tuple(counts)
+
+
+def compress_task_counts(counts: Sequence[int]) -> str:
+    """Return the counts as Slurm writes them: (2, 2, 1) is `2(x2),1`."""
+    groups = [(count, len(list(group))) for count, group in groupby(counts)]
+    return ",".join(f"{count}(x{repeats})" if repeats > 1 else str(count) for count, repeats in groups)
+
+
+def _nodelist_error(summary: str, text: str, source: str) -> RequestError:
+    return RequestError(
+        summary,
+        seen=_shown(text, source),
+        expected="a list such as node[08-11],login1",
+        fix="srun noether train …      (srun sets the list; do not write SLURM_* by hand)",
+    )
+
+
+def _counts_error(summary: str, text: str, source: str) -> RequestError:
+    return RequestError(
+        summary,
+        seen=_shown(text, source),
+        expected="task counts such as 2(x2),1",
+        fix="srun noether train …      (srun sets the counts; do not write SLURM_* by hand)",
+    )
+
+
+def _shown(text: str, source: str) -> str:
+    shown = text if len(text) <= 120 else f"{text[:100]}… ({len(text)} characters)"
+    return f"{source}={shown}" if source else repr(shown)

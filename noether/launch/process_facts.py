@@ -1,0 +1,97 @@
+"""What does the system know about this process that its environment may not say: parents, cgroup, terminal."""
+
+import contextlib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
+MAX_ANCESTORS = 64
+
+_STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
+# cgroup v1: /slurm/uid_0/job_13/step_0; v2: /system.slice/slurmstepd.scope/job_13/step_batch/user/task_0.
+_STEP_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+|batch|extern|interactive)(?:/|\s|$)")
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What can be seen of this process besides its environment; the default knows nothing.
+
+    `ancestors` are command lines as `ps` shows them, the parent first, as far as this PID namespace reaches.
+    `cgroup` is the text of /proc/self/cgroup. The cores that the process may use are the inventory's `cpu_count`.
+    """
+
+    stdin_is_terminal: bool = False
+    ancestors: tuple[str, ...] = ()
+    cgroup: str = ""
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """The Slurm step that runs this process: `step` is a number, "batch", "interactive" or "extern"."""
+
+    job_id: str
+    step: str
+    evidence: str
+
+
+def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
+    """Read the facts of this process; what cannot be read (another system, hidden processes) stays unknown."""
+    terminal = False
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        terminal = sys.stdin.isatty()
+    cgroup = ""
+    with contextlib.suppress(OSError):
+        cgroup = (proc / "self" / "cgroup").read_text(errors="replace")
+    return ProcessFacts(terminal, _ancestors(proc), cgroup)
+
+
+def _ancestors(proc: Path) -> tuple[str, ...]:
+    lines: list[str] = []
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid > 0 and len(lines) < MAX_ANCESTORS:
+            command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            # The name in brackets may hold spaces and brackets itself; the parent is the second field after it.
+            stat = (proc / str(pid) / "stat").read_text(errors="replace")
+            lines.append(command or stat[stat.index("(") + 1 : stat.rindex(")")])
+            pid = int(stat[stat.rindex(")") + 2 :].split()[1])
+    return tuple(lines)
+
+
+def step_seen(facts: ProcessFacts) -> StepSeen | None:
+    """Return the Slurm step that this process runs in, from its nearest slurmstepd, else from its cgroup.
+
+    slurmstepd calls itself `slurmstepd: [JOB.STEP]`; containers that share the host's processes show it too.
+    """
+    for line in facts.ancestors:
+        match = _STEP_TITLE.match(line)
+        if match:
+            return StepSeen(match[1], match[2], f"its ancestor process is {match[0]}")
+    match = _STEP_CGROUP.search(facts.cgroup)
+    return StepSeen(match[1], match[2], f"its cgroup is …{match[0].strip().rstrip('/')}") if match else None
+
+
+def interactive_shell(facts: ProcessFacts) -> str | None:
+    """Return the command line of an interactive shell between this process and its slurmstepd.
+
+    "" where slurmstepd is seen and no such shell is between, None where neither is seen. `bash script.sh` and
+    `bash -c …` are wrappers that a launcher started, not shells that somebody types into.
+    """
+    for line in facts.ancestors:
+        if _STEP_TITLE.match(line):
+            return ""
+        if _is_interactive(line):
+            return line
+    return None
+
+
+def _is_interactive(line: str) -> bool:
+    program, *arguments = line.split() or [""]
+    if program.removeprefix("-").rpartition("/")[2] not in SHELLS:
+        return False
+    if "-i" in arguments:
+        return True
+    return all(word.startswith("-") and (word.startswith("--") or "c" not in word) for word in arguments)
