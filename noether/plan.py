@@ -80,15 +80,6 @@ def plan_run(
     return RunPlan(placement, batch, {**placement.reasons, "batch": reason})
 
 
-def describe_batch(batch: BatchPlan, world_size: int) -> str:
-    """Returns the arithmetic of an update in one line."""
-    ranks = f"{world_size} rank{'s' if world_size > 1 else ''} × {batch.per_rank}"
-    micro = "1 micro-batch" if batch.accumulation_steps == 1 else f"{batch.accumulation_steps} micro-batches"
-    largest = "" if batch.per_rank == batch.micro * batch.accumulation_steps else "at most "
-    samples = f"{batch.effective} sample{'s' if batch.effective > 1 else ''} per update"
-    return f"{samples} = {ranks}; per rank {micro} of {largest}{batch.micro}"
-
-
 def render_plan(plan: RunPlan) -> list[Any]:
     """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons."""
     placement = plan.placement
@@ -115,7 +106,7 @@ def render_plan(plan: RunPlan) -> list[Any]:
     return [
         headline,
         table,
-        describe_batch(plan.batch, placement.world_size),
+        plan.batch.describe(placement.world_size),
         "",
         Text("because"),
         reasons,

@@ -30,6 +30,14 @@ class BatchPlan:
         """Returns the plan for JSON."""
         return asdict(self)
 
+    def describe(self, world_size: int) -> str:
+        """Returns the arithmetic in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
+        samples = f"{self.effective:,} sample{'' if self.effective == 1 else 's'} per update"
+        ranks = f"{world_size:,} rank{'' if world_size == 1 else 's'} × {self.per_rank}"
+        micro = f"{self.accumulation_steps:,} micro-batch{'' if self.accumulation_steps == 1 else 'es'}"
+        largest = "" if self.per_rank == self.micro * self.accumulation_steps else "at most "
+        return f"{samples} = {ranks}; per rank {micro} of {largest}{self.micro}"
+
 
 def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
     """Divides the effective batch over the ranks, and each rank's share into micro-batches.

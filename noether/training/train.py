@@ -1,5 +1,6 @@
 """What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,9 +202,22 @@ def _finish(config: RunConfig, folder: RunFolder, run: Run, group: Group, consol
         console.say(table)
     console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     if config.tracker.report:
-        from noether.evaluation.report import write_report
+        report_run(folder, console)
 
-        console.say(f"\nreport {write_report(folder)}")
+
+def report_run(folder: RunFolder, console: Console) -> None:
+    """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
+    from noether.evaluation.report import write_report
+
+    try:
+        path = write_report(folder)
+    except OSError as error:
+        console.warn(
+            f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"
+            f"  noether report {shlex.quote(str(folder.path))}"
+        )
+    else:
+        console.say(f"\nreport {path}")
 
 
 def _how_to_go_on(folder: RunFolder, updates: int, total: int) -> str:

@@ -1,0 +1,84 @@
+"""How is a number written: figures, percentages, counts, scores, durations, and the labels of an axis?"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times a power of ten
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Text of a figure with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    rounded = float(f"{value:.{digits - 1}e}")
+    if rounded == 0:
+        return "0"
+    exponent = int(np.floor(np.log10(abs(rounded)) + 1e-12))
+    if -4 < exponent < 6:
+        text = f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+    else:
+        text = f"{rounded / 10.0**exponent:.{digits - 1}f}\u202f×\u202f10{str(exponent).translate(SUPERSCRIPTS)}"
+    return text.replace("-", "−")
+
+
+def percent(value: float | None, digits: int = 3) -> str:
+    """Text of a ratio as a percentage."""
+    text = number(None if value is None else 100 * value, digits)
+    return text if text == "–" else f"{text}\u202f%"
+
+
+def count_text(value: Any) -> str:
+    """A whole number with thousands separated; any other as a figure."""
+    return f"{value:,}" if isinstance(value, int) else number(finite(value, None))
+
+
+def short_number(value: float) -> str:
+    """Three digits, fewer where the number is whole."""
+    return count_text(int(value)) if float(value).is_integer() else number(value)
+
+
+def score_text(value: float | None) -> str:
+    """A score whose best value is 1: three decimals, more where they would be nines; never rounded up to 1."""
+    if value is None or not isfinite(value):
+        return "undefined"
+    digits = 3 if value < 0.999 else 5
+    return f"{min(value, 1 - 10.0**-digits) if value < 1 else value:.{digits}f}".replace("-", "−")
+
+
+def duration_text(seconds: float) -> str:
+    """HTML of a time: seconds, minutes and seconds, or hours and minutes."""
+    if seconds < 60:
+        return f"{number(seconds)} <small>s</small>"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} <small>min</small> {rest:02d} <small>s</small>"
+    return f"{minutes // 60:,} <small>h</small> {minutes % 60:02d} <small>min</small>"
+
+
+def finite(value: Any, otherwise: Any) -> Any:
+    """The value where it is a finite number."""
+    return value if isinstance(value, (int, float)) and isfinite(value) else otherwise
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Texts of an axis' ticks, all with the decimals that the finest of them needs."""
+    # Their number has its own rounding noise: 0.30000000000000004 is 0.3.
+    texts = [f"{value:.9g}" for value in values]
+    if any("e" in text for text in texts):
+        return ["0" if value == 0 else _mantissa_and_power(value) for value in values]
+    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
+    return ["0" if value == 0 else f"{value:,.{decimals}f}".replace("-", "−") for value in values]
+
+
+def _mantissa_and_power(value: float) -> str:
+    mantissa, power = f"{value:.3e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    power = "10" + str(int(power)).translate(SUPERSCRIPTS)
+    return (power if mantissa == "1" else f"{mantissa}·{power}").replace("-", "−")
