@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from noether import __version__
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, NoetherError, RequestError
 
 # Only the standard library up here: `noether --help` answers at once, and torch comes in where it is used.
 
@@ -103,8 +103,7 @@ Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everythin
 def verbs() -> dict[str, Callable[..., Any]]:
     """Returns the commands by the word that is typed."""
     commands = Commands()
-    members = inspect.getmembers(commands, inspect.ismethod)
-    return {name: method for name, method in members if not name.startswith("_")}
+    return {name: getattr(commands, name) for name in vars(Commands) if not name.startswith("_")}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -131,8 +130,15 @@ def train_main() -> NoReturn:
 
 
 def submit_main() -> NoReturn:
-    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
-    main(["submit", *sys.argv[1:]])
+    """Is `noether-train-submit-job`. Refuses in words: this version asks no scheduler for a place."""
+    error = RequestError(
+        "this version does not submit jobs",
+        seen=" ".join(["noether-train-submit-job", *sys.argv[1:]]),
+        expected="a job script of your own that ends in: srun noether train …",
+        fix="sbatch job.sh",
+    )
+    print(f"noether: {error}", file=sys.stderr)
+    _leave(int(error.exit_code))
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -29,6 +29,13 @@ def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> N
     assert "Args:" not in done.out
 
 
+def test_what_is_not_there_yet_is_refused_in_words(environ) -> None:
+    script = "from noether.cli import submit_main; submit_main()"
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "this version does not submit jobs" in done.stderr
+
+
 def test_version(noether) -> None:
     assert noether("--version").out == f"noether {package.__version__}\n"
 

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
+from noether.errors import RequestError
 
 
 class UPTConfig(ComponentSection):
@@ -18,6 +19,18 @@ class UPTConfig(ComponentSection):
     supernodes: int | None = Field(None, gt=0, description="Tokens of the geometry; null: every geometry point.")
     radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
     max_neighbours: int = Field(32, gt=0, description="At most this many nearest points are pooled.")
+
+    @model_validator(mode="after")
+    def _heads_divide_dim(self) -> "UPTConfig":
+        if self.dim % self.heads or self.dim // self.heads % 2 or self.dim // self.heads < 6:
+            wide = max(6, 2 * round(self.dim / self.heads / 2))
+            raise RequestError(
+                "model.heads does not divide model.dim into heads that can be rotated",
+                seen=f"model.dim={self.dim}, model.heads={self.heads}",
+                expected="dim / heads even and at least 6 (rotary positions turn pairs on three axes)",
+                fix=f"model.dim={wide * self.heads}",
+            )
+        return self
 
 
 class CustomModelConfig(ComponentSection):

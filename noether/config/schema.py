@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from noether.config.dataset import DatasetConfig
+from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig
 from noether.config.model import ModelConfig, UPTConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.section import Section
@@ -13,6 +13,7 @@ from noether.config.slurm import SlurmConfig
 from noether.config.task import TaskConfig
 from noether.config.tracker import TrackerConfig
 from noether.config.trainer import TrainerConfig
+from noether.errors import RequestError
 
 
 class RunConfig(Section):
@@ -62,6 +63,19 @@ class RunConfig(Section):
         if isinstance(value, (list, tuple)):
             return ",".join(str(item) for item in value) + ("," if len(value) == 1 else "")
         return value
+
+    @model_validator(mode="after")
+    def _enough_points_for_the_supernodes(self) -> "RunConfig":
+        if isinstance(self.model, UPTConfig) and isinstance(self.dataset, EllipsoidDatasetConfig):
+            points = self.dataset.geometry_points or self.dataset.surface_points
+            if self.model.supernodes is not None and self.model.supernodes > points:
+                raise RequestError(
+                    "there are fewer geometry points than supernodes",
+                    seen=f"model.supernodes={self.model.supernodes}, {points} geometry points",
+                    expected="every supernode is one of the geometry points",
+                    fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
+                )
+        return self
 
     @field_validator("run_id")
     @classmethod

@@ -42,6 +42,12 @@ REFUSED = {
         "fix       slurm.tasks_per_node=4",
     ),
     "more-points-than-there-are": (["dataset.points_per_update.surface=99999"], "is more than surface_points", ""),
+    "heads-that-do-not-divide": (["model.dim=100", "model.heads=3"], "model.heads does not divide", "model.dim=102"),
+    "more-supernodes-than-points": (
+        ["model.supernodes=2000"],
+        "fewer geometry points than supernodes",
+        "fix       model.supernodes=512",
+    ),
     "run-id-is-a-path": (["run_id=a/b"], "must be a plain folder name", "output_path"),
     "port-out-of-range": (["master_port=70000"], "master_port cannot be 70000", "65536"),
     "scalar-of-no-field": (

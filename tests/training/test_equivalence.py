@@ -58,3 +58,13 @@ def test_evaluation_counts_each_sample_once_on_two_ranks(train, reference) -> No
         for folder in (reference, other)
     ]
     assert updates[0] == updates[1] == [4, 4, 8, 8]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_the_same(train) -> None:
+    """To single precision: the compiler fuses, and so rounds, in another order."""
+    short = ("trainer.max_updates=4", "trainer.evaluate_every=null", "optimizer=sgd")
+    plain, compiled = train("plain", *short), train("compiled", *short, "trainer.compile=true")
+    expected, found = weights(plain, "model.safetensors"), weights(compiled, "model.safetensors")
+    assert expected.keys() == found.keys()
+    assert max(float((expected[key] - found[key]).abs().max()) for key in expected) < 1e-5
