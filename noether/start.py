@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
-from noether.errors import ExitCode
+from noether.errors import ExitCode, RequestError
+from noether.launch.placement import Placement
 from noether.launch.run import run_placement
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.run_folder import RunFolder, describe_environment, write_json
@@ -21,17 +22,35 @@ from noether.training.resume import StartingPoint, find_start
 def train_here(config: RunConfig) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run."""
     plan = plan_run(config)
-    first = plan.placement.workers[0].rank == 0
-    console = Console(None, speaks=first)
-    start = find_start(config, console.warn)
-    start.folder.create()
+    placement = plan.placement
+    if placement.workers[0].rank > 0:
+        return _join(config, plan)
+    console = Console(None, speaks=True)
+    try:
+        start = find_start(config, console.warn)
+        start.folder.create()
+    except RequestError as refusal:
+        if len(placement.workers) == placement.world_size:
+            raise
+        # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
+        request = TrainRequest(config, refusal, None, plan.as_dict())
+        return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
     console.say(*render_plan(plan), "", sep="\n")
     data = _prepare_data(config, console)
-    if first:
-        _record(config, plan, start)
+    _record(config, plan, start)
     console.say(f"run    {start.folder.path}")
-    request = TrainRequest(config, start.folder.path, data, start.checkpoint, plan.as_dict())
-    return run_placement(plan.placement, "noether.training.train.train_worker", request, start.folder.logs)
+    return _run(placement, TrainRequest(config, start, data, plan.as_dict()), start.folder.logs)
+
+
+def _join(config: RunConfig, plan: RunPlan) -> int:
+    """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
+    with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
+        data = _prepare_data(config, Console(None, speaks=False))
+        return _run(plan.placement, TrainRequest(config, None, data, plan.as_dict()), Path(scratch))
+
+
+def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
+    return run_placement(placement, "noether.training.train.train_worker", request, log_folder)
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
@@ -43,7 +62,8 @@ def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     console.say(*render_plan(plan), "", sep="\n")
     data = _prepare_data(config, console)
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
-        request = TrainRequest(config, Path(scratch), data, None, plan.as_dict(), quiet=as_json)
+        start = StartingPoint(RunFolder(Path(scratch)), None)
+        request = TrainRequest(config, start, data, plan.as_dict(), quiet=as_json)
         code = run_placement(plan.placement, "noether.training.dry_run.dry_run_worker", request, Path(scratch) / "logs")
         if code == ExitCode.DONE and as_json:
             print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from noether.distributed.network import interface_towards, resolve_host
 from noether.launch.placement import WorkerContext
 
 STORE_TIMEOUT = timedelta(minutes=10)
@@ -66,6 +67,21 @@ class Group:
             dist.barrier(group=self._control)
 
 
+def _meet(context: WorkerContext, address: str) -> dist.Store:
+    """Returns the store of this run: rank 0 serves it on the port that its launcher has held, or a launcher does."""
+    listen = context.listen_socket
+    store = dist.TCPStore(
+        address,
+        context.endpoint.port,
+        context.world_size,
+        is_master=context.worker.rank == 0 and not context.endpoint.served_by,
+        timeout=STORE_TIMEOUT,
+        master_listen_fd=listen.detach() if listen is not None else None,
+    )
+    # A launcher's store holds its own keys, and those of earlier attempts.
+    return dist.PrefixStore(f"noether/{context.attempt}", store)
+
+
 @contextmanager
 def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Joins the run's process group and leaves it.
@@ -79,18 +95,13 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    if context.endpoint.host in ("127.0.0.1", "localhost"):
-        # Gloo otherwise asks for the host's own name, which need not resolve (containers without a network).
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    listen = context.listen_socket
-    store = dist.TCPStore(
-        context.endpoint.host,
-        context.endpoint.port,
-        context.world_size,
-        is_master=context.worker.rank == 0,
-        timeout=STORE_TIMEOUT,
-        master_listen_fd=listen.detach() if listen is not None else None,
-    )
+    # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
+    address = resolve_host(context.endpoint.host)
+    interface = interface_towards(address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    store = _meet(context, address)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=store,

@@ -12,13 +12,17 @@ class LaunchRequest:
     `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written: None for all, "2" for
     that many, "0,1" (or "2," for one) for a choice within the visible ones. `master_port` 0 or None leaves
     the port to the launcher. `visible_devices` plans for a machine that is not this one: it is read as the
-    CUDA mask of a machine that has those devices.
+    CUDA mask of a machine that has those devices. `nodes`, `node_rank` and `master_addr` start a run on several
+    plain machines; under a launcher, which says these itself, they must agree with it.
     """
 
     accelerator: str = "auto"
     devices: str | None = None
     master_port: int | None = None
     visible_devices: str | None = None
+    nodes: int | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,15 @@ class Endpoint:
     """Where the ranks meet. Port 0 means: bound and held by the launcher when the run starts.
 
     `asked_by` is the line that asked for the port ("master_port=29500", "MASTER_PORT=29500"), empty when
-    nobody did; it is what an error about the port names.
+    nobody did; it is what an error about the port names. `served_by` names who already serves a store there
+    ("torchrun"), empty where rank 0 is to bind the port: nobody may bind a served port, and every rank, rank 0
+    included, joins it as a client.
     """
 
     host: str
     port: int
     asked_by: str = field(default="", compare=False)
+    served_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class Placement:
 
     A placement with one worker joins the process group in this process; one with
     several starts them. `reasons` maps each field to the evidence it was read from.
+    `nodes` are names in the order of node ranks; one that the launcher does not tell is "(node 3)".
     `local_world_size` counts the ranks of the run on this node, which are more than `workers` where a
     scheduler started one process per device; 0 stands for "those of `workers`". `warnings` are lines to show
     before the run: it can start, and the user may not have meant it so.

@@ -14,6 +14,7 @@ from noether.launch.placement import WorkerContext
 from noether.tracking.console import Console
 from noether.training.loop import peak_memory_mib
 from noether.training.request import TrainRequest
+from noether.training.resume import StartingPoint
 from noether.training.train import build_run
 from noether.training.update import Updater
 
@@ -73,7 +74,8 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "figures": run.problem.task.summarise(scored),
         "torch": torch.__version__,
     }
-    (request.folder / "dry_run.json").write_text(json.dumps(summary, indent=2))
+    if isinstance(request.start, StartingPoint):
+        (request.start.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
     console.say(run.summary(config))
     console.say(

@@ -1,19 +1,27 @@
-"""What the launcher hands to every worker. No torch here."""
+"""What the launching process hands to its workers. No torch here."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from noether.config.schema import RunConfig
+from noether.errors import RequestError
+from noether.training.resume import StartingPoint
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What the launcher hands to every worker."""
+    """What the launching process hands to its workers.
+
+    start: where the run starts from, as the process that answers for rank 0 decided; a RequestError where it
+        refuses the run; None in a process that does not answer for rank 0 and will hear it from there.
+    data: folder of the data on this host.
+    plan: the launch plan, for plan.json.
+    quiet: print nothing.
+    """
 
     config: RunConfig
-    folder: Path
+    start: StartingPoint | RequestError | None
     data: Path | None
-    checkpoint: Path | None
     plan: dict[str, Any]
     quiet: bool = False

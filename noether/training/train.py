@@ -11,7 +11,7 @@ import torch
 from noether.config.schema import RunConfig
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop
-from noether.errors import ExitCode
+from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
 from noether.launch.placement import WorkerContext
@@ -49,17 +49,21 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
-    config, folder = request.config, RunFolder(request.folder)
-    console = Console(folder.logs / f"rank-{group.rank}.log" if group.is_first else None, speaks=group.is_first)
+    config, start = request.config, group.from_first(request.start)
+    if isinstance(start, RequestError):
+        raise start if group.is_first else RequestError("rank 0 refused the run", seen=start.summary)
+    folder = start.folder
+    folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has logs of its own.
+    console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     run = build_run(config, request.data, group)
-    if request.checkpoint is not None:
-        load_checkpoint(run.state, group, CheckpointFolder(request.checkpoint), config.seed)
-        console.say(f"resumed {request.checkpoint.parent.parent.name} after update {run.state.progress.updates}")
+    if start.checkpoint is not None:
+        load_checkpoint(run.state, group, CheckpointFolder(start.checkpoint), config.seed)
+        console.say(f"resumed {folder.path.name} after update {run.state.progress.updates}")
     if group.is_first:
         write_json(folder.plan, {**request.plan, **run.describe()})
         console.say(run.summary(config))
-    start = run.state.progress.updates
-    trackers = _trackers(config, folder, console, run, start, group)
+    began_at = run.state.progress.updates
+    trackers = _trackers(config, folder, console, run, began_at, group)
     with trackers:
         loop = Loop(
             config,
@@ -80,7 +84,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         if group.is_first:
             console.say(_how_to_go_on(folder, run.state.progress.updates, run.length.total_updates))
         return ExitCode.CHECKPOINTED
-    if start < run.length.total_updates or not folder.result.exists():
+    if began_at < run.length.total_updates or not folder.result.exists():
         _finish(config, folder, run, group, console)
     elif group.is_first:
         console.say(f"the run was complete already: {folder.path}")

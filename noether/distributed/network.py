@@ -1,0 +1,58 @@
+"""Where is the master, and over which of this host's interfaces is it reached. No torch here."""
+
+import fcntl
+import socket
+import struct
+import time
+
+from noether.errors import RequestError
+
+RESOLVE_SECONDS = 60.0
+_SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
+
+
+def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
+    """Returns the IPv4 address of a host; a name that does not resolve yet is asked for again.
+
+    Names of nodes and containers can appear moments after their processes start.
+
+    Raises:
+        RequestError: where the name does not resolve within `seconds`.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.1
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        except socket.gaierror as error:
+            if time.monotonic() + pause > deadline:
+                raise RequestError(
+                    f"the master's name {host} does not resolve on {socket.gethostname()}",
+                    seen=f"{error.strerror or error} for {seconds:.0f} s",
+                    expected="a name or an address that every node can reach",
+                    fix="master_addr=ADDRESS",
+                ) from None
+            time.sleep(pause)
+            pause = min(2.0, pause * 2)
+
+
+def interface_towards(address: str) -> str | None:
+    """Returns the one interface by which an IPv4 address is reached, or None where that cannot be told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # A datagram socket only asks the routing table: nothing is sent.
+            own = probe.getsockname()[0]
+        except OSError:
+            return None
+        # Found by its address: the route to one's own address is the loopback, where no other host comes.
+        return _interface_with(probe, own)
+
+
+def _interface_with(probe: socket.socket, address: str) -> str | None:
+    for _, name in socket.if_nameindex():
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+        except OSError:
+            continue  # An interface without an IPv4 address.
+        if socket.inet_ntoa(answer[20:24]) == address:
+            return name
+    return None
