@@ -2,8 +2,8 @@
 
     python benchmarks/openmp_spin.py
 
-Trains the default configuration for a few updates in turn under each setting, alone and beside as many busy processes as
-there are cores, and prints the median seconds per update under each and the ratio of the two settings, pair by pair.
+Trains the default model for some updates in turn under each setting, alone and beside as many busy processes as there
+are cores, and prints the median seconds per update under each and the ratio of the two settings, pair by pair.
 """
 
 import json
@@ -23,7 +23,15 @@ def seconds_per_update(more: dict[str, str]) -> float:
     """Trains 60 updates and returns the pace of the last 40."""
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "noether", "train", "+experiment/ellipsoid=quick", "accelerator=cpu", "devices=1"]
+        command = [
+            sys.executable,
+            "-m",
+            "noether",
+            "train",
+            "+experiment/ellipsoid=quick",
+            "accelerator=cpu",
+            "devices=1",
+        ]
         command += ["trainer.max_updates=60", "trainer.log_every=20 updates", "trainer.evaluate_every=null"]
         command += ["dataset.validation_fraction=0.0", "tracker.report=false", f"output_path={folder}", "run_id=run"]
         subprocess.run(command, env={**environ, **more}, cwd=REPOSITORY, capture_output=True, check=True, timeout=600)
