@@ -12,6 +12,7 @@ from noether.data.build import prepare_data
 from noether.errors import ExitCode, RequestError
 from noether.launch.placement import Placement
 from noether.launch.run import run_placement
+from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.run_folder import RunFolder, describe_environment, write_json
 from noether.tracking.console import Console
@@ -35,6 +36,8 @@ def train_here(config: RunConfig) -> int:
         # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
         request = TrainRequest(config, refusal, None, plan.as_dict())
         return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
+    if len(placement.workers) > 1:
+        warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
     console.say(*render_plan(plan), "", sep="\n")
     data = _prepare_data(config, console)
     _record(config, plan, start)

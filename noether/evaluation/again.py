@@ -107,6 +107,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         RunFolder(request.folder),
         CheckpointFolder(request.checkpoint),
     )
+    made = list_checkpoints(folder.checkpoints)[-1].updates
     with joined_group(context) as group:
         precision = Precision(config.trainer.precision, group.device.type)
         problem = build_problem(config, request.data, group.device, precision)
@@ -115,7 +116,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         result = evaluate_run(
             config,
             problem,
-            EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, checkpoint.updates),
+            EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, made),
             request.split,
             folder,
             group,

@@ -24,7 +24,7 @@ from noether.training.problem import Problem
 
 @dataclass(frozen=True)
 class EvaluatedWeights:
-    """The weights that are evaluated, and where they come from."""
+    """The weights that are evaluated, and where they come from; `updates` is what the whole run had made."""
 
     model: nn.Module
     weights: str

@@ -28,6 +28,7 @@ from noether.launch.death_signal import (
 from noether.launch.devices import usable_cpus
 from noether.launch.endpoint import HeldPort, hold_port
 from noether.launch.local import threads_per_worker
+from noether.launch.openmp import openmp_defaults
 from noether.launch.placement import Placement, WorkerContext
 from noether.launch.worker import changed_environment, error_file, worker_environment, worker_main
 
@@ -123,6 +124,8 @@ def warm_up() -> None:
     Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
     another library wanted in it are left out, and one that is already running is taken as it is.
     """
+    if start_methods(os.environ)[0] != "forkserver":
+        return
     multiprocessing.set_forkserver_preload([PRELOAD])
     with changed_environment(server_environment(os.environ, os.getpid())):
         multiprocessing.forkserver.ensure_running()
@@ -132,6 +135,8 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
     """Return what the fork server's environment has beyond the launcher's; workers get the launcher's own."""
     root = str(Path(__file__).parents[2])
     return {
+        # The workers' libgomp reads this when the server loads torch, not when they are forked.
+        **openmp_defaults(environ),
         LAUNCHER_VARIABLE: str(launcher_pid),
         # The server looks for the preload before it is told sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),

@@ -189,7 +189,7 @@ def _finish(config: RunConfig, folder: RunFolder, run: Run, group: Group, consol
     result = evaluate_run(
         config,
         run.problem,
-        EvaluatedWeights(model, weights, checkpoint.path.name, checkpoint.updates),
+        EvaluatedWeights(model, weights, checkpoint.path.name, run.state.progress.updates),
         "test",
         folder,
         group,
