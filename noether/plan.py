@@ -12,6 +12,7 @@ from rich.text import Text
 from noether.config.schema import RunConfig
 from noether.launch.devices import GpuDriver
 from noether.launch.placement import LaunchRequest, Placement
+from noether.launch.process_facts import ProcessFacts, read_process_facts
 from noether.launch.resolve import resolve_placement
 from noether.training.batch_plan import BatchPlan, plan_batches
 
@@ -58,14 +59,31 @@ def plan_run(
     visible_devices: str | None = None,
     environ: Mapping[str, str] = os.environ,
     nvml: GpuDriver | None = None,
+    facts: ProcessFacts | None = None,
 ) -> RunPlan:
     """Plans a run from its configuration and from where this process was started.
+
+    Args:
+        config: the run.
+        visible_devices: a mask for a machine that is not this one.
+        environ: the environment this process was started with.
+        nvml: the NVIDIA driver; None asks the real one.
+        facts: what the system shows of this process; None reads it.
 
     Raises:
         RequestError: where the request cannot be carried out here.
     """
-    request = LaunchRequest(config.accelerator, config.devices, config.master_port, visible_devices)
-    placement = resolve_placement(request, environ, socket.gethostname(), nvml)
+    request = LaunchRequest(
+        config.accelerator,
+        config.devices,
+        config.master_port,
+        visible_devices,
+        config.nodes,
+        config.node_rank,
+        config.master_addr,
+    )
+    facts = read_process_facts() if facts is None else facts
+    placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
     trainer = config.trainer
     # What fits is found by trying, on the device; until then the plan is for no limit.
     limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None

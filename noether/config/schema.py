@@ -28,7 +28,16 @@ class RunConfig(Section):
         None,
         ge=0,
         lt=65536,
-        description="Port at which the ranks meet; null or 0: a free one, bound and held.",
+        description="Port at which the ranks meet; null or 0: a free one on one machine, else what the launcher gives.",
+    )
+    nodes: int | None = Field(
+        None,
+        ge=1,
+        description="Machines of a run without a scheduler, each started by hand with its node_rank; 1: this one only.",
+    )
+    node_rank: int | None = Field(None, ge=0, description="Which of the nodes this machine is, from 0.")
+    master_addr: str | None = Field(
+        None, description="Host at which the ranks meet; needed with nodes, else the launcher knows it."
     )
     dataset_root: Path | None = Field(
         None, description="Folder of the data; null: the data set's own cache, made when missing."

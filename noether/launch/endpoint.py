@@ -55,10 +55,16 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
     state = "is taken by another program" if busy else f"cannot be bound: {error}"
     asked_by = endpoint.asked_by or f"port {endpoint.port}"
-    from_environment = asked_by.startswith("MASTER_PORT")
+    if asked_by.startswith("MASTER_PORT"):
+        fix = "unset MASTER_PORT"
+    elif endpoint.asked_by and endpoint.host in LOOPBACK:
+        fix = "master_port=0      (any free port)"
+    else:
+        # Ranks that were started apart cannot be told which port is free: all of them must be given the same one.
+        fix = f"master_port={endpoint.port + 1}"
     return RequestError(
         f"port {endpoint.port} {state}",
         seen=f"{asked_by}, on {endpoint.host}",
         expected="a port that no other program on this machine listens on",
-        fix="unset MASTER_PORT" if from_environment else "master_port=0      (any free port)",
+        fix=fix,
     )

@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 
-from noether.errors import RequestError
 from noether.launch.devices import DeviceInventory, choose_devices
 from noether.launch.placement import Device, Endpoint, LaunchRequest, Placement, Worker
+from noether.launch.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.launch.rendezvous import asked_port
 
 
 def local_placement(
-    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, host: str
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
     """Place the run on this machine. This launcher always answers, so it is the last one tried.
 
@@ -63,30 +68,12 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
     Raises:
         RequestError: not a port, or two different ports.
     """
-    asked: dict[str, str] = {}
-    if master_port:
-        asked[f"master_port={master_port}"] = str(master_port)
-    if environ.get("MASTER_PORT", "0") not in ("", "0"):
-        asked[f"MASTER_PORT={environ['MASTER_PORT']}"] = environ["MASTER_PORT"]
-    if len(set(asked.values())) > 1:
-        raise RequestError(
-            "two different ports are asked for",
-            seen=", ".join(asked),
-            expected="one port",
-            fix="unset MASTER_PORT",
-        )
-    if not asked:
+    asked = asked_port(master_port, environ)
+    if asked is None:
         reason = "every rank is on this machine; a free port is bound and held by the launcher at start"
         return Endpoint("127.0.0.1", 0), reason
-    source, text = next(iter(asked.items()))
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
-        raise RequestError(
-            f"{text} is not a port",
-            seen=source,
-            expected="1 to 65535, or 0 for a free one",
-            fix="master_port=0" if source.startswith("master_port") else "unset MASTER_PORT",
-        )
-    return Endpoint("127.0.0.1", int(text), source), f"every rank is on this machine; {source}"
+    port, source = asked
+    return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}"
 
 
 def threads_per_worker(cpu_count: int, workers_on_node: int) -> int:

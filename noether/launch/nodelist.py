@@ -100,24 +100,24 @@ def compress_nodelist(names: Sequence[str]) -> str:
     Neighbours that differ in their last number only share a bracket; nothing is sorted.
     """
     words = []
-    for (start, end, _), group in groupby(
-        map(_around_last_number, names), key=lambda parts: parts[:2] + (parts[2] != "",)
-    ):
+    for (start, end), group in groupby(map(_around_last_number, names), key=lambda parts: parts[:2]):
         numbers = _ranges([number for _, _, number in group])
-        for_one = len(numbers) == 1 and "-" not in numbers[0]
-        if numbers == [""]:
-            words.append(start)
-        elif not numbers[0]:
+        if end is None:
             words += [start] * len(numbers)
+        elif len(numbers) == 1 and "-" not in numbers[0]:
+            words.append(f"{start}{numbers[0]}{end}")
         else:
-            words.append(f"{start}{numbers[0]}{end}" if for_one else f"{start}[{','.join(numbers)}]{end}")
+            words.append(f"{start}[{','.join(numbers)}]{end}")
     return ",".join(words)
 
 
-def _around_last_number(name: str) -> tuple[str, str, str]:
-    """Return what comes before the last number of a name, what comes after, and the number ("" without one)."""
+def _around_last_number(name: str) -> tuple[str, str | None, str]:
+    """Return what comes before the last number of a name, what comes after, and the number.
+
+    A name without a number has None after it, so that it shares no bracket.
+    """
     match = _LAST_NUMBER.fullmatch(name)
-    return (match[1], match[3], match[2]) if match else (name, "", "")
+    return (match[1], match[3], match[2]) if match else (name, None, "")
 
 
 def _ranges(numbers: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
     counts: list[int] = []
     for word in text.split(","):
         match = _TASKS.fullmatch(word)
-        if not match or int(match[1]) == 0 or match[2] is not None and int(match[2]) == 0:
+        if not match or int(match[1]) == 0 or (match[2] is not None and int(match[2]) == 0):
             raise _counts_error(f"{word[:40]!r} is no number of tasks", text, source)
         repeats = int(match[2] or 1)
         if len(counts) + repeats > MAX_NODES:

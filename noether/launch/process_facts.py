@@ -9,6 +9,8 @@ from pathlib import Path
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
+# Enough for a name and a shell's options; what else a command line holds is none of our business.
+MAX_COMMAND = 200
 
 _STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
 # cgroup v1: /slurm/uid_0/job_13/step_0; v2: /system.slice/slurmstepd.scope/job_13/step_batch/user/task_0.
@@ -26,6 +28,9 @@ class ProcessFacts:
     stdin_is_terminal: bool = False
     ancestors: tuple[str, ...] = ()
     cgroup: str = ""
+
+
+NOTHING_KNOWN = ProcessFacts()
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,10 @@ def _ancestors(proc: Path) -> tuple[str, ...]:
     pid = os.getppid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 0 and len(lines) < MAX_ANCESTORS:
-            command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            command = (proc / str(pid) / "cmdline").read_bytes()[:MAX_COMMAND].replace(b"\0", b" ").strip()
             # The name in brackets may hold spaces and brackets itself; the parent is the second field after it.
             stat = (proc / str(pid) / "stat").read_text(errors="replace")
-            lines.append(command or stat[stat.index("(") + 1 : stat.rindex(")")])
+            lines.append(command.decode(errors="replace") or stat[stat.index("(") + 1 : stat.rindex(")")])
             pid = int(stat[stat.rindex(")") + 2 :].split()[1])
     return tuple(lines)
 

@@ -2,18 +2,29 @@
 
 from collections.abc import Callable, Mapping
 
+from noether.errors import RequestError
 from noether.launch.devices import DeviceInventory, GpuDriver, NvmlDriver, find_devices
 from noether.launch.local import local_placement
+from noether.launch.mpi import mpi_placement
+from noether.launch.multinode import multinode_placement
 from noether.launch.placement import LaunchRequest, Placement
+from noether.launch.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.launch.slurm import slurm_placement
+from noether.launch.slurm_outside import refuse_wrong_place
+from noether.launch.torchrun import torchrun_placement
 
-Launcher = Callable[[LaunchRequest, Mapping[str, str], DeviceInventory, str], Placement | None]
-"""A launcher is one file and one pure function: (request, environ, inventory, host) -> the placement, or None
-when the environment shows that something else started this process. Where it did start the process and what
+Launcher = Callable[[LaunchRequest, Mapping[str, str], DeviceInventory, str, ProcessFacts], Placement | None]
+"""A launcher is one file and one pure function: (request, environ, inventory, host, facts) -> the placement, or
+None when the environment shows that something else started this process. Where it did start the process and what
 it says makes no sense, it raises RequestError: a half-set environment must not fall through to the next."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
     # A new launcher is a file beside local.py and a line here. The first that answers is taken, so one that
-    # can run inside another (torchrun inside a Slurm job) comes before it.
+    # can run inside another (torchrun and mpirun inside a Slurm job) comes before it.
+    torchrun_placement,
+    mpi_placement,
+    slurm_placement,
+    multinode_placement,
     local_placement,
 )
 
@@ -23,6 +34,7 @@ def resolve_placement(
     environ: Mapping[str, str],
     host: str,
     nvml: GpuDriver | None = None,
+    facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
     """Say where this process stands in a run, and why.
 
@@ -31,15 +43,21 @@ def resolve_placement(
         environ: the environment this process was started with.
         host: the name of this machine.
         nvml: the NVIDIA driver; None asks the real one.
+        facts: what the system shows of this process, from `read_process_facts`.
 
     Raises:
         RequestError: the request and this machine do not fit, or the environment contradicts itself.
     """
-    inventory = find_devices(
-        environ, request.accelerator, nvml or NvmlDriver(), visible_devices=request.visible_devices
-    )
+    try:
+        inventory = find_devices(
+            environ, request.accelerator, nvml or NvmlDriver(), visible_devices=request.visible_devices
+        )
+    except RequestError as error:
+        # A login node has no GPU: that this is no place to train is the cause, and comes first.
+        refuse_wrong_place(request, environ, host, facts)
+        raise error
     for launcher in LAUNCHERS:
-        placement = launcher(request, environ, inventory, host)
+        placement = launcher(request, environ, inventory, host, facts)
         if placement is not None:
             return placement
     raise AssertionError("the last launcher answers for every environment")

@@ -150,6 +150,8 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
 
 def hold_rank_zero_port(placement: Placement) -> HeldPort | None:
     """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet."""
+    if placement.endpoint.served_by:
+        return None  # torchrun's agent listens there already.
     if placement.world_size > 1 and any(worker.rank == 0 for worker in placement.workers):
         return hold_port(placement.endpoint)
     return None
@@ -159,7 +161,10 @@ def worker_contexts(
     placement: Placement, held: HeldPort | None, environ: Mapping[str, str], cpu_count: int
 ) -> list[WorkerContext]:
     """Return what each worker is told; threads are OMP_NUM_THREADS where the user set it, else a share."""
-    threads = threads_per_worker(cpu_count, len(placement.workers))
+    # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
+    # node sees all of them.
+    shared = cpu_count >= (os.cpu_count() or 1)
+    threads = threads_per_worker(cpu_count, placement.local_world_size if shared else len(placement.workers))
     # OpenMP takes a list, one number for each nesting level.
     wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:

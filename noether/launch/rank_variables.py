@@ -1,0 +1,40 @@
+"""Do RANK, WORLD_SIZE and LOCAL_RANK agree with the launcher that started this process? Two sources are no choice."""
+
+from collections.abc import Collection, Mapping
+
+from noether.errors import RequestError
+
+
+def agree_with_rank_variables(
+    environ: Mapping[str, str], rank: int, worlds: Collection[int], local_rank: int, source: str
+) -> str:
+    """Refuse rank variables that contradict a launcher; return those that are set, for its reasons, or "".
+
+    They come from job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) and from enroot's 50-slurm-pytorch hook.
+
+    Args:
+        environ: the environment.
+        rank: this process among the launcher's.
+        worlds: what WORLD_SIZE may mean: the number of processes, or of ranks.
+        local_rank: this process among the launcher's on this node.
+        source: the launcher's own variables, for the error.
+
+    Raises:
+        RequestError: one of them says something else.
+    """
+    allowed = {
+        "RANK": {str(rank)},
+        "WORLD_SIZE": {str(world) for world in worlds},
+        "LOCAL_RANK": {str(local_rank)},
+    }
+    found = {name: environ[name] for name in allowed if environ.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    for name, value in found.items():
+        if value not in allowed[name]:
+            raise RequestError(
+                f"{name}={value} contradicts the launcher",
+                seen=f"{shown}, {source}",
+                expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",
+                fix=f"unset {' '.join(found)}",
+            )
+    return shown

@@ -1,0 +1,107 @@
+"""`srun noether train` on a real Slurm: the ranks find each other, and learn what one process learns."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+from safetensors.torch import load_file
+
+from noether.run_folder import RunFolder
+from noether.training.checkpoint_files import list_checkpoints
+from slurm.conftest import PATH, Slurm
+
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+NOETHER = (sys.executable, "-m", "noether")
+
+
+def command(output: Path, name: str, *overrides: str) -> list[str]:
+    arguments = ["--hp", str(TINY), f"output_path={output}", f"run_id={name}", *PROOF, *overrides]
+    return [*NOETHER, "train", *arguments]
+
+
+def variables(cache: Path) -> dict[str, str]:
+    return {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
+
+
+def weights(folder: RunFolder) -> dict:
+    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def reference(train_in, tmp_path_factory) -> dict:
+    return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF))
+
+
+SHAPES = {
+    "one-task-per-rank-2x2": (["-N2", "--ntasks-per-node=2"], (), 4),
+    "one-task-per-node-hybrid-2x2": (["-N2", "--ntasks-per-node=1"], ("devices=2",), 4),
+    "cyclic": (["-N2", "--ntasks-per-node=2", "-mcyclic"], (), 4),
+    "uneven-nodes": (["-N2", "-n4", "-mblock"], (), 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "overrides", "world"), SHAPES.values(), ids=SHAPES.keys())
+def test_ranks_over_two_hosts_learn_what_one_process_learns(
+    options, overrides, world, slurm: Slurm, reference, cache, tmp_path
+) -> None:
+    overrides = (*overrides, "devices=null") if "devices=2" not in overrides else overrides
+    done = slurm.srun(*options, "-t5", *command(tmp_path, "run", *overrides), limit_s=170, **variables(cache))
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = RunFolder(tmp_path / "run")
+    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
+    assert json.loads(folder.result.read_text())["world_size"] == world
+    found = weights(folder)
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+    assert done.stdout.count("unseen samples of the test split") == 1, "only rank 0 speaks"
+
+
+@pytest.mark.slow
+def test_a_step_on_the_second_node_alone(slurm: Slurm, reference, cache, tmp_path) -> None:
+    """The job's first host has no rank 0: a master read from the job's node list would never answer."""
+    script = " ".join(
+        f"'{word}'" for word in ["srun", "-N1", "-n2", "-wn2", *command(tmp_path, "second", "devices=null")]
+    )
+    job = slurm.submit(script, "-N2", "--nodelist=n1,n2", "--ntasks-per-node=2", "-t5", **variables(cache))
+    state = slurm.wait(job, limit_s=170)
+    assert state == "COMPLETED", slurm.output(job)
+    found = weights(RunFolder(tmp_path / "second"))
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+
+
+@pytest.mark.slow
+def test_two_training_steps_at_once_in_one_job_do_not_meet(slurm: Slurm, cache, tmp_path) -> None:
+    """With a port from the job id alone, a rank of one step joins the other's store."""
+    steps = "\n".join(
+        " ".join(f"'{word}'" for word in ["srun", "--exact", "-N2", "-n2", *command(tmp_path, name, "devices=null")])
+        + " &"
+        for name in ("first", "other")
+    )
+    job = slurm.submit(
+        f"{steps}\nwait %1 && wait %2", "-N2", "--ntasks-per-node=2", "--cpus-per-task=1", "-t5", **variables(cache)
+    )
+    assert slurm.wait(job, limit_s=240) == "COMPLETED", slurm.output(job)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("first", "other")]
+    assert [result["world_size"] for result in results] == [2, 2]
+    first, other = (weights(RunFolder(tmp_path / name)) for name in ("first", "other"))
+    assert all((first[key] == other[key]).all() for key in first)
+
+
+def test_plan_under_srun_says_what_it_saw(slurm: Slurm, cache) -> None:
+    done = slurm.srun(
+        "-N2", "--ntasks-per-node=2", *NOETHER, "plan", "--json", "accelerator=cpu", limit_s=60, **variables(cache)
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"launcher": "slurm"') == 4
+    assert done.stdout.count('"world_size": 4') == 4
+
+
+def test_bare_training_in_a_batch_script_never_hangs(slurm: Slurm, cache, tmp_path) -> None:
+    """Four tasks were asked for, and nobody starts them: it says so, and what to write, within seconds."""
+    script = " ".join(f"'{word}'" for word in command(tmp_path, "bare", "devices=null"))
+    job = slurm.submit(script, "-n4", "-t5", **variables(cache))
+    slurm.wait(job, limit_s=120)
+    assert "srun" in slurm.output(job)
+    assert "SLURM_" in slurm.output(job)
