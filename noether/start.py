@@ -59,7 +59,7 @@ def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
-    console = Console(None, speaks=not as_json)
+    console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     find_start(config, console.warn)
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan), "", sep="\n")

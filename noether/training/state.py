@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from noether.distributed.group import Group
+from noether.errors import RequestError
 from noether.tasks.base import Task
 from noether.training.checkpoint_files import CheckpointFolder, prune_checkpoints, write_checkpoint
 from noether.training.ema import AveragedWeights
@@ -93,9 +94,30 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
 
 
 def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
-    """Loads the `raw` or `ema` weights of a checkpoint into a model."""
-    name = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
-    model.load_state_dict(load_file(checkpoint.path / name))
+    """Loads the `raw` or `ema` weights of a checkpoint into a model.
+
+    Raises:
+        RequestError: where the checkpoint was written by another model, or without averaged weights.
+    """
+    path = checkpoint.path / {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
+    if not path.is_file():
+        raise RequestError(
+            f"checkpoint {checkpoint.path.name} has no {weights} weights",
+            seen=f"no {path.name} in {checkpoint.path}",
+            expected="a run that has averaged its weights from its start",
+            fix="trainer.ema_decay=null",
+        )
+    try:
+        model.load_state_dict(load_file(path))
+    except RuntimeError as error:
+        # torch lists every key that differs; the first says enough.
+        differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        raise RequestError(
+            f"checkpoint {checkpoint.path.name} was written by another model",
+            seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
+            expected="the model of the run that is resumed",
+            fix=f"--hp {checkpoint.path.parent.parent / 'config.yaml'} resume={checkpoint.path.parent.parent}",
+        ) from None
 
 
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:

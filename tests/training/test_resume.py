@@ -113,3 +113,13 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(train, noether, tmp_path)
     assert done.code == 0, done.err
     assert f"{newest.path.name} is damaged and passed over: model.safetensors has another SHA-256" in done.out
     assert "resumed damaged after update 4" in done.out
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_path) -> None:
+    train("small", "trainer.max_updates=4")
+    words = ["train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=small", "resume=auto"]
+    done = noether(*words, "trainer.max_updates=6", "model.dim=48")
+    assert done.code == ExitCode.REQUEST, done.err
+    assert "was written by another model" in done.err
+    assert "Traceback" not in done.err
