@@ -75,9 +75,9 @@ class Commands:
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             json: print the figures as one JSON object
         """
-        from noether.evaluation.again import evaluate_again
+        from noether.start import evaluate_here
 
-        return evaluate_again(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json)
+        return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json)
 
     def report(self, run: str) -> int:
         """Write a run's report.html anew from what the run folder holds.

@@ -6,18 +6,23 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from noether.config.compose import dump_config
+from noether.config.compose import dump_config, load_config
 from noether.config.schema import RunConfig
+from noether.config.suggest import nearest
 from noether.data.build import prepare_data
 from noether.errors import ExitCode, RequestError
+from noether.evaluation.request import EvaluateRequest
 from noether.launch.placement import Placement
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
-from noether.run_folder import RunFolder, describe_environment, write_json
+from noether.run_folder import RunFolder, describe_environment, existing_run, write_json
 from noether.tracking.console import Console
+from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.training.request import TrainRequest
 from noether.training.resume import StartingPoint, find_start
+
+SPLITS = ("test", "validation", "train")
 
 
 def train_here(config: RunConfig) -> int:
@@ -71,6 +76,66 @@ def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
         if code == ExitCode.DONE and as_json:
             print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
     return code
+
+
+def evaluate_here(
+    run: str,
+    *,
+    split: str = "test",
+    weights: str | None = None,
+    checkpoint: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Evaluates a run on one device of this machine, prints the figures and draws the report anew.
+
+    Raises:
+        RequestError: where there is no such run, split, kind of weights or checkpoint.
+    """
+    folder = existing_run(run)
+    config = load_config(hp=folder.config)
+    # The machine that evaluates need not be the one that trained.
+    config = config.model_copy(update={"accelerator": "auto", "devices": "1", "master_port": None})
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"max_batch_size": None})})
+    _one_of("split", split, SPLITS)
+    if split == "validation" and not config.dataset.validation_fraction:
+        raise RequestError(
+            "the run has no validation split",
+            seen="dataset.validation_fraction=0.0",
+            expected="test or train",
+            fix="--split test",
+        )
+    chosen = _choose_checkpoint(folder, checkpoint)
+    have = ["ema", "raw"] if (chosen.path / "ema.safetensors").is_file() else ["raw"]
+    weights = _one_of("weights", weights or have[0], have)
+    damage = chosen.damage()
+    if damage:
+        raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
+    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json)
+    placement = plan_run(config).placement
+    return run_placement(placement, "noether.evaluation.again.evaluate_worker", request, folder.logs)
+
+
+def _one_of(name: str, value: str, known: "list[str] | tuple[str, ...]") -> str:
+    if value in known:
+        return value
+    raise RequestError(
+        f"no such {name}: {value}",
+        seen=f"--{name} {value}",
+        expected=" or ".join(known),
+        fix=f"--{name} {nearest(value, known) or known[0]}",
+    )
+
+
+def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
+    found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
+    if not found:
+        raise RequestError(
+            f"{folder.path} has no checkpoint yet",
+            seen=f"nothing in {folder.checkpoints}",
+            expected="a run that has written a checkpoint",
+        )
+    named = {"best": selected_checkpoint(folder.checkpoints), "latest": list(found.values())[-1], **found}
+    return named[_one_of("checkpoint", name or "best", tuple(named))]
 
 
 def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
