@@ -79,6 +79,14 @@ def parse_arguments(
             flags[key] = value
         else:
             positional.append(_as_override(key, value))
+    needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    if not takes_overrides and len(positional) != len(needed):
+        raise RequestError(
+            f"noether {verb} takes {' '.join(needed).upper()} and nothing else",
+            seen=" ".join(positional) or "nothing",
+            expected=f"noether {verb} {' '.join(needed).upper()}",
+            fix=f"noether {verb} {positional[0] if positional else 'runs/NAME'}",
+        )
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)
@@ -108,6 +116,7 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
     return RequestError(
         f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean --{near}?" if near else ""),
         seen=word,
-        expected="one of " + ", ".join(f"--{name.replace('_', '-')}" for name in own) + ", or a setting",
+        expected=", ".join([*(f"--{name.replace('_', '-')}" for name in own), *(["a setting"] if settings else [])])
+        or "no flags",
         fix=f"--{near}" if near else f"noether {verb} --help",
     )

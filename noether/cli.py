@@ -29,6 +29,13 @@ class Commands:
         from noether.config.compose import load_config
         from noether.start import dry_run_here, train_here
 
+        if json and not dry_run:
+            raise RequestError(
+                "--json belongs to a dry run",
+                seen="train --json",
+                expected="the figures of a run are in its result.json",
+                fix="noether train --dry-run --json",
+            )
         config = load_config(overrides, hp)
         return dry_run_here(config, as_json=json) if dry_run else train_here(config)
 

@@ -45,7 +45,8 @@ def train_here(config: RunConfig) -> int:
         warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
     console.say(*render_plan(plan), "", sep="\n")
     data = _prepare_data(config, console)
-    _record(config, plan, start)
+    if start.checkpoint is None:
+        _record(config, plan, start)
     console.say(f"run    {start.folder.path}")
     return _run(placement, TrainRequest(config, start, data, plan.as_dict()), start.folder.logs)
 
@@ -94,7 +95,9 @@ def evaluate_here(
     folder = existing_run(run)
     config = load_config(hp=folder.config)
     # The machine that evaluates need not be the one that trained.
-    config = config.model_copy(update={"accelerator": "auto", "devices": "1", "master_port": None})
+    config = config.model_copy(
+        update={"accelerator": "auto", "devices": "1", "master_port": None, "nodes": None, "node_rank": None}
+    )
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"max_batch_size": None})})
     _one_of("split", split, SPLITS)
     if split == "validation" and not config.dataset.validation_fraction:

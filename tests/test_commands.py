@@ -80,6 +80,9 @@ MISTAKES = {
     "nothing-to-resume": (["output_path={tmp}/none", "resume=latest"], "no run to resume"),
     "resume-auto-without-a-name": (["resume=auto"], "run_id=NAME"),
     "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume at /nowhere"),
+    "checkpoint-outside-a-run": (["resume={tmp}/loose"], "is a checkpoint outside a run"),
+    "not-a-yaml-name": (["--hp", "{tmp}/old/settings.yml"], "settings.yml does not end in .yaml"),
+    "value-for-a-group": (["trainer=3"], "trainer is a group"),
     "unknown-model-class": (["model.kind=no_such_module.Model"], "no module named no_such_module"),
 }
 
@@ -93,6 +96,9 @@ def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out,
     (tmp_path / "file").write_text("")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("")
+    (tmp_path / "old" / "settings.yml").write_text("seed: 1\n")
+    (tmp_path / "loose").mkdir()
+    (tmp_path / "loose" / "meta.json").write_text("{}")
     filled = [argument.format(tmp=tmp_path) for argument in arguments]
     base = [] if "--hp" in filled else ["--hp", str(TINY)]
     if not any(argument.startswith("output_path") for argument in filled):

@@ -58,7 +58,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
         with initialize_config_dir(config_dir=str(primary.parent), version_base="1.3"):
             composed = compose(config_name=primary.stem, overrides=lines)
         settings = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _composition_error(error, primary, roots) from None
     except yaml.YAMLError as error:
         raise _yaml_error(error, primary) from None
@@ -87,8 +87,15 @@ def _primary_file(hp: str | Path | None) -> Path:
     if hp is None:
         return configs_folder() / DEFAULT_CONFIG
     path = Path(hp).expanduser().resolve()
-    if path.is_file():
+    if path.is_file() and path.suffix == ".yaml":
         return path
+    if path.is_file():
+        raise RequestError(
+            f"{path.name} does not end in .yaml",
+            seen=str(hp),
+            expected="a file named NAME.yaml",
+            fix=f"mv {hp} {Path(hp).with_suffix('.yaml')}",
+        )
     near = nearest(path.name, (file.name for file in path.parent.glob("*.y*ml"))) if path.parent.is_dir() else None
     raise RequestError(
         f"no configuration file {hp}",
@@ -165,6 +172,14 @@ def _as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
     assert line is not None
     if override.is_delete() or _is_group(override, roots):
         return line
+    if any((root / override.key_or_group).is_dir() for root in roots):
+        options = sorted({file.stem for root in roots for file in (root / override.key_or_group).glob("*.yaml")})
+        raise RequestError(
+            f"{override.key_or_group} is a group",
+            seen=line,
+            expected=f"the name of one of its files: {', '.join(options)}",
+            fix=f"{override.key_or_group}={options[0] if options else 'NAME'}",
+        )
     return "++" + line.lstrip("+")
 
 
@@ -190,7 +205,7 @@ def _composition_error(error: Exception, primary: Path, roots: Sequence[Path]) -
             f"no configuration {name!r}",
             seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
             expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
-            fix=f"{folder}={near}" if near and folder else "",
+            fix=f"{folder}={near or options[0]}" if folder and options else "",
         )
     delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
     if delete:
@@ -199,12 +214,13 @@ def _composition_error(error: Exception, primary: Path, roots: Sequence[Path]) -
             seen=text.splitlines()[0],
             expected="a key that the files set",
         )
-    first, *rest = [line for line in text.splitlines() if line.strip()]
+    first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
+    hint = next((line for line in rest if line.startswith("To append")), "")
     return RequestError(
         f"the configuration of {primary.name} cannot be composed",
         seen=first,
         expected="keys and groups that exist",
-        fix=rest[0].strip() if rest else "",
+        fix=hint or f"mend {primary.name}, or the override that is named",
     )
 
 
@@ -288,8 +304,10 @@ def _tag(section: type[BaseModel]) -> str:
 
 def _default(key: str, section: type[BaseModel]) -> Any:
     field = section.model_fields.get(key.rpartition(".")[2])
-    usable = field is not None and not field.is_required() and field.default is not None
-    return field.default if field is not None and usable else "VALUE"
+    if field is None or field.is_required():
+        return "VALUE"
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return "VALUE" if default is None else default
 
 
 def _seen(key: str, value: Any) -> str:

@@ -70,4 +70,12 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
         build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
         for split in ("train", "test")
     )
+    for name, split in (("train", train), ("test", test)):
+        if not len(split):
+            raise RequestError(
+                f"the {name} split of {dataset.kind} is empty",
+                seen="0 samples",
+                expected="at least one",
+                fix=f"give {dataset.kind} samples for split={name!r}",
+            )
     return Splits(train, test)

@@ -46,7 +46,7 @@ class PointDraw:
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
-        """Returns the sample with all its points; the shape is shown by evenly strided surface points."""
+        """Returns the sample with all its points; the shape is shown by some of its surface points, always the same."""
         if "surface_points" not in sample:
             return dict(sample)
         points = sample["surface_points"]
@@ -66,4 +66,8 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
     reference = sample.get(f"{prefix}_points")
     if reference is None:
         return []
-    return [key for key, value in sample.items() if key.startswith(f"{prefix}_") and len(value) == len(reference)]
+    return [
+        key
+        for key, value in sample.items()
+        if key.startswith(f"{prefix}_") and value.ndim and len(value) == len(reference)
+    ]

@@ -1,6 +1,7 @@
 """A stop that all ranks make at the same update."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,6 +11,10 @@ import torch
 from noether.distributed.group import Group
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+SECOND_INTERRUPT_S = 0.5
+"""Two Ctrl-C closer together are one: wrappers pass on what the terminal has sent to the program already."""
 
 
 class AgreedStop:
@@ -23,6 +28,7 @@ class AgreedStop:
     def __init__(self) -> None:
         self._group: Group | None = None
         self._signal = 0
+        self._first = 0.0
         self._pending: tuple[torch.Tensor, object] | None = None
 
     @contextmanager
@@ -40,9 +46,12 @@ class AgreedStop:
         self._group = group
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._signal and number == signal.SIGINT and self._signal == signal.SIGINT:
+        again = number == self._signal == signal.SIGINT
+        if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
             # A person at the keyboard who presses Ctrl-C again wants to leave at once.
             raise KeyboardInterrupt
+        if not self._signal:
+            self._first = time.monotonic()
         self._signal = number
 
     def agreed(self) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from noether.config.task import FieldConfig, ForceCoefficientConfig
 from noether.data.loader import Batch
+from noether.errors import RequestError
 from noether.tasks.base import Predictions, SampleFigures, Task
 
 POSITION_SCALE = 1000.0
@@ -91,7 +92,19 @@ class FieldsTask(Task):
         """Returns the weighted sum over fields of the standardised mean squared error, a scalar."""
         return self._sample_loss(predictions, batch).mean()
 
+    def _check(self, predictions: Predictions, prepared: Batch) -> None:
+        """A field of another shape would be broadcast, and trained on in silence."""
+        if not isinstance(predictions, Mapping):
+            raise _wrong_prediction("the model returns no dict", type(predictions).__name__, "{NAME: (B, N, C)}")
+        for name in self.fields:
+            if name not in predictions:
+                raise _wrong_prediction(f"the model predicts no {name}", ", ".join(predictions) or "nothing", name)
+            seen, expected = tuple(predictions[name].shape), tuple(prepared[name].shape)
+            if seen != expected:
+                raise _wrong_prediction(f"the model's {name} has the wrong shape", str(seen), f"{expected}")
+
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
+        self._check(predictions, prepared)
         losses = [
             field.weight * (predictions[name].to(prepared[name].dtype) - prepared[name]).square().mean(dim=(1, 2))
             for name, field in self.fields.items()
@@ -133,6 +146,10 @@ class FieldsTask(Task):
     def _statistics(self, key: str, like: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = self.statistics[key]
         return like.new_tensor(mean), like.new_tensor(std)
+
+
+def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:
+    return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.fields")
 
 
 def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ into a folder of another name, which is then renamed.
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -44,6 +45,8 @@ class CheckpointFolder:
             return f"meta.json cannot be read: {error}"
         if meta.get("format") != FORMAT:
             return f"format {meta.get('format')} is not {FORMAT}, the one this version reads"
+        if not isinstance(meta.get("sha256"), dict):
+            return "meta.json names no files"
         for name, expected in meta["sha256"].items():
             try:
                 with (self.path / name).open("rb") as file:
@@ -73,9 +76,17 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder
 
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None."""
-    rated = [(c.meta().get("metric"), c.updates, c) for c in list_checkpoints(folder)]
-    measured = [item for item in rated if item[0] is not None]
-    return min(measured, key=lambda item: (item[0], item[1]))[2] if measured else None
+    rated = [(metric, c.updates, c) for c in list_checkpoints(folder) if (metric := _metric(c)) is not None]
+    return min(rated, key=lambda item: (item[0], item[1]))[2] if rated else None
+
+
+def _metric(checkpoint: CheckpointFolder) -> float | None:
+    """The selection metric of a checkpoint; None where it has none, or cannot be read, or is not finite."""
+    try:
+        metric = checkpoint.meta().get("metric")
+    except (OSError, ValueError):
+        return None
+    return float(metric) if isinstance(metric, (int, float)) and math.isfinite(metric) else None
 
 
 def selected_checkpoint(folder: Path) -> CheckpointFolder:
@@ -135,13 +146,24 @@ def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
     best = best_checkpoint(folder)
     removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
     for checkpoint in removed:
-        # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
-        doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
-        checkpoint.path.rename(doomed)
-        shutil.rmtree(doomed)
+        _remove(checkpoint)
     for leftover in folder.glob(f".{_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     return removed
+
+
+def drop_checkpoints_after(folder: Path, updates: int) -> None:
+    """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
+    for checkpoint in list_checkpoints(folder):
+        if checkpoint.updates > updates:
+            _remove(checkpoint)
+
+
+def _remove(checkpoint: CheckpointFolder) -> None:
+    # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
+    doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
+    checkpoint.path.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def _flush_and_digest(path: Path) -> str:

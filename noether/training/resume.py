@@ -75,7 +75,16 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
             expected="auto, latest, a run folder or one of its checkpoints",
             fix="resume=latest",
         )
+    path = path.resolve()
     if (path / "meta.json").is_file():
+        run = path.parent.parent
+        if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
+            raise RequestError(
+                f"{path} is a checkpoint outside a run",
+                seen=f"no config.yaml in {run}",
+                expected="RUN/checkpoints/update-000001234",
+                fix="resume=RUN      (the run's folder)",
+            )
         damage = CheckpointFolder(path).damage()
         if damage:
             raise RequestError(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop
@@ -22,7 +23,7 @@ from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
-from noether.training.checkpoint_files import CheckpointFolder, selected_checkpoint
+from noether.training.checkpoint_files import CheckpointFolder, drop_checkpoints_after, selected_checkpoint
 from noether.training.ema import AveragedWeights
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
@@ -58,11 +59,13 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     run = build_run(config, request.data, group)
     if start.checkpoint is not None:
         load_checkpoint(run.state, group, CheckpointFolder(start.checkpoint), config.seed)
-        console.say(f"resumed {folder.path.name} after update {run.state.progress.updates}")
-    if group.is_first:
-        write_json(folder.plan, {**request.plan, **run.describe()})
-        console.say(run.summary(config))
+        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
     began_at = run.state.progress.updates
+    if group.is_first:
+        console.say(run.summary(config))
+        if began_at < run.length.total_updates:
+            _record(config, folder, {**request.plan, **run.describe()}, began_at)
+    group.barrier()
     trackers = _trackers(config, folder, console, run, began_at, group)
     with trackers:
         loop = Loop(
@@ -163,6 +166,14 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
     return Run(problem, state, plan, length, schedule, precision)
+
+
+def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int) -> None:
+    """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    folder.config.write_text(dump_config(config))
+    write_json(folder.plan, plan)
+    drop_checkpoints_after(folder.checkpoints, began_at)
+    folder.result.unlink(missing_ok=True)
 
 
 def _trackers(config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, group: Group) -> Trackers:

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import time
 
 import pytest
 
-from noether.distributed.stop import STOP_SIGNALS, AgreedStop
+from noether.distributed.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
@@ -31,6 +32,9 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     stop = AgreedStop()
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # Milliseconds later: a wrapper passing on the same key.
+        assert stop.agreed() == signal.SIGINT
+        time.sleep(SECOND_INTERRUPT_S)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 

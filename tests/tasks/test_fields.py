@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from noether.data.points import GEOMETRY
+from noether.errors import RequestError
 from noether.tasks.fields import FieldsTask, field_errors, force_coefficient
 
 FIELDS = {
@@ -111,3 +112,19 @@ def test_lift_of_a_hemisphere_on_the_ground() -> None:
     }
     lift = force_coefficient(torch.from_numpy(pressure), batch, task.scalars["lift"])
     assert float(lift) == pytest.approx(11 / 16, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "message"),
+    [
+        (lambda p: {**p, "volume_velocity": p["volume_velocity"][..., :1]}, "volume_velocity has the wrong shape"),
+        (lambda p: {"surface_pressure": p["surface_pressure"]}, "the model predicts no volume_velocity"),
+        (lambda p: p["surface_pressure"], "the model returns no dict"),
+    ],
+    ids=["one-channel-of-three-would-broadcast", "missing", "a-bare-tensor"],
+)
+def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> None:
+    task = make_task()
+    prepared = task.prepare(stack(make_samples()))
+    with pytest.raises(RequestError, match=message):
+        task.loss(predictions({name: prepared[name] for name in FIELDS}), prepared)

@@ -123,3 +123,25 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_p
     assert done.code == ExitCode.REQUEST, done.err
     assert "was written by another model" in done.err
     assert "Traceback" not in done.err
+    # The refused attempt left the run as it was: what the message advises works.
+    again = noether(
+        "train", "--hp", str(tmp_path / "small/config.yaml"), f"resume={tmp_path}/small", "trainer.max_updates=6"
+    )
+    assert again.code == 0, again.err
+
+
+@pytest.mark.slow
+def test_resuming_from_an_older_checkpoint_leaves_the_other_history(train, tmp_path) -> None:
+    folder = train("branch", "trainer.max_updates=12")
+    older = next(c for c in list_checkpoints(folder.checkpoints) if c.updates == 4)
+    train("branch", f"resume={older.path}", "trainer.max_updates=6", "optimizer.learning_rate=1e-6")
+    assert updates_kept(folder) == [4, 6]
+    assert json.loads(folder.result.read_text())["updates"] == 6
+
+
+@pytest.mark.slow
+def test_an_older_checkpoint_that_cannot_be_read_harms_nobody(train) -> None:
+    folder = train("torn")
+    (list_checkpoints(folder.checkpoints)[0].path / "meta.json").write_text("")
+    train("torn", "resume=auto", "trainer.max_updates=12")
+    assert updates_kept(folder)[-1] == 12
