@@ -87,7 +87,7 @@ def evaluate_here(
     checkpoint: str | None = None,
     as_json: bool = False,
 ) -> int:
-    """Evaluates a run on one device of this machine, prints the figures and draws the report anew.
+    """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
 
     Raises:
         RequestError: where there is no such run, split, kind of weights or checkpoint.
@@ -95,9 +95,8 @@ def evaluate_here(
     folder = existing_run(run)
     config = load_config(hp=folder.config)
     # The machine that evaluates need not be the one that trained.
-    config = config.model_copy(
-        update={"accelerator": "auto", "devices": "1", "master_port": None, "nodes": None, "node_rank": None}
-    )
+    here = {"accelerator": "auto", "devices": "1"}
+    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"max_batch_size": None})})
     _one_of("split", split, SPLITS)
     if split == "validation" and not config.dataset.validation_fraction:
