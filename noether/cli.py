@@ -2,6 +2,7 @@
 
 import inspect
 import json as json_module
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -186,6 +187,13 @@ def _is_true(text: str) -> bool:
 
 
 def _leave(code: int) -> NoReturn:
+    if "torch" in sys.modules:
+        # A rank that leaves a process group behind (a refused run, a failed peer) can abort or deadlock in gloo's
+        # threads while the interpreter shuts down, and its exit code would be lost (pytorch #56297).
+        from noether.launch.worker import flush_output
+
+        flush_output()
+        os._exit(code)
     sys.stdout.flush()
     sys.exit(code)
 

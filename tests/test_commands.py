@@ -166,3 +166,12 @@ def test_the_door_reads_its_own_name(name, environ, tmp_path: Path) -> None:
         assert "did you mean 'accelerator'?" in done.stderr
     else:
         assert json.loads(done.stdout)["world_size"] >= 1
+
+
+@pytest.mark.slow
+def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> None:
+    """Threads of a group that was never left abort or hang the interpreter's shutdown, and the exit code is lost."""
+    thread = "threading.Thread(target=time.sleep, args=(60,)).start()"
+    code = f"import threading, time, torch; from noether.cli import _leave; {thread}; print('said', end=''); _leave(2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, "said")
