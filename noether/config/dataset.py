@@ -28,6 +28,7 @@ class _Dataset(ComponentSection):
 class EllipsoidDatasetConfig(_Dataset):
     """Exact potential flow about half-ellipsoid cars on the ground: generated from a seed, nothing to fetch."""
 
+    problem = "fields"
     kind: Literal["ellipsoid"] = "ellipsoid"
     train_shapes: int = Field(600, gt=1, description="Shapes of the training split.")
     test_shapes: int = Field(100, gt=1, description="Unseen shapes of the test split.")
@@ -50,14 +51,23 @@ class EllipsoidDatasetConfig(_Dataset):
         return self
 
 
+class MnistDatasetConfig(_Dataset):
+    """Handwritten digits: MNIST's IDX files in dataset_root, else the 5,000 real ones that a small package carries."""
+
+    problem = "classes"
+    kind: Literal["mnist"] = "mnist"
+
+
 class CustomDatasetConfig(_Dataset):
     """The user's own data set: every other key is passed to its constructor, with `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("ellipsoid")]
+    kind: Annotated[str, dotted_path_or("ellipsoid", "mnist")]
 
 
 DatasetConfig = Annotated[
-    Annotated[EllipsoidDatasetConfig, Tag("ellipsoid")] | Annotated[CustomDatasetConfig, Tag("custom")],
-    chosen_by_kind("ellipsoid"),
+    Annotated[EllipsoidDatasetConfig, Tag("ellipsoid")]
+    | Annotated[MnistDatasetConfig, Tag("mnist")]
+    | Annotated[CustomDatasetConfig, Tag("custom")],
+    chosen_by_kind("ellipsoid", "mnist"),
 ]

@@ -11,6 +11,7 @@ from noether.errors import RequestError
 class UPTConfig(ComponentSection):
     """Universal Physics Transformer (arXiv 2402.12365) with supernode pooling and a perceiver decoder."""
 
+    problem = "fields"
     kind: Literal["upt"] = "upt"
     dim: int = Field(192, gt=0, description="Width of every token.")
     heads: int = Field(3, gt=0, description="Attention heads; must divide dim.")
@@ -33,14 +34,29 @@ class UPTConfig(ComponentSection):
         return self
 
 
+class ConvNetConfig(ComponentSection):
+    """A small convolutional network for images: two convolutions, pooling, two linear layers."""
+
+    problem = "classes"
+    kind: Literal["convnet"] = "convnet"
+    classes: int = Field(10, gt=1, description="Number of classes.")
+    channels: int = Field(1, gt=0, description="Channels of the images.")
+    side: int = Field(28, ge=6, multiple_of=2, description="Height and width of the images in pixels.")
+    width: int = Field(32, gt=0, description="Channels of the first convolution; the second has twice as many.")
+    hidden: int = Field(128, gt=0, description="Width of the hidden layer.")
+    dropout: float = Field(0.25, ge=0, le=0.5, description="Share dropped before the hidden layer; twice it after.")
+
+
 class CustomModelConfig(ComponentSection):
     """The user's own model: every other key is passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("upt")]
+    kind: Annotated[str, dotted_path_or("upt", "convnet")]
 
 
 ModelConfig = Annotated[
-    Annotated[UPTConfig, Tag("upt")] | Annotated[CustomModelConfig, Tag("custom")],
-    chosen_by_kind("upt"),
+    Annotated[UPTConfig, Tag("upt")]
+    | Annotated[ConvNetConfig, Tag("convnet")]
+    | Annotated[CustomModelConfig, Tag("custom")],
+    chosen_by_kind("upt", "convnet"),
 ]

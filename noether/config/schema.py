@@ -74,6 +74,21 @@ class RunConfig(Section):
         return value
 
     @model_validator(mode="after")
+    def _parts_of_one_problem(self) -> "RunConfig":
+        parts = {name: getattr(self, name) for name in ("dataset", "model", "task")}
+        problems = {part.problem for part in parts.values()} - {None}
+        if len(problems) > 1:
+            raise RequestError(
+                "the data set, the model and the task do not belong together",
+                seen=", ".join(
+                    f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
+                ),
+                expected="three for fields at points, or three for classes of images",
+                fix="+experiment/mnist=convnet      (or all three of the ellipsoid: leave them out)",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _enough_points_for_the_supernodes(self) -> "RunConfig":
         if isinstance(self.model, UPTConfig) and isinstance(self.dataset, EllipsoidDatasetConfig):
             points = self.dataset.geometry_points or self.dataset.surface_points

@@ -1,6 +1,6 @@
 """What every section of the configuration has in common."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
 
@@ -18,6 +18,10 @@ class ComponentSection(Section):
 
     Everything but `kind` and what the room itself reads is passed to the component's constructor.
     """
+
+    problem: ClassVar[str | None] = None
+    """What its data set gives, its model reads or its task scores: "fields" or "classes"; None where only its
+    author knows. Sections that differ in it cannot make one run."""
 
     kind: str
 

@@ -30,6 +30,7 @@ class ForceCoefficientConfig(Section):
 class FieldsTaskConfig(ComponentSection):
     """Regression of fields at points; statistics are computed once over the training split."""
 
+    problem = "fields"
     kind: Literal["fields"] = "fields"
     fields: dict[str, FieldConfig] = Field(description="The output fields, by their key in the samples.")
     inputs: tuple[str, ...] = Field((), description="Keys standardised as further inputs of the model.")
@@ -53,14 +54,33 @@ class FieldsTaskConfig(ComponentSection):
         return self
 
 
+class ClassificationTaskConfig(ComponentSection):
+    """One class of several: cross-entropy, and the share of samples whose likeliest class is right."""
+
+    problem = "classes"
+    kind: Literal["classification"] = "classification"
+    classes: int = Field(10, gt=1, description="Number of classes.")
+    label: str = Field("label", description="Key of the true class in the samples, an integer scalar.")
+    names: tuple[str, ...] = Field((), description="What the classes are called; their numbers if not given.")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target spread over all classes.")
+
+    @model_validator(mode="after")
+    def _a_name_each(self) -> "ClassificationTaskConfig":
+        if self.names and len(self.names) != self.classes:
+            raise ValueError(f"names: {len(self.names)} names for {self.classes} classes")
+        return self
+
+
 class CustomTaskConfig(ComponentSection):
     """The user's own task: every other key is passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("fields")]
+    kind: Annotated[str, dotted_path_or("fields", "classification")]
 
 
 TaskConfig = Annotated[
-    Annotated[FieldsTaskConfig, Tag("fields")] | Annotated[CustomTaskConfig, Tag("custom")],
-    chosen_by_kind("fields"),
+    Annotated[FieldsTaskConfig, Tag("fields")]
+    | Annotated[ClassificationTaskConfig, Tag("classification")]
+    | Annotated[CustomTaskConfig, Tag("custom")],
+    chosen_by_kind("fields", "classification"),
 ]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noether.components import build_component
-from noether.config.dataset import EllipsoidDatasetConfig
+from noether.config.dataset import EllipsoidDatasetConfig, MnistDatasetConfig
 from noether.config.schema import RunConfig
-from noether.data import ellipsoid
+from noether.data import digits, ellipsoid
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None 
                 expected=f"the folder that {dataset.kind} reads",
                 fix="dataset_root=FOLDER",
             )
+        if isinstance(dataset, MnistDatasetConfig):
+            for split in digits.FILES:
+                digits.open_digits(root, split)
         return root
     if root is not None:
         ellipsoid.check_folder(root)
@@ -66,6 +69,8 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
         assert folder is not None
         train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
         return Splits(train, test)
+    if isinstance(dataset, MnistDatasetConfig):
+        return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
     train, test = (
         build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
         for split in ("train", "test")

@@ -87,6 +87,7 @@ def evaluate_run(
         "updates": chosen.updates,
         **mean_pace(folder),
         "world_size": world_size,
+        **task.results(figures),
     }
     if isinstance(task, FieldsTask):
         # The nearest shape is looked for among what was trained on, for whatever split is scored.

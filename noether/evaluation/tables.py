@@ -15,7 +15,7 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
     if "fields" not in result:
         table = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
         for name, value in result["figures"].items():
-            table.add_row(name, f"{value:.4g}")
+            table.add_row(name, f"{value:.2%}" if name == "accuracy" else f"{value:.4g}")
         return [table, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"

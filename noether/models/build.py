@@ -7,6 +7,7 @@ from torch import nn
 from noether.components import build_component
 
 REGISTRY = {
+    "convnet": "noether.models.convnet.ConvNet",
     "upt": "noether.models.upt.UPT",
 }
 """The models that come with noether, by the short name that `model.kind` takes."""

@@ -41,3 +41,7 @@ class Task:
     def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Turns the figures of all samples, (S,) by name, into those of the split. Default: their means."""
         return {name: float(np.mean(values)) for name, values in figures.items()}
+
+    def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns what else result.json says of a split, from the figures of all its samples. Default: nothing."""
+        return {}

@@ -5,7 +5,10 @@ from typing import Any
 from noether.components import build_component
 from noether.tasks.base import Task
 
-REGISTRY = {"fields": "noether.tasks.fields.FieldsTask"}
+REGISTRY = {
+    "classification": "noether.tasks.classification.ClassificationTask",
+    "fields": "noether.tasks.fields.FieldsTask",
+}
 """The tasks that come with noether, by the short name that `task.kind` takes."""
 
 

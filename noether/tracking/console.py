@@ -109,9 +109,9 @@ class ConsoleTracker:
 def _evaluation_line(row: Row) -> str:
     figures: dict[str, float] = row["figures"]
     parts = [f"loss {figures['loss']:.4f}"]
-    parts += [f"{name.replace('/relative_l2', '')} {value:.2%}" for name, value in _relative(figures)]
+    parts += [f"{name.replace('/relative_l2', '')} {value:.2%}" for name, value in _shares(figures)]
     return f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)  " + "  ".join(parts)
 
 
-def _relative(figures: dict[str, float]) -> Iterable[tuple[str, float]]:
-    return ((name, value) for name, value in figures.items() if name.endswith("/relative_l2"))
+def _shares(figures: dict[str, float]) -> Iterable[tuple[str, float]]:
+    return ((name, value) for name, value in figures.items() if name.endswith("/relative_l2") or name == "accuracy")

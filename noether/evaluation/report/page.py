@@ -13,6 +13,7 @@ from string import Template
 
 from noether import __version__
 from noether.evaluation.report.cases import cases_section
+from noether.evaluation.report.classes import classes_section, confusion
 from noether.evaluation.report.colours import COLOURS
 from noether.evaluation.report.field_errors import distributions_section, errors_section
 from noether.evaluation.report.provenance import configuration_section, environment_section, plan_section
@@ -43,11 +44,16 @@ def write_report(folder: RunFolder) -> Path:
 
 def render_report(run: Run) -> str:
     """Returns the page."""
-    sections: list[tuple[str, str, Callable[[Run], str]]] = [
+    of_the_task: list[tuple[str, str, Callable[[Run], str]]] = [
         ("errors", "Errors", errors_section),
         ("cases", "Cases", cases_section),
         ("scalars", "Force coefficients", scalars_section),
         ("distributions", "Distributions", distributions_section),
+    ]
+    if confusion(run) is not None:
+        of_the_task = [("errors", "Errors", errors_section), ("classes", "Classes", classes_section)]
+    sections = [
+        *of_the_task,
         ("curves", "Training", training_section),
         ("plan", "Plan", plan_section),
         ("environment", "Environment", environment_section),

@@ -42,6 +42,8 @@ def verdict(run: Run) -> str:
     split = str(run.result.get("split", "test"))
     kind = "unseen shapes" if split == "test" else f"shapes of the {split} split"
     where = f"On {count_text(samples)} {kind}" if samples else f"On {kind}"
+    if not fields and (accuracy := finite((run.result.get("figures") or {}).get("accuracy"), None)) is not None:
+        return f"{escape(where.replace('shapes', 'samples'))} the model is right in <b>{percent(accuracy)}</b>."
     if not fields:
         figures = [
             f"{escape(in_words(key))} <b>{number(finite(value, None))}</b>"

@@ -1,0 +1,60 @@
+"""A damped pendulum: from angle and speed at the start to the angles of the next ten seconds."""
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor, nn
+
+from noether.tasks.base import Task
+
+TIMES = np.linspace(0.1, 10.0, 100)  # s
+
+
+class Swings:
+    """The data set. noether calls it once for each split, and asks for `len` and samples by number.
+
+    A sample: `start` (2,), angle in rad and speed in rad/s; `angles` (100,), in rad.
+    """
+
+    def __init__(self, split: str, root: object, swings: int = 800, damping: float = 0.1) -> None:
+        random = np.random.default_rng(0 if split == "train" else 1)
+        self.starts = random.uniform((-2.0, -0.5), (2.0, 0.5), (swings, 2))
+        self.angles = np.stack([self._swing(start, damping) for start in self.starts])
+
+    @staticmethod
+    def _swing(start: np.ndarray, damping: float) -> np.ndarray:
+        def motion(_: float, state: np.ndarray) -> tuple[float, float]:
+            return state[1], -damping * state[1] - np.sin(state[0])
+
+        return solve_ivp(motion, (0, TIMES[-1]), start, t_eval=TIMES, rtol=1e-6).y[0]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        arrays = {"start": self.starts[index], "angles": self.angles[index]}
+        return {key: torch.from_numpy(array).float() for key, array in arrays.items()}
+
+
+class Perceptron(nn.Module):
+    """The model: a batch in, predictions out, both dictionaries of tensors."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(2, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, len(TIMES))
+        )
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"angles": self.layers(batch["start"])}
+
+
+class Follow(Task):
+    """The task: the loss of a batch, and figures of each of its samples."""
+
+    def loss(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+        return (predictions["angles"] - batch["angles"]).square().mean()
+
+    def metrics(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        error = predictions["angles"] - batch["angles"]
+        return {"loss": error.square().mean(dim=1), "largest_error_rad": error.abs().amax(dim=1)}

@@ -1,0 +1,42 @@
+"""The trainer is not one problem's: digits are classified, and the example project trains as it stands."""
+
+import json
+
+import pytest
+from conftest import REPOSITORY
+
+from noether.models.build import build_model, count_parameters
+
+
+def test_the_convolutional_net_has_its_size() -> None:
+    assert count_parameters(build_model("convnet")) == 1_199_882
+
+
+@pytest.mark.slow
+def test_digits_are_read_by_two_ranks(noether, tmp_path) -> None:
+    """Over 95 % of 1,000 unseen digits; each is counted once, whatever the ranks."""
+    words = ("accelerator=cpu", "devices=2", f"output_path={tmp_path}", "run_id=digits")
+    done = noether("train", "+experiment/mnist=convnet", *words)
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "digits" / "result.json").read_text())
+    assert result["figures"]["accuracy"] > 0.95
+    confusion = result["classes"]["confusion"]
+    assert [sum(row) for row in confusion] == [100] * 10
+    assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["figures"]["accuracy"])
+    report = (tmp_path / "digits" / "report.html").read_text()
+    assert "1,000 unseen samples the model is right in" in report
+    assert 'class="confusion"' in report
+    again = noether("evaluate", str(tmp_path / "digits"), "--json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["figures"] == pytest.approx(result["figures"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_example_project_trains_as_it_stands(noether, tmp_path) -> None:
+    lines = (REPOSITORY / "examples" / "pendulum.py").read_text().splitlines()
+    assert len(lines) < 100
+    done = noether("train", "--hp", "examples/pendulum.yaml", f"output_path={tmp_path}", "run_id=pendulum")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "pendulum" / "result.json").read_text())
+    # Angles vary by about a radian; standing still at 0 is wrong by that.
+    assert result["figures"]["loss"] < 0.02
