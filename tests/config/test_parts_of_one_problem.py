@@ -25,8 +25,12 @@ def test_parts_that_belong_together(overrides: tuple[str, ...]) -> None:
 
 def test_an_own_model_may_do_anything(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("model: {kind: mine.Model}\n")
-    assert load_config(("dataset=mnist", "task=classification"), hp=file).model.kind == "mine.Model"
+    file.write_text(
+        "defaults: [/dataset: mnist, /task: classification, /optimizer: adamw, /schedule: cosine, _self_]\n"
+        "model: {kind: mine.Model}\n"
+        "trainer: {effective_batch_size: 8, max_epochs: 1}\n"
+    )
+    assert load_config(hp=file).model.kind == "mine.Model"
 
 
 @pytest.mark.parametrize("overrides", APART.values(), ids=APART.keys())
