@@ -4,7 +4,9 @@ Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.0
 `attend` takes the anchors through geometry, physics and their own branch, `decode` takes queries along.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -115,14 +117,14 @@ class ABUPT(AnchoredModel):
         tokens, tables = self._tokens(context, geometry)
         masks = {name: mask_of(context, name) for name in tokens}
         physics: list[BySet] = []
-        for number, block in enumerate(self.physics):
+        for number, block in enumerate(_blocks(self.physics)):
             made = {name: block.keys_values(x, tables[name], masks[name]) for name, x in tokens.items()}
             crosses = number % 2 == 1
             physics.append({name: made[OTHER[name] if crosses else name] for name in tokens})
             tokens = {name: block.read(x, physics[-1][name], tables[name]) for name, x in tokens.items()}
         branch: dict[str, list[KeysValues]] = {name: [] for name in tokens}
         for name, blocks in self.branch.items():
-            for block in blocks:
+            for block in _blocks(blocks):
                 tokens[name], made_here = block.with_keys_values(tokens[name], tables[name], masks[name])
                 branch[name].append(made_here)
         return Latent(geometry, physics, branch), self._fields(tokens)
@@ -131,9 +133,9 @@ class ABUPT(AnchoredModel):
         """The fields at `surface_points` (B, Ns, 3), `volume_points` (B, Nv, 3) or both, from the latent."""
         tokens, tables = self._tokens(queries, latent.geometry)
         for name, x in tokens.items():
-            for block, read in zip(self.physics, latent.physics, strict=True):
+            for block, read in zip(_blocks(self.physics), latent.physics, strict=True):
                 x = block.read(x, read[name], tables[name])
-            for block, own in zip(self.branch[name], latent.branch[name], strict=True):
+            for block, own in zip(_blocks(self.branch[name]), latent.branch[name], strict=True):
                 x = block.read(x, own, tables[name])
             tokens[name] = x
         return self._fields(tokens)
@@ -161,3 +163,7 @@ class ABUPT(AnchoredModel):
 
     def _fields(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         return {OUTPUTS[name][0]: in_full_precision(x, self.head[name]) for name, x in tokens.items()}
+
+
+def _blocks(modules: nn.Module) -> Iterable[TransformerBlock]:
+    return cast(Iterable[TransformerBlock], modules)

@@ -8,6 +8,9 @@ from noether.components import build_component
 
 REGISTRY = {
     "upt": "noether.models.upt.UPT",
+    "ab_upt": "noether.models.ab_upt.ABUPT",
+    "transformer": "noether.models.transformer.Transformer",
+    "transolver": "noether.models.transolver.Transolver",
 }
 """The models that come with noether, by the short name that `model.kind` takes."""
 

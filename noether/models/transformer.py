@@ -4,6 +4,9 @@ Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary po
 surface and volume as one sequence. There is no geometry branch: the surface points are the shape.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -53,7 +56,7 @@ class Transformer(AnchoredModel):
         """What queries read of each block, and the fields at `surface_points` and `volume_points` themselves."""
         tokens, table, sizes = self._tokens(context)
         mask, latent = joined_masks(context, list(sizes)), []
-        for block in self.blocks:
+        for block in self._blocks():
             tokens, attended_to = block.with_keys_values(tokens, table, mask)
             latent.append(attended_to)
         return latent, self._fields(tokens, sizes)
@@ -61,9 +64,12 @@ class Transformer(AnchoredModel):
     def decode(self, latent: list[KeysValues], queries: dict[str, Tensor]) -> dict[str, Tensor]:
         """The fields at `surface_points` (B, Ns, 3), `volume_points` (B, Nv, 3) or both, from the latent."""
         tokens, table, sizes = self._tokens(queries)
-        for block, attended_to in zip(self.blocks, latent, strict=True):
+        for block, attended_to in zip(self._blocks(), latent, strict=True):
             tokens = block.read(tokens, attended_to, table)
         return self._fields(tokens, sizes)
+
+    def _blocks(self) -> Iterable[TransformerBlock]:
+        return cast(Iterable[TransformerBlock], self.blocks)
 
     def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, int]]:
         """The points of both sets as one sequence: tokens, rotary table, and how many are of which set."""

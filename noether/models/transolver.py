@@ -4,6 +4,9 @@ Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surfa
 each with its position, its distance to the surface and the direction away from it.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -73,7 +76,7 @@ class Transolver(AnchoredModel):
         check_at_least_one(heads=heads, depth=depth, slices=slices, mlp_ratio=mlp_ratio, dim=dim)
         if dim % heads:
             raise RequestError(
-                "model.dim does not fit model.heads",
+                "model.heads does not divide model.dim",
                 seen=f"model.dim={dim}, model.heads={heads}",
                 expected=f"a multiple of {heads}",
                 fix=f"model.dim={max(1, round(dim / heads)) * heads}",
@@ -84,7 +87,7 @@ class Transolver(AnchoredModel):
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, 4)
         self.apply(initialise_linear)
-        for block in self.blocks:
+        for block in self._blocks():
             # As the authors do: slices that all begin alike would have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
@@ -101,7 +104,7 @@ class Transolver(AnchoredModel):
         """
         x, sizes = self._inputs(context)
         mask, latent = joined_masks(context, list(sizes)), []
-        for block in self.blocks:
+        for block in self._blocks():
             x, tokens = block.attend(x, mask)
             latent.append(tokens)
         return latent, self._fields(x, sizes)
@@ -109,9 +112,12 @@ class Transolver(AnchoredModel):
     def decode(self, latent: list[Tensor], queries: dict[str, Tensor]) -> dict[str, Tensor]:
         """The fields at the points of `queries`, which need the same entries as those of `attend`."""
         x, sizes = self._inputs(queries)
-        for block, tokens in zip(self.blocks, latent, strict=True):
+        for block, tokens in zip(self._blocks(), latent, strict=True):
             x = block.read(x, tokens)
         return self._fields(x, sizes)
+
+    def _blocks(self) -> Iterable[TransolverBlock]:
+        return cast(Iterable[TransolverBlock], self.blocks)
 
     def _inputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP, and how many are of which set."""
@@ -129,12 +135,9 @@ class Transolver(AnchoredModel):
         points = self._in_position_precision(batch[name])
         # In float32 or more until here: half precision does not tell 1000.0 from 1000.4.
         positions = (points - POSITION_CENTRE) / POSITION_UNIT
-        # A point of the surface is at distance 0 from it.
-        distance = (
-            batch["volume_sdf"].reshape(*points.shape[:2], 1)
-            if prefix == "volume"
-            else points.new_zeros(*points.shape[:2], 1)
-        )
+        distance = points.new_zeros(*points.shape[:2], 1)  # of the surface's own points
+        if prefix == "volume":
+            distance = batch["volume_sdf"].reshape(distance.shape)
         return torch.cat((positions, distance.to(points.dtype), batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
 
     def _fields(self, x: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ class SliceAttention(nn.Module):
         self.assigned = nn.Linear(dim, dim)
         self.features = nn.Linear(dim, dim)
         self.slice = nn.Linear(head_dim, slices)
-        self.temperature = nn.Parameter(torch.full((heads, 1, 1), FIRST_TEMPERATURE))
+        self.temperature = nn.Parameter(torch.full((heads,), FIRST_TEMPERATURE))
         self.query = nn.Linear(head_dim, head_dim, bias=False)
         self.key = nn.Linear(head_dim, head_dim, bias=False)
         self.value = nn.Linear(head_dim, head_dim, bias=False)
@@ -42,7 +42,7 @@ class SliceAttention(nn.Module):
 
     def slice_weights(self, x: Tensor) -> Tensor:
         """How much of each point belongs to each slice: (batch, points, dim) to (batch, heads, points, slices)."""
-        return (self.slice(self._by_head(self.assigned(x))) / self.temperature).softmax(dim=-1)
+        return (self.slice(self._by_head(self.assigned(x))) / self.temperature.view(-1, 1, 1)).softmax(dim=-1)
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
         """The slices' tokens after attention: (batch, heads, slices, head_dim).
