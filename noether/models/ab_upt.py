@@ -10,6 +10,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from noether.data.padding import mask_of
 from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.models.layers.positions import rotary_table
@@ -22,7 +23,6 @@ from noether.models.points import (
     check_rotary_heads,
     check_supernodes,
     in_full_precision,
-    mask_of,
     present,
 )
 

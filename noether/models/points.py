@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noether.data.padding import mask_of
+from noether.data.points import ANCHOR
 from noether.errors import RequestError
 from noether.models.layers.positions import sincos_embedding
 
@@ -15,8 +17,6 @@ OUTPUTS = {
     "volume_points": ("volume_velocity", slice(1, 4)),
 }
 """For each set of query points: the prediction's name and its channels of a head that both sets share."""
-ANCHOR = "anchor_"
-"""Prefix of the entries that show the points to attend to, where those are not the query points themselves."""
 
 Batch = dict[str, Tensor]
 
@@ -121,11 +121,6 @@ def present(batch: Batch) -> list[str]:
     if not names:
         raise ValueError(f"nothing to predict: expected any of {list(OUTPUTS)}, got {sorted(batch)}")
     return names
-
-
-def mask_of(batch: Batch, points: str) -> Tensor | None:
-    """Which points of a set are real, (B, N); None where all are."""
-    return batch.get(f"{points.removesuffix('_points')}_mask")
 
 
 def joined_masks(batch: Batch, names: list[str]) -> Tensor | None:
