@@ -137,8 +137,8 @@ class Transolver(AnchoredModel):
         positions = (points - POSITION_CENTRE) / POSITION_UNIT
         distance = points.new_zeros(*points.shape[:2], 1)  # of the surface's own points
         if prefix == "volume":
-            distance = batch["volume_sdf"].reshape(distance.shape)
-        return torch.cat((positions, distance.to(points.dtype), batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
+            distance = batch["volume_sdf"].to(points.dtype).reshape(distance.shape)
+        return torch.cat((positions, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
 
     def _fields(self, x: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:
         return split_fields(in_full_precision(x, self.norm, self.head), sizes)
