@@ -8,21 +8,15 @@ from noether.config.section import ComponentSection, chosen_by_kind, dotted_path
 from noether.errors import RequestError
 
 
-class UPTConfig(ComponentSection):
-    """Universal Physics Transformer (arXiv 2402.12365) with supernode pooling and a perceiver decoder."""
-
+class _Attention(ComponentSection):
     problem = "fields"
-    kind: Literal["upt"] = "upt"
     dim: int = Field(192, gt=0, description="Width of every token.")
     heads: int = Field(3, gt=0, description="Attention heads; must divide dim.")
-    encoder_depth: int = Field(12, ge=1, description="Transformer blocks over the supernodes.")
-    decoder_depth: int = Field(12, ge=1, description="Perceiver blocks in which queries read the supernodes.")
-    supernodes: int | None = Field(None, gt=0, description="Tokens of the geometry; null: every geometry point.")
-    radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
-    max_neighbours: int = Field(32, gt=0, description="At most this many nearest points are pooled.")
 
+
+class _RotaryAttention(_Attention):
     @model_validator(mode="after")
-    def _heads_divide_dim(self) -> "UPTConfig":
+    def _heads_divide_dim(self) -> "_RotaryAttention":
         if self.dim % self.heads or self.dim // self.heads % 2 or self.dim // self.heads < 6:
             wide = max(6, 2 * round(self.dim / self.heads / 2))
             raise RequestError(
@@ -30,6 +24,58 @@ class UPTConfig(ComponentSection):
                 seen=f"model.dim={self.dim}, model.heads={self.heads}",
                 expected="dim / heads even and at least 6 (rotary positions turn pairs on three axes)",
                 fix=f"model.dim={wide * self.heads}",
+            )
+        return self
+
+
+class _Supernodes(_RotaryAttention):
+    supernodes: int | None = Field(None, gt=0, description="Tokens of the geometry; null: every geometry point.")
+    radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
+    max_neighbours: int = Field(32, gt=0, description="At most this many nearest points are pooled.")
+
+
+class UPTConfig(_Supernodes):
+    """Universal Physics Transformer (arXiv 2402.12365) with supernode pooling and a perceiver decoder."""
+
+    kind: Literal["upt"] = "upt"
+    encoder_depth: int = Field(12, ge=1, description="Transformer blocks over the supernodes.")
+    decoder_depth: int = Field(12, ge=1, description="Perceiver blocks in which queries read the supernodes.")
+
+
+class ABUPTConfig(_Supernodes):
+    """Anchored-Branched UPT (arXiv 2502.09692): anchors of surface and volume exchange, queries read them."""
+
+    kind: Literal["ab_upt"] = "ab_upt"
+    geometry_depth: int = Field(1, ge=1, description="Transformer blocks over the supernodes.")
+    physics_depth: int = Field(4, ge=1, description="Pairs of blocks, within a set of points and between the two.")
+    branch_depth: int = Field(2, ge=1, description="Last blocks that surface and volume each have for themselves.")
+
+
+class TransformerConfig(_RotaryAttention):
+    """A plain transformer (arXiv 1706.03762) over the points of surface and volume."""
+
+    kind: Literal["transformer"] = "transformer"
+    depth: int = Field(12, ge=1, description="Transformer blocks.")
+
+
+class TransolverConfig(_Attention):
+    """Transolver (arXiv 2402.02366): attention among slices of points of like physical state."""
+
+    kind: Literal["transolver"] = "transolver"
+    dim: int = Field(256, gt=0, description="Width of every point.")
+    heads: int = Field(8, gt=0, description="Attention heads; must divide dim.")
+    depth: int = Field(8, ge=1, description="Blocks.")
+    slices: int = Field(32, gt=0, description="Slices of a head.")
+    mlp_ratio: int = Field(2, ge=1, description="Hidden over outer width of the MLPs.")
+
+    @model_validator(mode="after")
+    def _heads_divide_dim(self) -> "TransolverConfig":
+        if self.dim % self.heads:
+            raise RequestError(
+                "model.heads does not divide model.dim",
+                seen=f"model.dim={self.dim}, model.heads={self.heads}",
+                expected=f"a multiple of {self.heads}",
+                fix=f"model.dim={max(1, round(self.dim / self.heads)) * self.heads}",
             )
         return self
 
@@ -47,16 +93,22 @@ class ConvNetConfig(ComponentSection):
     dropout: float = Field(0.25, ge=0, le=0.5, description="Share dropped before the hidden layer; twice it after.")
 
 
+KNOWN = ("upt", "ab_upt", "transformer", "transolver", "convnet")
+
+
 class CustomModelConfig(ComponentSection):
     """The user's own model: every other key is passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("upt", "convnet")]
+    kind: Annotated[str, dotted_path_or(*KNOWN)]
 
 
 ModelConfig = Annotated[
     Annotated[UPTConfig, Tag("upt")]
+    | Annotated[ABUPTConfig, Tag("ab_upt")]
+    | Annotated[TransformerConfig, Tag("transformer")]
+    | Annotated[TransolverConfig, Tag("transolver")]
     | Annotated[ConvNetConfig, Tag("convnet")]
     | Annotated[CustomModelConfig, Tag("custom")],
-    chosen_by_kind("upt", "convnet"),
+    chosen_by_kind(*KNOWN),
 ]

@@ -41,6 +41,11 @@ class TrainerConfig(Section):
     evaluation_batch_size: int | None = Field(
         None, gt=0, description="Samples a device evaluates at once; null: as many as it trains on."
     )
+    evaluation_chunk_size: int | None = Field(
+        None,
+        gt=0,
+        description="Points of a sample predicted at once in evaluation: bounds memory, changes nothing; null: all.",
+    )
     nan_policy: Literal["stop", "skip"] = Field(
         "stop", description="At a gradient that is not finite: stop the run, or skip the update."
     )

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from noether.data.order import RankOrder, SampleKey
+from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
 from noether.launch.death_signal import die_with_parent
 
@@ -34,7 +35,7 @@ class _TrainingReader:
         for key in keys:
             sample = self.draw.for_training(self.dataset[self.indices[key.sample]], key)
             samples.append({**sample, "index": torch.tensor(self.indices[key.sample])})
-        return stack_samples(samples)
+        return stack_samples(samples, pad=self.draw.pad)
 
 
 class _EvaluationReader:
@@ -42,7 +43,8 @@ class _EvaluationReader:
         self.dataset, self.draw = dataset, draw
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        return stack_samples([{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices])
+        samples = [{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices]
+        return stack_samples(samples, pad=self.draw.pad)
 
 
 def training_batches(
@@ -106,12 +108,13 @@ def _start_loader_worker(worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def stack_samples(samples: Sequence[Sample]) -> Batch:
-    """Stacks samples along a new first axis.
+def stack_samples(samples: Sequence[Sample], *, pad: bool = False) -> Batch:
+    """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
     Raises:
         ValueError: where samples differ in their keys or in the shape of one, naming it.
     """
+    samples = pad_samples(samples) if pad else samples
     first = samples[0]
     for sample in samples[1:]:
         if sample.keys() != first.keys():
@@ -126,7 +129,8 @@ def stack_samples(samples: Sequence[Sample]) -> Batch:
                 raise ValueError(
                     f"samples of one batch differ in the shape of {key}: {sorted(shapes)}; "
                     "draw equal numbers of points (dataset.points_per_update, dataset.geometry_points) "
-                    "or use an effective batch of one sample per rank"
+                    "or use an effective batch of one sample per rank. A model and a task that read masks "
+                    "(reads_masks = True, <set>_mask in the batch) are given padded batches"
                 ) from None
         raise
 

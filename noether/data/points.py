@@ -14,6 +14,10 @@ Sample = dict[str, Tensor]
 
 GEOMETRY = "geometry_points"
 """Key under which a model finds the shape itself: surface points, in random order."""
+ANCHOR = "anchor_"
+"""Prefix of the points that a model attends to, where those are not the ones it is asked about."""
+KNOWN = ("points", "normals", "sdf")
+"""What is known of a point before any flow is: all that an anchor may show."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,13 @@ class PointDraw:
 
     per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
     geometry: surface points given as the shape; None: all of them.
+    pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
     """
 
     seed: int
     per_update: Mapping[str, int] = field(default_factory=dict)
     geometry: int | None = None
+    pad: bool = False
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
@@ -46,19 +52,32 @@ class PointDraw:
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
-        """Returns the sample with all its points; the shape is shown by some of its surface points, always the same."""
-        if "surface_points" not in sample:
-            return dict(sample)
-        points = sample["surface_points"]
-        count = min(self.geometry or len(points), len(points))
-        # One fixed permutation: strides alone would follow whatever order a mesh has.
-        order = np.random.default_rng(len(points)).permutation(len(points))[:count]
-        return {**sample, GEOMETRY: points[torch.from_numpy(order)]}
+        """Returns the sample with all its points; the shape is shown by some of its surface points, always the same.
+
+        A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
+        in which points attend to points then attend to as many as they have learned with.
+        """
+        drawn = dict(sample)
+        if "surface_points" in sample:
+            points = sample["surface_points"]
+            drawn[GEOMETRY] = points[_fixed_rows(len(points), self.geometry)]
+        for prefix, count in self.per_update.items():
+            keys = [key for key in point_keys(sample, prefix) if key.removeprefix(f"{prefix}_") in KNOWN]
+            if keys:
+                rows = _fixed_rows(len(sample[keys[0]]), count)
+                drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
+        return drawn
 
     @staticmethod
     def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
         wanted = min(count or len(points), len(points))
         return torch.from_numpy(rng.choice(len(points), wanted, replace=False, shuffle=True))
+
+
+def _fixed_rows(available: int, wanted: int | None) -> Tensor:
+    # One fixed permutation: strides alone would follow whatever order a mesh has.
+    order = np.random.default_rng(available).permutation(available)
+    return torch.from_numpy(order[: min(wanted or available, available)])
 
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:

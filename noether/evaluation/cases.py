@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.padding import mask_of
 from noether.data.points import PointDraw
-from noether.evaluation.evaluate import Figures
+from noether.evaluation.evaluate import Figures, predict
 from noether.tasks.base import Predictions
 from noether.tasks.fields import FieldsTask
 from noether.training.precision import Precision
@@ -32,9 +33,13 @@ class PointErrors:
         physical = self._task.to_physical(predictions)
         for name, kept in self.values.items():
             truth = batch[name].unsqueeze(-1) if batch[name].ndim == 2 else batch[name]
-            errors = (physical[name] - truth).flatten(1)
-            step = max(1, errors.shape[1] // ERRORS_PER_SAMPLE)
-            kept.append(errors[:, ::step].float().cpu().numpy().ravel())
+            errors = physical[name] - truth
+            step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
+            shown = errors.flatten(1)[:, ::step]
+            mask = mask_of(batch, self._task.fields[name].points)
+            if mask is not None:
+                shown = shown[mask.unsqueeze(-1).expand_as(errors).flatten(1)[:, ::step]]
+            kept.append(shown.float().cpu().numpy().ravel())
 
 
 def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
@@ -57,13 +62,14 @@ def predict_fields(
     draw: PointDraw,
     device: torch.device,
     precision: Precision,
+    chunk_size: int | None = None,
 ) -> tuple[Predictions, Batch]:
     """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
     (batch,) = evaluation_batches(dataset, [index], 1, draw)
     batch = to_device(batch, device, precision.weights)
     model.eval()
     with precision.autocast():
-        predictions = model(task.prepare(batch))
+        predictions = predict(model, task.prepare(batch), chunk_size)
     return task.to_physical({name: value.to(precision.weights) for name, value in predictions.items()}), batch
 
 

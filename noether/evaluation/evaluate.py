@@ -10,6 +10,7 @@ from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
+from noether.errors import RequestError
 from noether.tasks.base import Predictions, Task
 from noether.training.precision import Precision
 
@@ -28,6 +29,7 @@ def evaluate_samples(
     precision: Precision,
     *,
     batch_size: int,
+    chunk_size: int | None = None,
     num_workers: int = 0,
     after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
 ) -> Figures:
@@ -47,13 +49,33 @@ def evaluate_samples(
     for batch in evaluation_batches(dataset, own, batch_size, draw, num_workers=num_workers):
         batch = to_device(batch, group.device, precision.weights)
         with precision.autocast():
-            predictions = model(task.prepare(batch))
+            predictions = predict(model, task.prepare(batch), chunk_size)
         predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
         figures = task.metrics(predictions, batch)
         rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
         after_batch(predictions, batch)
     model.train(was_training)
     return _in_order(group.gather(rows), len(indices))
+
+
+def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
+    """Returns a model's predictions, at so many points at a time where a chunk size is given.
+
+    Raises:
+        RequestError: the model cannot be asked in chunks.
+    """
+    if chunk_size is None:
+        predictions: Predictions = model(prepared)
+        return predictions
+    in_chunks = getattr(model, "forward_in_chunks", None)
+    if in_chunks is None:
+        raise RequestError(
+            f"{type(model).__name__} cannot be asked in chunks of points",
+            seen=f"trainer.evaluation_chunk_size={chunk_size}",
+            expected="a model with forward_in_chunks(batch, chunk_size)",
+            fix="trainer.evaluation_chunk_size=null",
+        )
+    return in_chunks(prepared, chunk_size)
 
 
 def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> Figures:

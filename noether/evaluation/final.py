@@ -71,6 +71,7 @@ def evaluate_run(
         group,
         precision,
         batch_size=batch_size,
+        chunk_size=config.trainer.evaluation_chunk_size,
         num_workers=config.num_workers,
         after_batch=collect,
     )
@@ -99,7 +100,16 @@ def evaluate_run(
             (
                 label,
                 position,
-                *predict_fields(chosen.model, task, dataset, indices[position], problem.draw, group.device, precision),
+                *predict_fields(
+                    chosen.model,
+                    task,
+                    dataset,
+                    indices[position],
+                    problem.draw,
+                    group.device,
+                    precision,
+                    config.trainer.evaluation_chunk_size,
+                ),
             )
             for label, position in choose_cases(primary)
         ]

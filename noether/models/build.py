@@ -9,6 +9,9 @@ from noether.components import build_component
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",
     "upt": "noether.models.upt.UPT",
+    "ab_upt": "noether.models.ab_upt.ABUPT",
+    "transformer": "noether.models.transformer.Transformer",
+    "transolver": "noether.models.transolver.Transolver",
 }
 """The models that come with noether, by the short name that `model.kind` takes."""
 

@@ -16,6 +16,9 @@ SampleFigures = dict[str, Tensor]
 class Task:
     """A task: from predictions to loss and metrics. A user's own derives from this and needs those two."""
 
+    reads_masks = False
+    """Whether padded batches are understood: points where `<set>_mask` is False count nothing."""
+
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Computes what the task must know of the training split (statistics). Default: nothing."""
 

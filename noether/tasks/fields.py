@@ -9,6 +9,7 @@ from torch import Tensor
 
 from noether.config.task import FieldConfig, ForceCoefficientConfig
 from noether.data.loader import Batch
+from noether.data.padding import mask_of, mean_of_points
 from noether.errors import RequestError
 from noether.tasks.base import Predictions, SampleFigures, Task
 
@@ -28,7 +29,11 @@ class FieldsTask(Task):
         inputs: keys standardised as further inputs.
         domain_low, domain_length: the cube that holds every position, in m.
         scalars: force coefficients derived from a pressure field.
+
+    Samples padded to a batch count their real points only.
     """
+
+    reads_masks = True
 
     def __init__(
         self,
@@ -105,11 +110,11 @@ class FieldsTask(Task):
 
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
         self._check(predictions, prepared)
-        losses = [
-            field.weight * (predictions[name].to(prepared[name].dtype) - prepared[name]).square().mean(dim=(1, 2))
-            for name, field in self.fields.items()
-            if field.weight
-        ]
+        losses = []
+        for name, field in self.fields.items():
+            if field.weight:
+                squares = (predictions[name].to(prepared[name].dtype) - prepared[name]).square()
+                losses.append(field.weight * mean_of_points(squares, mask_of(prepared, field.points)))
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
@@ -125,8 +130,9 @@ class FieldsTask(Task):
         figures = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         physical = self.to_physical(predictions)
         truth = {name: _by_channel(batch[name], batched=True) for name in self.fields}
-        for name in self.fields:
-            for figure, values in field_errors(physical[name], truth[name]).items():
+        for name, field in self.fields.items():
+            errors = field_errors(physical[name], truth[name], mask_of(batch, field.points))
+            for figure, values in errors.items():
                 figures[f"{name}/{figure}"] = values
         for name, scalar in self.scalars.items():
             integral = force_coefficient(truth[scalar.pressure], batch, scalar)
@@ -157,18 +163,21 @@ def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
 
 
-def field_errors(prediction: Tensor, truth: Tensor) -> SampleFigures:
-    """Returns each sample's errors of a field (B, N, C) in its own unit.
+def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleFigures:
+    """Returns each sample's errors of a field (B, N, C) in its own unit, over its real points.
 
     relative_l2: norm of the error over norm of the truth, over all points and channels.
     mse, mae, max: over all points and channels.
+    mask: (B, N), False for padding, where the truth is 0 whatever is predicted; None: no padding.
     """
     error = prediction.double() - truth.double()
+    if mask is not None:
+        error = error.masked_fill(~mask.unsqueeze(-1), 0)
     norm = truth.double().flatten(1).norm(dim=1)
     return {
         "relative_l2": error.flatten(1).norm(dim=1) / norm,
-        "mse": error.square().mean(dim=(1, 2)),
-        "mae": error.abs().mean(dim=(1, 2)),
+        "mse": mean_of_points(error.square(), mask),
+        "mae": mean_of_points(error.abs(), mask),
         "max": error.abs().amax(dim=(1, 2)),
     }
 
@@ -176,7 +185,7 @@ def field_errors(prediction: Tensor, truth: Tensor) -> SampleFigures:
 def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,).
 
-    pressure (B, N, 1) in Pa, normals (B, N, 3) outward, areas (B, N) in m².
+    pressure (B, N, 1) in Pa, normals (B, N, 3) outward, areas (B, N) in m², 0 where a point is padding.
     """
     direction = pressure.new_tensor(scalar.direction).double()
     facing = batch[scalar.normals].double() @ direction

@@ -55,6 +55,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         group,
         run.precision,
         batch_size=batch_size,
+        chunk_size=config.trainer.evaluation_chunk_size,
     )
     evaluation = time.perf_counter() - started
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)

@@ -95,6 +95,7 @@ class Loop:
                 self.group,
                 self.precision,
                 batch_size=self.config.trainer.evaluation_batch_size or self.plan.micro,
+                chunk_size=self.config.trainer.evaluation_chunk_size,
                 num_workers=self.config.num_workers,
             )
             if not self.group.is_first:

@@ -37,8 +37,9 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
-    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points)
     task = build_task(config.task.kind, **config.task.options())
     seed_everything(config.seed)
     model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
+    pad = task.reads_masks and getattr(model, "reads_masks", False)
+    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points, pad)
     return Problem(splits, train, validation, draw, task, model)

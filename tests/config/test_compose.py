@@ -43,6 +43,17 @@ REFUSED = {
     ),
     "more-points-than-there-are": (["dataset.points_per_update.surface=99999"], "is more than surface_points", ""),
     "heads-that-do-not-divide": (["model.dim=100", "model.heads=3"], "model.heads does not divide", "model.dim=102"),
+    "transolver-heads": (["model=transolver", "model.heads=7"], "model.heads does not divide", "model.dim=259"),
+    "option-of-another-model": (
+        ["model=transformer", "model.radius=9"],
+        "unknown key 'model.radius'",
+        "leave model.radius out",
+    ),
+    "more-supernodes-than-points-of-ab-upt": (
+        ["model=ab_upt_small", "model.supernodes=2000"],
+        "fewer geometry points than supernodes",
+        "fix       model.supernodes=512",
+    ),
     "more-supernodes-than-points": (
         ["model.supernodes=2000"],
         "fewer geometry points than supernodes",

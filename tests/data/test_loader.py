@@ -5,6 +5,7 @@ import torch
 
 from noether.data.loader import evaluation_batches, stack_samples, training_batches
 from noether.data.order import GlobalOrder, RankOrder, SampleKey
+from noether.data.padding import mean_of_points
 from noether.data.points import GEOMETRY, PointDraw, point_keys
 
 
@@ -94,3 +95,58 @@ def test_samples_that_do_not_stack_name_the_key() -> None:
         stack_samples(samples)
     with pytest.raises(ValueError, match="differ in their keys: b"):
         stack_samples([{"a": torch.zeros(1)}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
+
+
+def uneven_samples() -> list[dict[str, torch.Tensor]]:
+    """Two samples, of 3 and 2 surface points and 4 volume points each."""
+    return [
+        {
+            "surface_points": torch.ones(n, 3),
+            "surface_pressure": torch.arange(1.0, n + 1),
+            "surface_name": torch.zeros(2, 5),
+            "anchor_surface_points": torch.ones(2, 3),
+            "volume_points": torch.ones(4, 3),
+        }
+        for n in (3, 2)
+    ]
+
+
+def test_samples_of_differing_numbers_of_points_are_padded_with_a_mask() -> None:
+    batch = stack_samples(uneven_samples(), pad=True)
+    assert batch["surface_mask"].tolist() == [[True, True, True], [True, True, False]]
+    assert batch["surface_pressure"].tolist() == [[1, 2, 3], [1, 2, 0]]
+    assert batch["surface_points"].shape == (2, 3, 3)
+    # What has as many rows as one sample has points by chance, and sets that do not differ, are left alone.
+    assert batch["surface_name"].shape == (2, 2, 5)
+    assert set(batch) == {*uneven_samples()[0], "surface_mask"}
+
+
+def test_equal_samples_are_stacked_without_masks() -> None:
+    samples = uneven_samples()[:1] * 2
+    assert stack_samples(samples, pad=True).keys() == stack_samples(samples).keys() == samples[0].keys()
+
+
+def test_padding_is_refused_to_models_that_do_not_read_masks() -> None:
+    with pytest.raises(ValueError, match=r"shape of surface_points.*reads_masks = True"):
+        stack_samples(uneven_samples())
+
+
+@pytest.mark.parametrize("mask", [None, torch.tensor([[True, True, True], [True, True, False]])], ids=["all", "padded"])
+def test_the_mean_is_over_real_points(mask) -> None:
+    values = torch.tensor([[[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]], [[4.0, 0.0], [2.0, 2.0], [torch.nan, 9.0]]])
+    if mask is None:
+        values = values.nan_to_num(2.0)
+    means = mean_of_points(values, mask).tolist()
+    assert means == pytest.approx([2.0, 2.0] if mask is not None else [2.0, 19 / 6])
+
+
+def test_evaluation_shows_as_many_anchors_as_training_has_points_without_their_fields() -> None:
+    sample = {**Samples()[0], "surface_normals": torch.ones(20, 3), "volume_sdf": torch.ones(6)}
+    shown = DRAW.for_evaluation(sample)
+    anchors = {key: tuple(value.shape) for key, value in shown.items() if key.startswith("anchor_")}
+    assert anchors == {"anchor_surface_points": (8, 3), "anchor_surface_normals": (8, 3)}
+    places = shown["anchor_surface_points"][:, 0].tolist()
+    assert len(set(places)) == 8
+    assert places != sorted(places), "the first points of a mesh, not a draw"
+    assert torch.equal(DRAW.for_evaluation(sample)["anchor_surface_points"], shown["anchor_surface_points"])
+    assert not [key for key in DRAW.for_training(sample, SampleKey(0, 0)) if key.startswith("anchor_")]

@@ -184,6 +184,28 @@ def test_cross_attention_at_its_own_points_is_self_attention():
     torch.testing.assert_close(cross(x, cross.keys_values(x, table), table), expected, rtol=0, atol=1e-12)
 
 
+def test_reading_what_others_made_is_torch_multihead_attention():
+    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
+    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
+    expected = reference(x, context, context)[0]
+    torch.testing.assert_close(ours.read(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
+    own, made = ours.with_keys_values(context)
+    torch.testing.assert_close(own, reference(context, context, context)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, made), expected, rtol=0, atol=1e-12)
+
+
+def test_nothing_attends_to_padding():
+    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
+    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
+    expected = reference(x, x, x, key_padding_mask=~mask)[0]
+    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
 @pytest.mark.parametrize("heads", [0, 5])
 def test_heads_must_divide_dim(kind, heads):
@@ -261,6 +283,16 @@ def test_radius_search_is_brute_force(radius, max_neighbours, max_distances):
         expected = brute_force(points[b].numpy(), centres[b].numpy(), radius, max_neighbours)
         for m in range(20):
             assert found.indices[b, m][found.found[b, m]].tolist() == expected[m]
+
+
+def test_padding_is_nobody_s_neighbour():
+    points = random(2, 50, 3, scale=100)
+    mask = torch.arange(50) < torch.tensor([[50], [31]])
+    found = radius_neighbours(points, points[:, :20], 40.0, 32, mask=mask)
+    for b, count in enumerate((50, 31)):
+        expected = brute_force(points[b, :count].numpy(), points[b, :20].numpy(), 40.0, 32)
+        rows = zip(found.indices[b], found.found[b], strict=True)
+        assert [indices[kept].tolist() for indices, kept in rows] == expected
 
 
 def test_radius_search_includes_the_boundary():

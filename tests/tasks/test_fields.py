@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from noether.data.loader import stack_samples
 from noether.data.points import GEOMETRY
 from noether.errors import RequestError
 from noether.tasks.fields import FieldsTask, field_errors, force_coefficient
@@ -128,3 +129,25 @@ def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> No
     prepared = task.prepare(stack(make_samples()))
     with pytest.raises(RequestError, match=message):
         task.loss(predictions({name: prepared[name] for name in FIELDS}), prepared)
+
+
+def test_padding_counts_nothing_in_loss_and_figures() -> None:
+    """A batch of samples with differing numbers of points scores what they score alone."""
+    areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
+    task = make_task(
+        scalars={"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
+    )
+    samples = [{**sample, **areas} for sample in make_samples(2)]
+    samples[1] = {key: value[:5] if key.startswith("surface") else value for key, value in samples[1].items()}
+    batch = stack_samples(samples, pad=True)
+    rng = torch.Generator().manual_seed(0)
+    predictions = {name: torch.randn(task.prepare(batch)[name].shape, generator=rng) for name in FIELDS}
+    together, loss = task.metrics(predictions, batch), task.loss(predictions, task.prepare(batch))
+    losses = []
+    for i, sample in enumerate(samples):
+        alone = stack_samples([sample])
+        own = {name: value[i : i + 1, : task.prepare(alone)[name].shape[1]] for name, value in predictions.items()}
+        for name, value in task.metrics(own, alone).items():
+            assert float(together[name][i]) == pytest.approx(float(value), rel=1e-6), name
+        losses.append(float(task.loss(own, task.prepare(alone))))
+    assert float(loss) == pytest.approx(sum(losses) / 2, rel=1e-6)

@@ -13,6 +13,8 @@ class KeysValues(NamedTuple):
 
     keys: Tensor
     values: Tensor
+    mask: Tensor | None = None
+    """(batch, 1, 1, tokens) bool, False for padding, which nothing attends to; None: no padding."""
 
 
 class SelfAttention(nn.Module):
@@ -35,14 +37,35 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:
-        """Attend: (batch, tokens, dim) and the tokens' rotary table to (batch, tokens, dim)."""
+    def forward(self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Attend: (batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
+        return self.with_keys_values(x, table, mask)[0]
+
+    def with_keys_values(
+        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """`forward`, and the keys and values that the tokens made, for others to read."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
         queries_keys, values = fused.split((2, 1), dim=2)
         if table is not None:
             queries_keys = rotate(queries_keys, table)
         queries, keys = queries_keys.unbind(2)
-        attended_to = KeysValues(keys.transpose(1, 2), values.squeeze(2).transpose(1, 2))
+        attended_to = KeysValues(keys.transpose(1, 2), values.squeeze(2).transpose(1, 2), _over_queries(mask))
+        return self.output(_attend(queries, attended_to)), attended_to
+
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """Keys and values of tokens (batch, tokens, dim) for others to read: the same weights, without queries."""
+        dim = self.heads * self.head_dim
+        weight, bias = self.query_key_value.weight[dim:], self.query_key_value.bias[dim:]
+        return _split_keys_values(F.linear(context, weight, bias), self.heads, table, mask)
+
+    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+        """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
+        dim = self.heads * self.head_dim
+        weight, bias = self.query_key_value.weight[:dim], self.query_key_value.bias[:dim]
+        queries = F.linear(x, weight, bias).unflatten(-1, (self.heads, self.head_dim))
+        if table is not None:
+            queries = rotate(queries, table)
         return self.output(_attend(queries, attended_to))
 
 
@@ -67,12 +90,9 @@ class CrossAttention(nn.Module):
         self.key_value = nn.Linear(dim, 2 * dim)
         self.output = nn.Linear(dim, dim)
 
-    def keys_values(self, context: Tensor, table: Tensor | None = None) -> KeysValues:
-        """Keys and values of the attended set: (batch, tokens, dim) and its rotary table."""
-        keys, values = self.key_value(context).unflatten(-1, (2, self.heads, self.head_dim)).unbind(2)
-        if table is not None:
-            keys = rotate(keys, table)
-        return KeysValues(keys.transpose(1, 2), values.transpose(1, 2))
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """Keys and values of the attended set: (batch, tokens, dim), its rotary table and mask (batch, tokens)."""
+        return _split_keys_values(self.key_value(context), self.heads, table, mask)
 
     def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
         """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
@@ -91,6 +111,17 @@ def head_width(dim: int, heads: int) -> int:
     if heads < 1 or dim % heads:
         raise ValueError(f"dim must be a multiple of heads: dim={dim}, heads={heads}")
     return dim // heads
+
+
+def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
+    keys, values = fused.unflatten(-1, (2, heads, -1)).unbind(2)
+    if table is not None:
+        keys = rotate(keys, table)
+    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
+
+
+def _over_queries(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, None, None, :]
 
 
 def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:

@@ -34,9 +34,25 @@ class TransformerBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, MLP_RATIO * dim)
 
-    def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:
-        """(batch, tokens, dim) and the tokens' rotary table to (batch, tokens, dim)."""
-        x = x + self.attention(self.attention_norm(x), table)
+    def forward(self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """(batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
+        return self.with_keys_values(x, table, mask)[0]
+
+    def with_keys_values(
+        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """`forward`, and what other tokens need to `read` these."""
+        attended, keys_values = self.attention.with_keys_values(self.attention_norm(x), table, mask)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), keys_values
+
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
+        return self.attention.keys_values(self.attention_norm(context), table, mask)
+
+    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+        """The block with attention to other tokens in place of each other: (batch, queries, dim) to the same."""
+        x = x + self.attention.read(self.attention_norm(x), attended_to, table)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -55,9 +71,9 @@ class PerceiverBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, MLP_RATIO * dim)
 
-    def keys_values(self, context: Tensor, table: Tensor | None = None) -> KeysValues:
-        """What the queries attend to, from the latent (batch, tokens, dim) and its rotary table."""
-        return self.attention.keys_values(self.context_norm(context), table)
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """What the queries attend to, from the latent (batch, tokens, dim), its rotary table and mask."""
+        return self.attention.keys_values(self.context_norm(context), table, mask)
 
     def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
         """(batch, queries, dim), `keys_values` and the queries' rotary table to (batch, queries, dim)."""

@@ -21,7 +21,12 @@ class Neighbours(NamedTuple):
 
 
 def radius_neighbours(
-    points: Tensor, centres: Tensor, radius: float, max_neighbours: int, max_distances: int = MAX_DISTANCES
+    points: Tensor,
+    centres: Tensor,
+    radius: float,
+    max_neighbours: int,
+    max_distances: int = MAX_DISTANCES,
+    mask: Tensor | None = None,
 ) -> Neighbours:
     """The nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
 
@@ -38,6 +43,7 @@ def radius_neighbours(
         max_neighbours: the slots per centre, fewer where there are fewer points.
         max_distances: bounds memory: as many centres are searched at a time as stay below it. It changes
             nothing in the result.
+        mask: (batch, points) bool, False for padding, which is nobody's neighbour; None: no padding.
 
     Raises:
         ValueError: `radius` is not positive, or `max_neighbours` is below 1.
@@ -50,14 +56,16 @@ def radius_neighbours(
     if batch * count * centres.shape[1] > max_distances:
         parts = centres.split(max(1, max_distances // (batch * count)), dim=1)
     with torch.no_grad():
-        nearest = [
-            # The matrix-product form of |a - b|² cancels: at coordinates of 1000 it is off by 0.7 in float32.
-            torch.cdist(part, points, compute_mode="donot_use_mm_for_euclid_dist").topk(slots, largest=False)
-            for part in parts
-        ]
+        nearest = [_distances(part, points, mask).topk(slots, largest=False) for part in parts]
         indices = torch.cat([part.indices for part in nearest], dim=1)
         found = torch.cat([part.values for part in nearest], dim=1) <= radius
     return Neighbours(indices, found)
+
+
+def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
+    # The matrix-product form of |a - b|² cancels: at coordinates of 1000 it is off by 0.7 in float32.
+    distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), torch.inf)
 
 
 class SupernodePooling(nn.Module):
@@ -81,18 +89,20 @@ class SupernodePooling(nn.Module):
         self.message_out = nn.Linear(dim, dim)
         self.combine = nn.Linear(2 * dim, dim)
 
-    def forward(self, points: Tensor, embedding: Tensor, supernodes: int) -> Tensor:
+    def forward(self, points: Tensor, embedding: Tensor, supernodes: int, mask: Tensor | None = None) -> Tensor:
         """Pool into the first `supernodes` points.
 
         Args:
             points: (batch, points, axes) positions.
             embedding: (batch, points, dim), e(x) of the same points.
             supernodes: how many of the points become supernodes.
+            mask: (batch, points), False for padding; None: no padding.
 
         Returns:
             (batch, supernodes, dim).
         """
-        neighbours = radius_neighbours(points, points[:, :supernodes], self.radius, self.max_neighbours)
+        centres = points[:, :supernodes]
+        neighbours = radius_neighbours(points, centres, self.radius, self.max_neighbours, mask=mask)
         mean = self.message_out(self._mean_activation(embedding, embedding[:, :supernodes], neighbours))
         return self.combine(torch.cat((mean, embedding[:, :supernodes].to(mean.dtype)), dim=-1))
 

@@ -1,0 +1,76 @@
+"""Transolver: its slices point by point, and what it reads. What all models promise is tested in test_point_models."""
+
+import math
+
+import pytest
+import torch
+from point_models import assert_same, draw, make_batch, small_model
+
+from noether.models.layers.slices import SliceAttention
+
+
+def random_attention(dim=12, heads=3, slices=5):
+    torch.manual_seed(0)
+    attention = SliceAttention(dim, heads, slices).double()
+    for parameter in attention.parameters():
+        torch.nn.init.uniform_(parameter, 0.1, 0.9)
+    return attention
+
+
+def test_slice_weights_of_a_point_sum_to_one():
+    weights = random_attention().slice_weights(draw(7, 12, 1))
+    assert weights.shape == (2, 3, 7, 5)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_slice_attention_is_the_paper_s_formula_point_by_point():
+    """w = softmax(W x / τ); token = Σ w f / (Σ w + 1e-5); softmax(q·k / √4) v; Σ w · token."""
+    attention, x = random_attention(), draw(7, 12, 1)
+    weights = attention.slice_weights(x)
+    found = attention.scatter(weights, attention.slice_tokens(x, weights))
+    for b in range(2):
+        heads = []
+        for h in range(3):
+            channels = slice(4 * h, 4 * h + 4)
+            w, tokens = [], []
+            for n in range(7):
+                logits = attention.slice(attention.assigned(x[b, n])[channels]) / attention.temperature[h]
+                w.append([math.exp(logit) for logit in logits.tolist()])
+                w[n] = [value / sum(w[n]) for value in w[n]]
+            for g in range(5):
+                total = sum(w[n][g] for n in range(7)) + 1e-5
+                tokens.append(sum(w[n][g] * attention.features(x[b, n])[channels] for n in range(7)) / total)
+            tokens = torch.stack(tokens)
+            scores = attention.query(tokens) @ attention.key(tokens).T / 4**0.5
+            attended = scores.softmax(dim=-1) @ attention.value(tokens)
+            heads.append(torch.stack([sum(w[n][g] * attended[g] for g in range(5)) for n in range(7)]))
+        expected = attention.output(torch.cat(heads, dim=-1))
+        torch.testing.assert_close(found[b], expected, rtol=0, atol=1e-12)
+
+
+def test_transolver_is_its_parts_written_out():
+    """Inputs are position, distance (0 on the surface) and direction; the placeholder is added to their embedding."""
+    model, batch = small_model("transolver"), make_batch()
+    surface = (batch["surface_points"] / 100 - 5, torch.zeros(2, 23, 1), batch["surface_normals"])
+    volume = (batch["volume_points"] / 100 - 5, batch["volume_sdf"].unsqueeze(-1), batch["volume_normals"])
+    x = model.input_mlp(torch.cat([torch.cat(part, dim=-1) for part in (surface, volume)], dim=1)) + model.placeholder
+    for block in model.blocks:
+        normed = block.attention_norm(x)
+        weights = block.attention.slice_weights(normed)
+        x = x + block.attention.scatter(weights, block.attention.slice_tokens(normed, weights))
+        x = x + block.mlp(block.mlp_norm(x))
+    fields = model.head(model.norm(x))
+    assert_same(model(batch), {"surface_pressure": fields[:, :23, :1], "volume_velocity": fields[:, 23:, 1:]})
+
+
+def test_first_temperature_is_a_half_for_every_head_and_does_not_decay():
+    temperature = SliceAttention(12, 3, 5).temperature
+    assert temperature.tolist() == [0.5, 0.5, 0.5]
+    assert temperature.ndim == 1, "parameters of two axes or more decay"
+
+
+@pytest.mark.parametrize("absent", ["surface_normals", "volume_normals", "volume_sdf"])
+def test_what_a_point_shows_must_be_there(absent):
+    batch = {key: value for key, value in make_batch().items() if key != absent}
+    with pytest.raises(ValueError, match=f"no {absent}"):
+        small_model("transolver")(batch)

@@ -1,0 +1,110 @@
+"""The published experiments train for real, evaluate in any chunks and report, at small sizes on the embedded data."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from noether.config.compose import load_config
+from noether.run_folder import RunFolder
+
+SMALL_DATA = (
+    "dataset=ellipsoid",
+    "dataset.train_shapes=20",
+    "dataset.test_shapes=5",
+    "dataset.validation_fraction=0.2",
+    "dataset.surface_points=48",
+    "dataset.volume_points=40",
+    "dataset.geometry_points=32",
+    "dataset.points_per_update.surface=24",
+    "dataset.points_per_update.volume=16",
+)
+POOLING = ("model.dim=24", "model.heads=2", "model.supernodes=8", "model.radius=200")
+RUNS = {
+    "upt": (*POOLING, "model.encoder_depth=1", "model.decoder_depth=1"),
+    "ab_upt_multi_gpu": (*POOLING, "model.physics_depth=1", "model.branch_depth=1", "devices=2"),
+    "transformer": ("model.dim=24", "model.heads=2", "model.depth=2"),
+    "transolver": ("model.dim=24", "model.heads=2", "model.depth=2", "model.slices=6"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("experiment", "sizes"), RUNS.items(), ids=RUNS.keys())
+def test_trains_evaluates_in_any_chunks_and_reports(experiment, sizes, noether, tmp_path: Path) -> None:
+    length = ("trainer.max_updates=6", "trainer.log_every=3 updates", "trainer.evaluate_every=6 updates")
+    where = ("accelerator=cpu", f"output_path={tmp_path}", "run_id=run", "tracker.tensorboard=false")
+    devices = () if "devices=2" in sizes else ("devices=1",)
+    done = noether(
+        "train",
+        f"+experiment/shapenet={experiment}",
+        *SMALL_DATA,
+        *sizes,
+        *devices,
+        *length,
+        *where,
+        "trainer.precision=float32",
+    )
+    assert done.code == 0, done.out + done.err
+    folder = RunFolder(tmp_path / "run")
+    result = json.loads(folder.result.read_text())
+    assert result["samples"] == 5
+    assert set(result["fields"]) == {"surface_pressure", "volume_velocity"}
+    assert (folder.path / "report.html").is_file()
+
+    config = yaml.safe_load(folder.config.read_text())
+    config["trainer"]["evaluation_chunk_size"] = 7
+    folder.config.write_text(yaml.safe_dump(config))
+    again = noether("evaluate", str(folder.path), "--json")
+    assert again.code == 0, again.out + again.err
+    figures = json.loads(again.out)["figures"]
+    assert figures == pytest.approx(result["figures"], rel=1e-4)
+
+
+RECIPES = {
+    "upt": ("lion", 5e-5, 0.05, "cosine", 1, 500, 0.9999, 0.25, 1.0),
+    "ab_upt": ("lion", 5e-5, 0.05, "cosine", 1, 500, 0.9999, 0.25, 1.0),
+    "transformer": ("lion", 5e-5, 0.05, "cosine", 1, 500, 0.9999, 0.25, 1.0),
+    "transolver": ("adamw", 1e-3, 0.0, "one_cycle", 1, 200, None, None, 0.5),
+}
+
+
+@pytest.mark.parametrize("experiment", RECIPES)
+def test_recipes_are_the_published_ones(experiment) -> None:
+    config = load_config([f"+experiment/shapenet={experiment}", "dataset=ellipsoid"])
+    optimizer, schedule, trainer = config.optimizer, config.schedule, config.trainer
+    pressure, velocity = (config.task.fields[name].weight for name in ("surface_pressure", "volume_velocity"))
+    found = (
+        *(optimizer.kind, optimizer.learning_rate, optimizer.weight_decay, schedule.kind),
+        *(trainer.effective_batch_size, trainer.max_epochs, trainer.ema_decay, trainer.clip_gradient_norm, pressure),
+    )
+    assert (config.model.kind, *found) == (experiment, *RECIPES[experiment])
+    assert velocity == 1.0
+    if schedule.kind == "cosine":
+        assert (str(schedule.warmup), schedule.final_learning_rate) == ("5 %", 1e-6)
+        assert optimizer.betas == (0.9, 0.99)
+    else:
+        assert schedule.final_division == 1000
+
+
+@pytest.mark.parametrize("experiment", RECIPES)
+def test_the_recipe_for_several_devices_differs_in_batch_rate_and_averages_only(experiment) -> None:
+    one, several = (
+        load_config([f"+experiment/shapenet={name}", "dataset=ellipsoid"])
+        for name in (experiment, f"{experiment}_multi_gpu")
+    )
+    assert several.trainer.effective_batch_size == 8
+    ratio = several.optimizer.learning_rate / one.optimizer.learning_rate
+    assert ratio == pytest.approx(8**0.5, rel=0.02)
+    if one.trainer.ema_decay is not None:
+        assert several.trainer.ema_decay == pytest.approx(one.trainer.ema_decay**8, abs=1e-5)
+    same_batch = one.trainer.model_copy(update={"effective_batch_size": 8, "ema_decay": several.trainer.ema_decay})
+    same_rate = one.optimizer.model_copy(update={"learning_rate": several.optimizer.learning_rate})
+    assert one.model_copy(update={"trainer": same_batch, "optimizer": same_rate}) == several
+
+
+@pytest.mark.parametrize("experiment", RECIPES)
+def test_one_sample_per_update_on_several_devices_names_the_batch_to_set(experiment, noether) -> None:
+    done = noether("plan", f"+experiment/shapenet={experiment}", "dataset=ellipsoid", "accelerator=cpu", "devices=2")
+    assert done.code == 2
+    assert "fix       trainer.effective_batch_size=2" in done.err
