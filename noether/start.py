@@ -86,6 +86,7 @@ def evaluate_here(
     weights: str | None = None,
     checkpoint: str | None = None,
     as_json: bool = False,
+    vtk: bool = False,
 ) -> int:
     """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
 
@@ -112,7 +113,7 @@ def evaluate_here(
     damage = chosen.damage()
     if damage:
         raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
-    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json)
+    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
     placement = plan_run(config).placement
     return run_placement(placement, "noether.evaluation.again.evaluate_worker", request, folder.logs)
 

@@ -17,3 +17,4 @@ class EvaluateRequest:
     weights: str
     split: str
     as_json: bool
+    vtk: bool = False

@@ -131,22 +131,48 @@ class FieldsTask(Task):
         physical = self.to_physical(predictions)
         truth = {name: _by_channel(batch[name], batched=True) for name in self.fields}
         for name, field in self.fields.items():
-            errors = field_errors(physical[name], truth[name], mask_of(batch, field.points))
-            for figure, values in errors.items():
+            mask = mask_of(batch, field.points)
+            for figure, values in field_errors(physical[name], truth[name], mask).items():
                 figures[f"{name}/{figure}"] = values
         for name, scalar in self.scalars.items():
+            if any(key not in batch for key in scalar.needed_keys()):
+                continue  # `missing_for` says which, beside the figures that there are
             integral = force_coefficient(truth[scalar.pressure], batch, scalar)
             figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar)
             figures[f"{name}/integral_of_truth"] = integral
-            figures[f"{name}/truth"] = batch[scalar.truth].reshape(-1) if scalar.truth else integral
+            figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
         return figures
+
+    def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+        """Returns what a final evaluation adds to `metrics`: sums for pooled errors, and errors by component.
+
+        Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels, and
+        `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y and z.
+        """
+        physical, figures = self.to_physical(predictions), {}
+        for name, field in self.fields.items():
+            truth, mask = _by_channel(batch[name], batched=True), mask_of(batch, field.points)
+            error = physical[name].double() - truth.double()
+            if mask is not None:
+                error = error.masked_fill(~mask.unsqueeze(-1), 0)
+            figures[f"{name}/squared_error"] = error.square().sum(dim=(1, 2))
+            figures[f"{name}/squared_truth"] = truth.double().square().sum(dim=(1, 2))
+            for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
+                one = slice(channel, channel + 1)
+                errors = field_errors(physical[name][..., one], truth[..., one], mask)
+                figures |= {f"{name}/{component_name(channel, truth.shape[2])}/{key}": v for key, v in errors.items()}
+        return figures
+
+    def missing_for(self, scalar: str, sample: Mapping[str, Tensor]) -> list[str]:
+        """Returns the keys that a scalar needs and samples lack."""
+        return [key for key in self.scalars[scalar].needed_keys() if key not in sample]
 
     def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the split's figures: means over samples, and the largest of the largest errors."""
         return {
             name: float(np.max(values) if name.endswith("/max") else np.mean(values))
             for name, values in figures.items()
-            if not name.endswith(("/prediction", "/truth", "/integral_of_truth"))
+            if not name.endswith(("/prediction", "/truth", "/integral_of_truth", "/squared_error", "/squared_truth"))
         }
 
     def _statistics(self, key: str, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,11 +209,32 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,).
+    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,); of a moment −∮ p (x × n)·d dA / (q A_ref L).
 
-    pressure (B, N, 1) in Pa, normals (B, N, 3) outward, areas (B, N) in m², 0 where a point is padding.
+    pressure (B, N, 1) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a point is padding.
     """
     direction = pressure.new_tensor(scalar.direction).double()
-    facing = batch[scalar.normals].double() @ direction
-    force = -(pressure.double().squeeze(-1) * facing * batch[scalar.areas].double()).sum(dim=1)
-    return force / (scalar.dynamic_pressure * batch[scalar.reference_area].double().reshape(-1))
+    vectors = batch[scalar.normals].double()
+    if scalar.moment:
+        vectors = torch.linalg.cross(batch[scalar.points].double(), vectors)
+    force = -(pressure.double().squeeze(-1) * (vectors @ direction) * batch[scalar.areas].double()).sum(dim=1)
+    return force / _reference(batch, scalar)
+
+
+def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    """Returns the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
+    assert scalar.truth is not None
+    truth = batch[scalar.truth].double()
+    if truth.ndim == 2 and truth.shape[1] == 3:
+        return truth @ truth.new_tensor(scalar.direction) / _reference(batch, scalar)
+    return batch[scalar.truth].reshape(-1)
+
+
+def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    area = batch[scalar.reference_area].double().reshape(-1)
+    return scalar.dynamic_pressure * area * (scalar.reference_length if scalar.moment else 1.0)
+
+
+def component_name(channel: int, channels: int) -> str:
+    """Returns what a channel of a vector field is called: x, y or z, else its number."""
+    return "xyz"[channel] if channels == 3 else str(channel)
