@@ -139,6 +139,45 @@ class Commands:
 
         return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
 
+    def predict(
+        self,
+        run: str,
+        *,
+        mesh: str = "",
+        out: str = "prediction.vtu",
+        volume: str | None = None,
+        truth: str | None = None,
+        scale: str = "1",
+        chunk: str = "16384",
+        weights: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Predict the fields on a mesh or on points of your own, at any resolution.
+
+        Positions are in m, x across, y up, z along the wind, as in training; scaling comes from the checkpoint.
+
+        Args:
+            run: the run's folder: runs/NAME
+            mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
+            out: the file to write: .vtu or .vtk, which ParaView and meshio open, or .vtp, which ParaView opens
+            volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
+            truth: true values at the mesh's points, .npy: truth and error are written too
+            scale: multiplies all positions: 0.001 for a mesh in mm
+            chunk: points predicted at once, which bounds memory and changes nothing
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+        """
+        from noether.start import predict_here
+
+        if not mesh:
+            raise RequestError(
+                "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
+            )
+        return predict_here(
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, weights=weights,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+
     data = DataCommands
 
     def report(self, run: str) -> int:

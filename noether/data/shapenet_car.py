@@ -282,7 +282,8 @@ def _read_tensor(path: Path, dtype: str) -> np.ndarray:
     except FileNotFoundError:
         raise _broken(path, "no such file", "one file for each array of a car") from None
     except Exception as error:  # torch raises what its parsers meet: RuntimeError, UnpicklingError, EOFError, ...
-        raise _broken(path, str(error).splitlines()[0][:200] or type(error).__name__, "a whole file") from None
+        words = " ".join(str(error).split())[:200]
+        raise _broken(path, words or type(error).__name__, "a whole file") from None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != getattr(torch, dtype):
         seen = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise _broken(path, str(seen), f"a tensor of {dtype}")

@@ -36,9 +36,9 @@ def evaluate_samples(
 ) -> Figures:
     """Evaluates the given samples of a data set over all ranks.
 
-    Each rank evaluates every world_size-th sample; nothing is padded and nothing dropped. The figures are
-    gathered by sample and returned in order, so that their sums do not depend on the number of ranks.
-    `measure` makes a batch's figures; None: the task's metrics. `after_batch` sees this rank's predictions (in the model's units) and batches as they are made.
+    Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
+    returned in order, so that their sums do not depend on the number of ranks. `measure` makes a batch's figures
+    (None: the task's metrics). `after_batch` sees this rank's predictions (in the model's units) and batches.
 
     Returns:
         On rank 0 the figures of all samples; on the others an empty dict.

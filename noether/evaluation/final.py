@@ -144,11 +144,11 @@ def _field_results(
             lacking = ", ".join(task.missing_for(name, sample))
             scalars[name] = undefined_scalar(f"it cannot be integrated: the samples hold no {lacking}")
             continue
-        area = sample[scalar.reference_area] if scalar.reference_area in sample else None
+        area = sample.get(scalar.reference_area)
         scalars[name] = score_scalar(prediction, truth, integral if scalar.truth else None) | {
             "dynamic_pressure": scalar.dynamic_pressure,
-            "reference_area": f"{scalar.reference_area} of each sample"
-            + (f", {float(area.reshape(-1)[0]):.3g} m² of the first" if area is not None else ""),
+            "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
+            + (f" ({float(area.reshape(-1)[0]):.3g} m² of the first)" if area is not None else ""),
             **({"reference_length": scalar.reference_length} if scalar.moment else {}),
         }
     return {"fields": field_table(summary, figures, task.fields), "scalars": scalars}

@@ -53,8 +53,9 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
         floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
         lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
     if score.get("dynamic_pressure"):
-        text = f"  with a dynamic pressure of {score['dynamic_pressure']:g} Pa (0.5 · density · speed²)"
-        text += f" and as area {score['reference_area'].replace('_', ' ')}"
+        text = (
+            f"  dynamic pressure (0.5 · density · speed²) {score['dynamic_pressure']:g} Pa, {score['reference_area']}"
+        )
         lines.append(text + (f", length {score['reference_length']:g} m" if "reference_length" in score else ""))
     return lines
 

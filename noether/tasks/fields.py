@@ -48,14 +48,20 @@ class FieldsTask(Task):
         self.inputs = tuple(inputs)
         self.domain_low, self.domain_length = domain_low, domain_length
         self.statistics: dict[str, tuple[list[float], list[float]]] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Computes mean and standard deviation per channel over every point of the split, in float64."""
+        """Computes mean and standard deviation per channel over every point of the split, in float64.
+
+        It also notes the numbers of points and where they lie: what a shape given later is held against.
+        """
+        self.seen = {}
         keys = (*self.fields, *self.inputs)
         count = dict.fromkeys(keys, 0)
         mean: dict[str, np.ndarray] = {}
         squares: dict[str, np.ndarray] = {}
         for sample in samples:
+            self._see(sample)
             for key in keys:
                 values = _by_channel(sample[key]).numpy().astype(np.float64)
                 # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
@@ -72,13 +78,26 @@ class FieldsTask(Task):
             deviation[deviation < 1e-12] = 1.0
             self.statistics[key] = (mean[key].tolist(), deviation.tolist())
 
+    def _see(self, sample: Mapping[str, Tensor]) -> None:
+        """Notes how many points of each set there are (at most) and the box that holds them."""
+        for key in (key for key in sample if key.endswith("_points")):
+            points = sample[key].numpy()
+            known = self.seen.get(key, {"count": 0, "low": points[0].tolist(), "high": points[0].tolist()})
+            self.seen[key] = {
+                "count": max(known["count"], len(points)),
+                "low": np.minimum(known["low"], points.min(axis=0)).tolist(),
+                "high": np.maximum(known["high"], points.max(axis=0)).tolist(),
+            }
+
     def state(self) -> dict[str, Any]:
-        """Returns the statistics: mean and standard deviation per channel, in physical units."""
-        return {"statistics": {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}}
+        """Returns the statistics (mean and standard deviation per channel, in physical units) and the points seen."""
+        statistics = {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}
+        return {"statistics": statistics, "points": self.seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes back the statistics of a checkpoint."""
         self.statistics = {key: (item["mean"], item["std"]) for key, item in state["statistics"].items()}
+        self.seen = dict(state.get("points", {}))
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""

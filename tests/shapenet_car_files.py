@@ -13,33 +13,30 @@ UNUSED = 96
 FIRST = 16  # the archive's unused points follow its first 16
 
 
-def surface_mesh(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points (3682, 3), quads (F, 4) of 3586 of them, pressures (3682,): a closed ellipsoid on the ground."""
-    axes = np.array([0.8, 0.7, 1.9]) * np.random.default_rng(seed).uniform(0.9, 1.1, 3)
+def unit_sphere() -> tuple[np.ndarray, np.ndarray]:
+    """A sphere of 3586 points and 3584 quads that look outwards; the poles are closed by quads over two spokes."""
     polar = (np.arange(RINGS) + 1) / (RINGS + 1) * np.pi
     turn = 2 * np.pi * np.arange(SPOKES) / SPOKES
-    ring = np.stack(
-        [
-            np.outer(np.sin(polar), np.cos(turn)),
-            np.outer(np.sin(polar), np.sin(turn)),
-            np.outer(np.cos(polar), turn**0),
-        ],
-        axis=-1,
-    )
-    sphere = np.concatenate([ring.reshape(-1, 3), [[0, 0, 1], [0, 0, -1]]])
+    across = np.sin(polar)[:, None] * np.stack([np.cos(turn), np.sin(turn)])[:, None]
+    ring = np.stack([*across, np.broadcast_to(np.cos(polar)[:, None], across[0].shape)], axis=-1)
     number = np.arange(RINGS * SPOKES).reshape(RINGS, SPOKES)
     after = np.roll(number, -1, axis=1)
     sides = np.stack([number[:-1], number[1:], after[1:], after[:-1]], axis=-1).reshape(-1, 4)
     top, bottom = RINGS * SPOKES, RINGS * SPOKES + 1
-    # The poles are closed by quads that span two spokes.
     caps = [[top, number[0, i], number[0, i + 1], number[0, (i + 2) % SPOKES]] for i in range(0, SPOKES, 2)]
     caps += [[bottom, number[-1, (i + 2) % SPOKES], number[-1, i + 1], number[-1, i]] for i in range(0, SPOKES, 2)]
-    quads = np.concatenate([sides, caps])
+    return np.concatenate([ring.reshape(-1, 3), [[0, 0, 1], [0, 0, -1]]]), np.concatenate([sides, caps])
+
+
+def surface_mesh(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points (3682, 3), quads (F, 4) of 3586 of them, pressures (3682,): a closed ellipsoid on the ground."""
+    axes = np.array([0.8, 0.7, 1.9]) * np.random.default_rng(seed).uniform(0.9, 1.1, 3)
+    sphere, quads = unit_sphere()
     used = sphere * axes + [0, 0.75, 0]
     points = np.concatenate([used[:FIRST], np.full((UNUSED, 3), 0.1) * np.arange(UNUSED)[:, None], used[FIRST:]])
     quads = np.where(quads < FIRST, quads, quads + UNUSED)
     direction = (points - [0, 0.75, 0]) / axes
-    pressure = -30 - 60 * direction[:, 2] - 25 * direction[:, 1] + 5 * np.sin(9 * direction[:, 0])
+    pressure = -30 - (60 + seed) * direction[:, 2] - 25 * direction[:, 1] + 5 * np.sin(9 * direction[:, 0])
     # Coordinates are the same text in both files of a car.
     return points.astype(np.float32), quads, pressure.astype(np.float32)
 
@@ -69,6 +66,7 @@ def write_car(folder: Path, seed: int, *, binary: bool = False) -> None:
     volume, hexahedra, velocity = volume_mesh(points, seed)
     surface_file = meshio.Mesh(points, [("quad", quads)], point_data={"point_scalars": pressure})
     volume_file = meshio.Mesh(volume, [("hexahedron", hexahedra)], point_data={"point_vectors": velocity})
+    # Through the writer itself: meshio.write warns of ASCII files.
     for name, mesh in (("quadpress_smpl.vtk", surface_file), ("hexvelo_smpl.vtk", volume_file)):
         meshio.vtk.write(folder / name, mesh, fmt_version="4.2", binary=binary)
     np.save(folder / "press.npy", pressure)
