@@ -21,7 +21,7 @@ class CommandLine:
     def fire_arguments(self) -> list[str]:
         """Returns the command in the one form that Fire cannot misread: `--flag=value`, then what is positional."""
         flags = [f"--{name}={value}" for name, value in self.flags.items()]
-        return [self.verb, *self.positional, *flags]
+        return [*self.verb.split(), *self.positional, *flags]
 
 
 def parse_arguments(
@@ -81,15 +81,20 @@ def parse_arguments(
             positional.append(_as_override(key, value))
     needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     if not takes_overrides and len(positional) != len(needed):
+        example = [*positional, *map(_placeholder, needed[len(positional) :])][: len(needed)]
         raise RequestError(
             f"noether {verb} takes {' '.join(needed).upper()} and nothing else",
             seen=" ".join(positional) or "nothing",
             expected=f"noether {verb} {' '.join(needed).upper()}",
-            fix=f"noether {verb} {positional[0] if positional else 'runs/NAME'}",
+            fix=f"noether {verb} {' '.join(example)}",
         )
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)
+
+
+def _placeholder(name: str) -> str:
+    return "runs/NAME" if name == "run" else name.upper()
 
 
 def _is_yaml(word: str) -> bool:

@@ -5,12 +5,62 @@ import json as json_module
 import os
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from noether import __version__
 from noether.errors import ExitCode, NoetherError, RequestError
 
 # Only the standard library up here: `noether --help` answers at once, and torch comes in where it is used.
+
+
+class DataCommands:
+    """Prepare, pack and describe data sets."""
+
+    def prepare(self, kind: str, source: str, out: str, *, workers: str | None = None, dry_run: bool = False) -> int:
+        """Turn a raw archive into the folder that training reads.
+
+        Each car is checked and appears whole or not at all; what is there and verifies is kept, so that the same
+        command goes on where it stopped.
+
+        Args:
+            kind: shapenet_car
+            source: the raw archive (.zip, .tar, .tar.gz), or its unpacked folder
+            out: the folder to make, which dataset_root then names
+            workers: processes (default: one for each CPU)
+            dry_run: count what there is and say what would be made; write nothing
+        """
+        from noether.data.commands import prepare_here
+
+        return prepare_here(kind, source, out, workers=workers, dry_run=dry_run)
+
+    def pack(self, folder: str, *, out: str | None = None) -> int:
+        """Pack a prepared folder into the one memory-mapped file that training reads.
+
+        Training does it by itself on first use; this does it beforehand, or for a copy on a node's own disk.
+
+        Args:
+            folder: the prepared folder
+            out: the folder for the file, which can then be dataset_root by itself (default: the prepared folder)
+        """
+        from noether.data.commands import pack_here
+
+        return pack_here(folder, out)
+
+    def describe(self, *overrides: str, hp: str | None = None, json: bool = False) -> int:
+        """Say what a data set holds: samples, arrays, shapes, ranges and statistics of each split.
+
+        With no argument: the embedded data set, as noether train would use it.
+
+        Args:
+            overrides: settings and groups, as for train: dataset=shapenet_car dataset_root=FOLDER
+            hp: a YAML file with settings, from anywhere
+            json: print one JSON object
+        """
+        from noether.config.compose import load_config
+        from noether.data.commands import describe_here
+
+        return describe_here(load_config(overrides, hp), as_json=json)
 
 
 class Commands:
@@ -72,6 +122,7 @@ class Commands:
         split: str = "test",
         weights: str | None = None,
         checkpoint: str | None = None,
+        vtk: bool = False,
         json: bool = False,
     ) -> int:
         """Evaluate a run again: any split, any weights, any checkpoint.
@@ -81,11 +132,53 @@ class Commands:
             split: test, validation or train
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
+            vtk: also write the best, the median and the worst cases as files that ParaView opens
             json: print the figures as one JSON object
         """
         from noether.start import evaluate_here
 
-        return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json)
+        return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
+
+    def predict(
+        self,
+        run: str,
+        *,
+        mesh: str = "",
+        out: str = "prediction.vtu",
+        volume: str | None = None,
+        truth: str | None = None,
+        scale: str = "1",
+        chunk: str = "16384",
+        weights: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Predict the fields on a mesh or on points of your own, at any resolution.
+
+        Positions are in m, x across, y up, z along the wind, as in training; scaling comes from the checkpoint.
+
+        Args:
+            run: the run's folder: runs/NAME
+            mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
+            out: the file to write: .vtu or .vtk, which ParaView and meshio open, or .vtp, which ParaView opens
+            volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
+            truth: true values at the mesh's points, .npy: truth and error are written too
+            scale: multiplies all positions: 0.001 for a mesh in mm
+            chunk: points predicted at once, which bounds memory and changes nothing
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+        """
+        from noether.start import predict_here
+
+        if not mesh:
+            raise RequestError(
+                "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
+            )
+        return predict_here(
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, weights=weights,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+
+    data = DataCommands
 
     def report(self, run: str) -> int:
         """Write a run's report.html anew from what the run folder holds.
@@ -109,9 +202,14 @@ Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everythin
 
 
 def verbs() -> dict[str, Callable[..., Any]]:
-    """Returns the commands by the word that is typed."""
-    commands = Commands()
-    return {name: getattr(commands, name) for name in vars(Commands) if not name.startswith("_")}
+    """Returns the commands by what is typed: one word, or the name of a group and a word ("data prepare")."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name, member in vars(Commands).items():
+        if inspect.isclass(member):
+            found |= {f"{name} {verb}": getattr(member(), verb) for verb in vars(member) if not verb.startswith("_")}
+        elif not name.startswith("_"):
+            found[name] = getattr(Commands(), name)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -150,11 +248,16 @@ def submit_main() -> NoReturn:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    arguments = _one_word_a_verb(arguments)
     if not arguments or arguments[0] in ("--help", "-h", "help"):
-        if arguments[1:2] and arguments[1] in verbs():
-            print(command_help(arguments[1]))
+        asked = _one_word_a_verb(arguments[1:])[:1]
+        if asked and asked[0] in verbs():
+            print(command_help(asked[0]))
         else:
-            print(overview())
+            print(group_help(asked[0]) if asked and asked[0] in groups() else overview())
+        return ExitCode.DONE
+    if arguments[0] in groups() and (arguments[1:] in ([], ["--help"], ["-h"], ["help"])):
+        print(group_help(arguments[0]))
         return ExitCode.DONE
     if arguments[0] in ("--version", "version"):
         print(f"noether {__version__}")
@@ -165,6 +268,18 @@ def _dispatch(arguments: list[str]) -> int:
     return _run_command(arguments)
 
 
+def groups() -> dict[str, type]:
+    """Returns the groups of commands by name."""
+    return {name: member for name, member in vars(Commands).items() if inspect.isclass(member)}
+
+
+def _one_word_a_verb(arguments: list[str]) -> list[str]:
+    """Joins the two words of a nested command, which then is handled like any other."""
+    if len(arguments) > 1 and arguments[0] in groups() and not arguments[1].startswith("-") and arguments[1] != "help":
+        return [" ".join(arguments[:2]), *arguments[2:]]
+    return arguments
+
+
 def _run_command(arguments: list[str]) -> int:
     import fire
     from fire.decorators import SetParseFns
@@ -173,7 +288,7 @@ def _run_command(arguments: list[str]) -> int:
     from noether.config.schema import RunConfig
 
     command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields))
-    method = getattr(Commands, command.verb)
+    method = attrgetter(command.verb.replace(" ", "."))(Commands)
     switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
@@ -202,13 +317,24 @@ def overview() -> str:
     """Returns the text of `noether --help`."""
     lines = ["noether: one training program for every machine", "", "usage: noether COMMAND …", ""]
     for name, method in verbs().items():
-        lines.append(f"  {name:<10} {_first_line(method)}")
+        lines.append(f"  {name:<14} {_first_line(method)}")
     lines += [
         "",
         "noether COMMAND --help says more of one command; noether --version which version this is.",
         "",
     ]
     return "\n".join(lines) + "\n" + EPILOGUE.rstrip()
+
+
+def group_help(group: str) -> str:
+    """Returns the text of `noether GROUP --help`."""
+    lines = [f"usage: noether {group} COMMAND …", "", inspect.cleandoc(groups()[group].__doc__ or ""), ""]
+    lines += [
+        f"  {name.partition(' ')[2]:<14} {_first_line(method)}"
+        for name, method in verbs().items()
+        if name.startswith(f"{group} ")
+    ]
+    return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
 
 
 def command_help(verb: str) -> str:
@@ -227,7 +353,7 @@ def command_help(verb: str) -> str:
             usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
         lines.append(f"  {shown:<36} {described[name]}")
     parts = [" ".join(usage), text.strip(), "\n".join(lines)]
-    if verb in ("train", "plan"):
+    if verb in ("train", "plan", "data describe"):
         parts.append(settings_help())
     return "\n\n".join(parts)
 

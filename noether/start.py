@@ -11,7 +11,7 @@ from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
 from noether.data.build import prepare_data
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.request import EvaluateRequest
+from noether.evaluation.request import EvaluateRequest, ExportRequest, PredictRequest
 from noether.launch.placement import Placement
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
@@ -86,6 +86,7 @@ def evaluate_here(
     weights: str | None = None,
     checkpoint: str | None = None,
     as_json: bool = False,
+    vtk: bool = False,
 ) -> int:
     """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
 
@@ -93,11 +94,7 @@ def evaluate_here(
         RequestError: where there is no such run, split, kind of weights or checkpoint.
     """
     folder = existing_run(run)
-    config = load_config(hp=folder.config)
-    # The machine that evaluates need not be the one that trained.
-    here = {"accelerator": "auto", "devices": "1"}
-    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"max_batch_size": None})})
+    config = _config_here(folder)
     _one_of("split", split, SPLITS)
     if split == "validation" and not config.dataset.validation_fraction:
         raise RequestError(
@@ -106,15 +103,106 @@ def evaluate_here(
             expected="test or train",
             fix="--split test",
         )
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
+    placement = plan_run(config).placement
+    return run_placement(placement, "noether.evaluation.again.evaluate_worker", request, folder.logs)
+
+
+def predict_here(
+    run: str,
+    *,
+    mesh: str,
+    out: str,
+    volume: str | None = None,
+    truth: str | None = None,
+    scale: str = "1",
+    chunk: str = "16384",
+    weights: str | None = None,
+    checkpoint: str | None = None,
+) -> int:
+    """Predicts a run's fields on a shape of one's own, on one device of this machine.
+
+    Raises:
+        RequestError: there is no such run or file, or the shape is nothing like what was trained on.
+    """
+    from noether.evaluation.vtk_output import check_suffix
+
+    folder = existing_run(run)
+    files = {name: Path(path).expanduser() if path else None for name, path in
+             (("mesh", mesh), ("volume", volume), ("truth", truth))}  # fmt: skip
+    for name, path in files.items():
+        if path is not None and not path.is_file():
+            raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
+    check_suffix(target := Path(out).expanduser())
+    numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    config = _config_here(folder)
+    request = PredictRequest(
+        config,
+        chosen.path,
+        weights,
+        files["mesh"] or Path(mesh),
+        target,
+        files["volume"],
+        files["truth"],
+        float(numbers["scale"]),
+        int(numbers["chunk"]),
+    )
+    placement = plan_run(config).placement
+    return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
+
+
+def export_here(
+    run: str, out: str, *, program: bool = True, weights: str | None = None, checkpoint: str | None = None
+) -> int:
+    """Exports a run's model, on the CPU of this machine.
+
+    Raises:
+        RequestError: there is no such run or checkpoint, or `out` is a folder with other things in it.
+    """
+    folder, target = existing_run(run), Path(out).expanduser()
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not (target / "model.json").is_file():
+        raise RequestError(
+            f"{target} is there and no export",
+            seen="files of another kind",
+            expected="a new folder, or one with an earlier export",
+            fix=f"noether export {run} {target}-export",
+        )
+    config = _config_here(folder).model_copy(update={"accelerator": "cpu"})
+    request = ExportRequest(config, chosen.path, weights, target, program)
+    placement = plan_run(config).placement
+    return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
+
+
+def _config_here(folder: RunFolder) -> RunConfig:
+    """A run's configuration, for one device of this machine, which need not be the one that trained."""
+    config = load_config(hp=folder.config)
+    here = {"accelerator": "auto", "devices": "1"}
+    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
+    trainer = config.trainer.model_copy(update={"max_batch_size": None})
+    return config.model_copy(update={"trainer": trainer})
+
+
+def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
     chosen = _choose_checkpoint(folder, checkpoint)
     have = ["ema", "raw"] if (chosen.path / "ema.safetensors").is_file() else ["raw"]
     weights = _one_of("weights", weights or have[0], have)
     damage = chosen.damage()
     if damage:
         raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
-    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json)
-    placement = plan_run(config).placement
-    return run_placement(placement, "noether.evaluation.again.evaluate_worker", request, folder.logs)
+    return chosen, weights
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind(0)
+    if not 0 < value < float("inf"):
+        raise RequestError(f"--{name} is a positive number", seen=f"--{name} {text}", expected="above 0")
+    return value
 
 
 def _one_of(name: str, value: str, known: "list[str] | tuple[str, ...]") -> str:

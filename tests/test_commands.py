@@ -23,7 +23,7 @@ def test_help_says_each_command(noether) -> None:
 
 @pytest.mark.parametrize("verb", verbs())
 def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> None:
-    done = noether(verb, "--help")
+    done = noether(*verb.split(), "--help")
     assert done.code == 0
     assert done.out.startswith(f"usage: noether {verb}")
     assert "Args:" not in done.out

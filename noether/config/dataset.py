@@ -6,6 +6,9 @@ from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
 
+SHAPENET_CAR_SURFACE_POINTS = 3586
+"""Points of a ShapeNet-Car surface that some quad uses."""
+
 
 class _Dataset(ComponentSection):
     validation_fraction: float = Field(
@@ -58,16 +61,40 @@ class MnistDatasetConfig(_Dataset):
     kind: Literal["mnist"] = "mnist"
 
 
+class ShapeNetCarDatasetConfig(_Dataset):
+    """ShapeNet-Car (Umetani and Bickel 2018): 889 cars in air at 20 m/s; `dataset_root` is the preprocessed folder."""
+
+    problem = "fields"
+    kind: Literal["shapenet_car"] = "shapenet_car"
+    split: Literal["param0", "randperm189"] = Field(
+        "param0",
+        description="Published split: param0 (its 100 cars are the test split) or randperm189 (189 of 889, by seed 0).",
+    )
+
+    @model_validator(mode="after")
+    def _enough_points(self) -> "ShapeNetCarDatasetConfig":
+        for key, wanted in (
+            ("points_per_update.surface", self.points_per_update.get("surface", 0)),
+            ("geometry_points", self.geometry_points or 0),
+        ):
+            if wanted > SHAPENET_CAR_SURFACE_POINTS:
+                raise ValueError(
+                    f"{key}={wanted} is more than the {SHAPENET_CAR_SURFACE_POINTS} surface points of a car"
+                )
+        return self
+
+
 class CustomDatasetConfig(_Dataset):
     """The user's own data set: every other key is passed to its constructor, with `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("ellipsoid", "mnist")]
+    kind: Annotated[str, dotted_path_or("ellipsoid", "shapenet_car", "mnist")]
 
 
 DatasetConfig = Annotated[
     Annotated[EllipsoidDatasetConfig, Tag("ellipsoid")]
+    | Annotated[ShapeNetCarDatasetConfig, Tag("shapenet_car")]
     | Annotated[MnistDatasetConfig, Tag("mnist")]
     | Annotated[CustomDatasetConfig, Tag("custom")],
-    chosen_by_kind("ellipsoid", "mnist"),
+    chosen_by_kind("ellipsoid", "shapenet_car", "mnist"),
 ]

@@ -16,15 +16,26 @@ class FieldConfig(Section):
 
 
 class ForceCoefficientConfig(Section):
-    """A force coefficient: the integral of pressure over the surface, per dynamic pressure and area."""
+    """A force or moment coefficient: the integral of pressure over the surface, per dynamic pressure and area."""
 
     pressure: str = Field("surface_pressure", description="Field that is integrated, in Pa.")
+    points: str = Field("surface_points", description="Key of the points, in m: arms of a moment.")
     normals: str = Field("surface_normals", description="Key of the outward unit normals.")
     areas: str = Field("surface_area", description="Key of the area in m² that each point stands for.")
-    direction: tuple[float, float, float] = Field(description="Direction of the force.")
+    direction: tuple[float, float, float] = Field(description="Direction of the force, or axis of the moment.")
+    moment: bool = Field(False, description="The moment about the origin in place of the force.")
     dynamic_pressure: float = Field(gt=0, description="0.5 · density · speed², in Pa.")
     reference_area: str = Field("reference_area", description="Key of the reference area in m².")
-    truth: str | None = Field(None, description="Key of the exact value; null: the integral of the true field.")
+    reference_length: float = Field(1.0, gt=0, description="Reference length of a moment, in m.")
+    truth: str | None = Field(
+        None,
+        description="Key of the true value: the coefficient, or the force (3,) in N or moment (3,) in N·m; "
+        "null: the integral of the true field.",
+    )
+
+    def needed_keys(self) -> tuple[str, ...]:
+        """Returns the keys that samples must have for it."""
+        return (self.points, self.normals, self.areas, self.reference_area, *([self.truth] if self.truth else []))
 
 
 class FieldsTaskConfig(ComponentSection):

@@ -1,15 +1,16 @@
 """Which data set a `dataset.kind` names, where its files are, and its splits. Without torch."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noether.components import build_component
-from noether.config.dataset import EllipsoidDatasetConfig, MnistDatasetConfig
+from noether.config.dataset import EllipsoidDatasetConfig, MnistDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
+from noether.data.shapenet_car import ensure_packed, open_shapenet_car
+from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -32,13 +33,15 @@ def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None 
         progress: called with (samples made, samples to make).
 
     Returns:
-        The folder of the data; None where a user's own data set was given none.
+        The folder of the data, or its packed file; None where a user's own data set was given none.
 
     Raises:
         RequestError: where `dataset_root` lacks the data.
     """
     dataset = config.dataset
     root = config.dataset_root.expanduser() if config.dataset_root else None
+    if isinstance(dataset, ShapeNetCarDatasetConfig):
+        return ensure_packed(root, progress or (lambda done, total: None))
     if not isinstance(dataset, EllipsoidDatasetConfig):
         if root is not None and not root.is_dir():
             raise RequestError(
@@ -57,8 +60,7 @@ def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None 
     sizes = {"train": dataset.train_shapes, "test": dataset.test_shapes}
     points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
     folder = ellipsoid.cache_folder(None, sizes=sizes, seed=dataset.seed, **points)
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=cpus, progress=progress, **points)
+    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=usable_cpus(), progress=progress, **points)
     return folder
 
 
@@ -71,6 +73,9 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
         return Splits(train, test)
     if isinstance(dataset, MnistDatasetConfig):
         return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
+    if isinstance(dataset, ShapeNetCarDatasetConfig):
+        assert folder is not None
+        return Splits(*open_shapenet_car(folder, dataset.split))
     train, test = (
         build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
         for split in ("train", "test")

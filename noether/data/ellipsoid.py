@@ -4,16 +4,7 @@ A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sampl
 first axis.
 """
 
-import errno
-import fcntl
-import multiprocessing
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +13,7 @@ import numpy as np
 
 from noether.data.ellipsoid_car import draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
+from noether.data.shared_work import cache_root, locked, process_map, remove_stale
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -29,7 +21,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "test")
 FORMAT_VERSION = 1  # raise it when the same seed gives other numbers
-STALE_SECONDS = 3600.0
 # About five seconds' work. A process takes about a second to start and import SciPy, and longer on a busy
 # machine: shared out more finely than this, 600 cars of 2048 points were no faster on two cores than on one.
 POINTS_PER_WORKER = 2_000_000
@@ -114,17 +105,7 @@ def cache_folder(
     `root` None stands for $XDG_CACHE_HOME, or ~/.cache where that is unset or relative (the XDG base
     directory specification has relative paths ignored). RequestError where there is no home folder either.
     """
-    if root is None:
-        variable = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        try:
-            root = variable if variable.is_absolute() else Path.home() / ".cache"
-        except RuntimeError as error:  # a container's user without an entry in /etc/passwd
-            raise RequestError(
-                "there is no folder to keep the embedded data set in",
-                seen=str(error),
-                expected="a home folder, or XDG_CACHE_HOME",
-                fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
-            ) from None
+    root = cache_root() if root is None else root
     counts = "-".join(f"{split}{size}" for split, size in sizes.items())
     name = f"{counts}-surface{surface_points}-volume{volume_points}-seed{seed}-v{FORMAT_VERSION}"
     return root / "noether" / "ellipsoid" / name
@@ -163,8 +144,8 @@ def prepare(
         if not _missing(folder, orders):
             return
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
-            _remove_stale(folder)
+        with locked(folder):
+            remove_stale(folder)
             _make(folder, _missing(folder, orders), workers, progress or (lambda done, total: None))
     except OSError as error:
         raise RequestError(
@@ -216,7 +197,7 @@ def _make(folder: Path, orders: list[_Order], workers: int, progress: Callable[[
     total, done = sum(order.size for order in orders), 0
     points = sum(order.size * (order.surface_points + order.volume_points) for order in orders)
     workers = min(workers, total, 1 + points // POINTS_PER_WORKER)
-    with _mapper(workers) as run:
+    with process_map(workers) as run:
         for order in orders:
             # Small enough to share out evenly, and to show progress on a slow machine.
             block = max(1, min(16, order.size // (4 * max(1, workers))))
@@ -241,54 +222,3 @@ def _make_block(job: tuple[_Order, int, int]) -> dict[str, np.ndarray]:
         for i in range(start, stop)
     ]
     return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}
-
-
-@contextmanager
-def _mapper(workers: int) -> Iterator[Callable[..., Iterator[dict[str, np.ndarray]]]]:
-    """A `map` over this many processes, or in this process where it takes or may have no others."""
-    if workers <= 1 or multiprocessing.current_process().daemon:
-        yield map
-        return
-    # Spawned, not forked: the caller may have threads. Nor from the fork server: it is one per process, and
-    # what it preloads is the launcher's to choose.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
-    try:
-        yield executor.map
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when this process ends in whatever way.
-
-    Some network file systems know no locks. Work goes on without one there: two processes then make the same
-    file twice, each under its own temporary name, and the last rename wins with the same content.
-    """
-    with open(folder / ".lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-        yield
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove what killed processes left; by age, since where locks do not work another may be writing."""
-    for path in folder.glob(".*.partial"):
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            path.unlink(missing_ok=True)

@@ -40,6 +40,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             precision,
             batch_size=config.trainer.evaluation_batch_size or config.trainer.effective_batch_size,
             world_size=checkpoint.meta()["world_size"],
+            vtk=request.vtk,
         )
     if request.split == "test":
         write_json(folder.result, result)
@@ -52,4 +53,6 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         console = Console(None, speaks=True)
         for table in result_tables(result, fields):
             console.say(table)
+        if files := result.get("files"):
+            console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")
     return ExitCode.DONE

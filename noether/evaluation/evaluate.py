@@ -11,7 +11,7 @@ from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
-from noether.tasks.base import Predictions, Task
+from noether.tasks.base import Predictions, SampleFigures, Task
 from noether.training.precision import Precision
 
 Figures = dict[str, np.ndarray]
@@ -31,13 +31,14 @@ def evaluate_samples(
     batch_size: int,
     chunk_size: int | None = None,
     num_workers: int = 0,
+    measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
     after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
 ) -> Figures:
     """Evaluates the given samples of a data set over all ranks.
 
-    Each rank evaluates every world_size-th sample; nothing is padded and nothing dropped. The figures are
-    gathered by sample and returned in order, so that their sums do not depend on the number of ranks.
-    `after_batch` sees this rank's predictions (in the model's units) and batches as they are made.
+    Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
+    returned in order, so that their sums do not depend on the number of ranks. `measure` makes a batch's figures
+    (None: the task's metrics). `after_batch` sees this rank's predictions (in the model's units) and batches.
 
     Returns:
         On rank 0 the figures of all samples; on the others an empty dict.
@@ -51,7 +52,7 @@ def evaluate_samples(
         with precision.autocast():
             predictions = predict(model, task.prepare(batch), chunk_size)
         predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
-        figures = task.metrics(predictions, batch)
+        figures = (measure or task.metrics)(predictions, batch)
         rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
         after_batch(predictions, batch)
     model.train(was_training)

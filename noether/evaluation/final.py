@@ -1,5 +1,6 @@
 """The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ from noether.distributed.group import Group
 from noether.evaluation.baselines import score_baselines
 from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, write_cases
 from noether.evaluation.evaluate import Figures, evaluate_samples
-from noether.evaluation.scores import field_table, score_scalar
+from noether.evaluation.scores import field_table, score_scalar, undefined_scalar
 from noether.models.build import count_parameters
 from noether.run_folder import RunFolder
-from noether.tasks.base import Predictions
+from noether.tasks.base import Predictions, SampleFigures
 from noether.tasks.fields import FieldsTask
 from noether.tracking.metrics_file import read_metrics
 from noether.training.precision import Precision
@@ -43,8 +44,11 @@ def evaluate_run(
     *,
     batch_size: int,
     world_size: int,
+    vtk: bool = False,
 ) -> dict[str, Any]:
     """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
+
+    With `vtk`, the fields of the shown cases are also written as files that ParaView opens.
 
     Returns:
         On rank 0 the content of result.json; on the others an empty dict.
@@ -62,6 +66,10 @@ def evaluate_run(
         if errors is not None:
             errors.add(predictions, batch)
 
+    def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
+        more = task.details(predictions, batch) if isinstance(task, FieldsTask) else {}
+        return {**task.metrics(predictions, batch), **more}
+
     figures = evaluate_samples(
         chosen.model,
         task,
@@ -73,6 +81,7 @@ def evaluate_run(
         batch_size=batch_size,
         chunk_size=config.trainer.evaluation_chunk_size,
         num_workers=config.num_workers,
+        measure=measure,
         after_batch=collect,
     )
     gathered = group.gather(errors.values if errors else {})
@@ -93,7 +102,7 @@ def evaluate_run(
     if isinstance(task, FieldsTask):
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
         test = splits.test if split == "test" else _Subset(dataset, indices)
-        result |= _field_results(task, figures, result["figures"])
+        result |= _field_results(task, figures, result["figures"], dataset[indices[0]] if indices else {})
         result["baselines"] = score_baselines(task, splits.train, problem.train_indices, test)
         primary = figures[f"{next(iter(task.fields))}/relative_l2"]
         shown = [
@@ -117,15 +126,39 @@ def evaluate_run(
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         names = [sample_name(dataset, index) for index in indices]
         write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about)
+        if vtk:
+            from noether.evaluation.case_files import write_case_files
+
+            faces = [faces_of(dataset, indices[position]) for _, position, *_ in shown]
+            result["files"] = write_case_files(folder.evaluation / f"{split}-vtk", task, shown, names, faces)
     return result
 
 
-def _field_results(task: FieldsTask, figures: Figures, summary: dict[str, float]) -> dict[str, Any]:
-    scalars = {
-        name: score_scalar(*(figures[f"{name}/{part}"] for part in ("prediction", "truth", "integral_of_truth")))
-        for name in task.scalars
-    }
-    return {"fields": field_table(summary, task.fields), "scalars": scalars}
+def _field_results(
+    task: FieldsTask, figures: Figures, summary: dict[str, float], sample: Mapping[str, Any]
+) -> dict[str, Any]:
+    scalars: dict[str, Any] = {}
+    for name, scalar in task.scalars.items():
+        parts = [figures.get(f"{name}/{part}") for part in ("prediction", "truth", "integral_of_truth")]
+        prediction, truth, integral = parts
+        if prediction is None or truth is None or integral is None:
+            lacking = ", ".join(task.missing_for(name, sample))
+            scalars[name] = undefined_scalar(f"it cannot be integrated: the samples hold no {lacking}")
+            continue
+        area = sample.get(scalar.reference_area)
+        scalars[name] = score_scalar(prediction, truth, integral if scalar.truth else None) | {
+            "dynamic_pressure": scalar.dynamic_pressure,
+            "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
+            + (f" ({float(area.reshape(-1)[0]):.3g} m² of the first)" if area is not None else ""),
+            **({"reference_length": scalar.reference_length} if scalar.moment else {}),
+        }
+    return {"fields": field_table(summary, figures, task.fields), "scalars": scalars}
+
+
+def faces_of(dataset: Dataset, index: int) -> np.ndarray | None:
+    """Returns the faces of a sample's surface, (F, 3) or (F, 4), where the data set knows them."""
+    faces = getattr(dataset, "faces", None)
+    return faces(index) if callable(faces) else None
 
 
 def sample_name(dataset: Dataset, index: int) -> str:

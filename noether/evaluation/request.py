@@ -17,3 +17,30 @@ class EvaluateRequest:
     weights: str
     split: str
     as_json: bool
+    vtk: bool = False
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What is predicted: the fields of a run's model on a shape of one's own."""
+
+    config: RunConfig
+    checkpoint: Path
+    weights: str
+    mesh: Path
+    out: Path
+    volume: Path | None
+    truth: Path | None
+    scale: float
+    chunk_size: int
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is exported, and where to."""
+
+    config: RunConfig
+    checkpoint: Path
+    weights: str
+    out: Path
+    program: bool

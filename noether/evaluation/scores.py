@@ -1,6 +1,6 @@
 """How good are the figures of a split: the table of fields, the scores of scalars."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,22 +8,47 @@ import numpy as np
 FIELD_FIGURES = ("relative_l2", "mse", "mae", "max")
 
 
-def field_table(summary: Mapping[str, float], fields: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Returns {field: {relative_l2, mse, mae, max}} from a task's summary; the errors are in physical units."""
-    return {name: {figure: summary[f"{name}/{figure}"] for figure in FIELD_FIGURES} for name in fields}
+def field_table(
+    summary: Mapping[str, float], figures: Mapping[str, np.ndarray], fields: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Returns {field: {relative_l2, pooled_relative_l2, mse, mae, max, components}}; errors are in physical units.
+
+    relative_l2 is the mean of the samples' own ratios; pooled_relative_l2 the ratio of the norms over all points of
+    all samples, in which a weak field weighs little. components, of vector fields: {x: {relative_l2, …}, …}.
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for name in fields:
+        table[name] = {figure: summary[f"{name}/{figure}"] for figure in FIELD_FIGURES}
+        error, truth = figures.get(f"{name}/squared_error"), figures.get(f"{name}/squared_truth")
+        if error is not None and truth is not None and truth.sum() > 0:
+            table[name]["pooled_relative_l2"] = float(np.sqrt(error.sum() / truth.sum()))
+        components: dict[str, dict[str, float]] = {}
+        for key, value in summary.items():
+            if key.startswith(f"{name}/") and key.count("/") == 2:
+                _, component, figure = key.split("/")
+                components.setdefault(component, {})[figure] = value
+        if components:
+            table[name]["components"] = components
+    return table
 
 
-def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray) -> dict[str, Any]:
+def undefined_scalar(why: str) -> dict[str, Any]:
+    """Returns the scores of a scalar that has none, with the reason in words."""
+    return {"r2": None, "spearman": None, "mae": None, "max": None, "floor_r2": None, "note": why}
+
+
+def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> dict[str, Any]:
     """Scores a derived scalar over the samples of a split.
 
     Args:
         prediction: (S,) the scalar of the predicted fields.
         truth: (S,) its true value.
-        integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points.
+        integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points;
+            None where the truth is that integral, so that nothing is known of its error.
 
     Returns:
-        r2, spearman, mae and max of the error, floor_r2 (that of the integral of the true field). Scores
-        that are undefined, because the truth does not vary, are None, and `note` says so.
+        r2, spearman, mae and max of the error, floor_r2 and floor_mae (those of the integral of the true field).
+        Scores that are undefined, because the truth does not vary, are None, and `note` says so.
     """
     error = np.abs(prediction - truth)
     scores: dict[str, Any] = {
@@ -31,7 +56,8 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
         "spearman": spearman(prediction, truth),
         "mae": float(error.mean()),
         "max": float(error.max()),
-        "floor_r2": r_squared(integral_of_truth, truth),
+        "floor_r2": None if integral_of_truth is None else r_squared(integral_of_truth, truth),
+        "floor_mae": None if integral_of_truth is None else float(np.abs(integral_of_truth - truth).mean()),
     }
     if scores["r2"] is None:
         scores["note"] = "R² and Spearman are undefined: the true value is the same for every sample"

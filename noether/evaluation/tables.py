@@ -21,7 +21,7 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )
     table = Table(
-        *(Column(name, no_wrap=True) for name in ("field", "", "relative L2", "MSE", "MAE", "max")),
+        *(Column(name, no_wrap=True) for name in ("field", "", "relative L2", "pooled", "MSE", "MAE", "max")),
         title=caption,
         title_justify="left",
         box=None,
@@ -30,27 +30,41 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
     for name, figures in result["fields"].items():
         unit = fields[name].unit
         table.add_row(Text(name, style="bold"), f"{result['weights']} weights", *_cells(figures, unit), style="green")
+        for component, errors in figures.get("components", {}).items():
+            table.add_row("", f"{component} alone", *_cells(errors, unit))
         for baseline, label in BASELINES.items():
             table.add_row("", label, *_cells(result["baselines"][baseline][name], unit), style="dim")
     lines: list[Any] = [table]
     for name, score in result["scalars"].items():
-        label = name.replace("_", " ")
-        if score.get("note"):
-            lines.append(f"{label}: {score['note']}")
-        if score["r2"] is not None:
-            text = f"{label}: R² {score['r2']:.4f}"
-            text += f", Spearman {score['spearman']:.4f}" if score["spearman"] is not None else ""
-            floor = score["floor_r2"]
-            text += f", mean error {score['mae']:.3g}"
-            text += f"   (the true field integrated on these points: R² {floor:.4f})" if floor is not None else ""
-            lines.append(text)
+        lines += scalar_lines(name.replace("_", " "), score)
     return [*lines, _pace(result)]
 
 
-def _cells(figures: dict[str, float], unit: str) -> list[str]:
+def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
+    """Returns what there is to say of a force coefficient: scores, the floor, and what it is made with."""
+    if score["mae"] is None:
+        return [f"{label}: {score['note']}"]
+    words = [f"R² {score['r2']:.4f}"] if score["r2"] is not None else []
+    words += [f"Spearman {score['spearman']:.4f}"] if score["spearman"] is not None else []
+    words.append(f"mean error {score['mae']:.3g}")
+    lines = [f"{label}: {score['note']}"] if score.get("note") else []
+    lines.append(f"{label}: {', '.join(words)}")
+    if score.get("floor_mae") is not None:
+        floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
+        lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
+    if score.get("dynamic_pressure"):
+        text = (
+            f"  dynamic pressure (0.5 · density · speed²) {score['dynamic_pressure']:g} Pa, {score['reference_area']}"
+        )
+        lines.append(text + (f", length {score['reference_length']:g} m" if "reference_length" in score else ""))
+    return lines
+
+
+def _cells(figures: dict[str, Any], unit: str) -> list[str]:
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     return [
         f"{figures['relative_l2']:.2%}",
+        f"{figures['pooled_relative_l2']:.2%}" if "pooled_relative_l2" in figures else "",
         f"{figures['mse']:.4g} {squared}",
         f"{figures['mae']:.4g} {unit}",
         f"{figures['max']:.4g} {unit}",

@@ -48,14 +48,20 @@ class FieldsTask(Task):
         self.inputs = tuple(inputs)
         self.domain_low, self.domain_length = domain_low, domain_length
         self.statistics: dict[str, tuple[list[float], list[float]]] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Computes mean and standard deviation per channel over every point of the split, in float64."""
+        """Computes mean and standard deviation per channel over every point of the split, in float64.
+
+        It also notes the numbers of points and where they lie: what a shape given later is held against.
+        """
+        self.seen = {}
         keys = (*self.fields, *self.inputs)
         count = dict.fromkeys(keys, 0)
         mean: dict[str, np.ndarray] = {}
         squares: dict[str, np.ndarray] = {}
         for sample in samples:
+            self._see(sample)
             for key in keys:
                 values = _by_channel(sample[key]).numpy().astype(np.float64)
                 # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
@@ -72,13 +78,26 @@ class FieldsTask(Task):
             deviation[deviation < 1e-12] = 1.0
             self.statistics[key] = (mean[key].tolist(), deviation.tolist())
 
+    def _see(self, sample: Mapping[str, Tensor]) -> None:
+        """Notes how many points of each set there are (at most) and the box that holds them."""
+        for key in (key for key in sample if key.endswith("_points")):
+            points = sample[key].numpy()
+            known = self.seen.get(key, {"count": 0, "low": points[0].tolist(), "high": points[0].tolist()})
+            self.seen[key] = {
+                "count": max(known["count"], len(points)),
+                "low": np.minimum(known["low"], points.min(axis=0)).tolist(),
+                "high": np.maximum(known["high"], points.max(axis=0)).tolist(),
+            }
+
     def state(self) -> dict[str, Any]:
-        """Returns the statistics: mean and standard deviation per channel, in physical units."""
-        return {"statistics": {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}}
+        """Returns the statistics (mean and standard deviation per channel, in physical units) and the points seen."""
+        statistics = {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}
+        return {"statistics": statistics, "points": self.seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes back the statistics of a checkpoint."""
         self.statistics = {key: (item["mean"], item["std"]) for key, item in state["statistics"].items()}
+        self.seen = dict(state.get("points", {}))
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""
@@ -131,22 +150,48 @@ class FieldsTask(Task):
         physical = self.to_physical(predictions)
         truth = {name: _by_channel(batch[name], batched=True) for name in self.fields}
         for name, field in self.fields.items():
-            errors = field_errors(physical[name], truth[name], mask_of(batch, field.points))
-            for figure, values in errors.items():
+            mask = mask_of(batch, field.points)
+            for figure, values in field_errors(physical[name], truth[name], mask).items():
                 figures[f"{name}/{figure}"] = values
         for name, scalar in self.scalars.items():
+            if any(key not in batch for key in scalar.needed_keys()):
+                continue  # `missing_for` says which, beside the figures that there are
             integral = force_coefficient(truth[scalar.pressure], batch, scalar)
             figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar)
             figures[f"{name}/integral_of_truth"] = integral
-            figures[f"{name}/truth"] = batch[scalar.truth].reshape(-1) if scalar.truth else integral
+            figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
         return figures
+
+    def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+        """Returns what a final evaluation adds to `metrics`: sums for pooled errors, and errors by component.
+
+        Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels, and
+        `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y and z.
+        """
+        physical, figures = self.to_physical(predictions), {}
+        for name, field in self.fields.items():
+            truth, mask = _by_channel(batch[name], batched=True), mask_of(batch, field.points)
+            error = physical[name].double() - truth.double()
+            if mask is not None:
+                error = error.masked_fill(~mask.unsqueeze(-1), 0)
+            figures[f"{name}/squared_error"] = error.square().sum(dim=(1, 2))
+            figures[f"{name}/squared_truth"] = truth.double().square().sum(dim=(1, 2))
+            for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
+                one = slice(channel, channel + 1)
+                errors = field_errors(physical[name][..., one], truth[..., one], mask)
+                figures |= {f"{name}/{component_name(channel, truth.shape[2])}/{key}": v for key, v in errors.items()}
+        return figures
+
+    def missing_for(self, scalar: str, sample: Mapping[str, Tensor]) -> list[str]:
+        """Returns the keys that a scalar needs and samples lack."""
+        return [key for key in self.scalars[scalar].needed_keys() if key not in sample]
 
     def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the split's figures: means over samples, and the largest of the largest errors."""
         return {
             name: float(np.max(values) if name.endswith("/max") else np.mean(values))
             for name, values in figures.items()
-            if not name.endswith(("/prediction", "/truth", "/integral_of_truth"))
+            if not name.endswith(("/prediction", "/truth", "/integral_of_truth", "/squared_error", "/squared_truth"))
         }
 
     def _statistics(self, key: str, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,11 +228,32 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,).
+    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,); of a moment −∮ p (x × n)·d dA / (q A_ref L).
 
-    pressure (B, N, 1) in Pa, normals (B, N, 3) outward, areas (B, N) in m², 0 where a point is padding.
+    pressure (B, N, 1) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a point is padding.
     """
     direction = pressure.new_tensor(scalar.direction).double()
-    facing = batch[scalar.normals].double() @ direction
-    force = -(pressure.double().squeeze(-1) * facing * batch[scalar.areas].double()).sum(dim=1)
-    return force / (scalar.dynamic_pressure * batch[scalar.reference_area].double().reshape(-1))
+    vectors = batch[scalar.normals].double()
+    if scalar.moment:
+        vectors = torch.linalg.cross(batch[scalar.points].double(), vectors)
+    force = -(pressure.double().squeeze(-1) * (vectors @ direction) * batch[scalar.areas].double()).sum(dim=1)
+    return force / _reference(batch, scalar)
+
+
+def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    """Returns the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
+    assert scalar.truth is not None
+    truth = batch[scalar.truth].double()
+    if truth.ndim == 2 and truth.shape[1] == 3:
+        return truth @ truth.new_tensor(scalar.direction) / _reference(batch, scalar)
+    return batch[scalar.truth].reshape(-1)
+
+
+def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    area = batch[scalar.reference_area].double().reshape(-1)
+    return scalar.dynamic_pressure * area * (scalar.reference_length if scalar.moment else 1.0)
+
+
+def component_name(channel: int, channels: int) -> str:
+    """Returns what a channel of a vector field is called: x, y or z, else its number."""
+    return "xyz"[channel] if channels == 3 else str(channel)

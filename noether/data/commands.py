@@ -1,0 +1,142 @@
+"""What `noether data prepare|pack|describe` do, with a bar while they work. torch only where a data set needs it."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from noether.config.dataset import ShapeNetCarDatasetConfig
+from noether.config.schema import RunConfig
+from noether.config.suggest import nearest
+from noether.data.build import open_splits, prepare_data
+from noether.data.describe import describe_split
+from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
+from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
+from noether.data.shapenet_car_raw import list_cars
+from noether.data.shared_work import usable_cpus
+from noether.errors import ExitCode, RequestError
+from noether.tracking.console import Console
+
+PREPARED = ("shapenet_car",)
+
+
+def prepare_here(kind: str, source: str, out: str, *, workers: str | None, dry_run: bool) -> int:
+    """Prepares a data set and says what was made, what was kept and what is missing."""
+    if kind not in PREPARED:
+        raise RequestError(
+            f"no raw data set is called {kind!r}",
+            seen=kind,
+            expected=", ".join(PREPARED) + "; the embedded data set needs no preparation",
+            fix=f"noether data prepare {nearest(kind, PREPARED) or PREPARED[0]} {source} {out}",
+        )
+    if workers is not None and not (workers.isdigit() and int(workers) > 0):
+        raise RequestError("--workers is a number", seen=f"--workers {workers}", expected="1 or more")
+    raw, folder, console = Path(source).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    if dry_run:
+        cars = list_cars(raw)
+        there = sum(is_whole(folder / "preprocessed" / param / name) for param, name in cars)
+        console.say(f"{raw}: {len(cars)} cars, {there} of them whole in {folder}; {len(cars) - there} would be made")
+        console.say("dry run: nothing was written")
+        return ExitCode.DONE
+    with progress_bar(console, "preparing", "cars") as report:
+        done = prepare_folder(raw, folder, workers=int(workers) if workers else min(usable_cpus(), 16), progress=report)
+    console.say(f"{done.made} cars prepared, {done.kept} were there and whole: {folder}")
+    for words in done.shortfalls():
+        console.warn(words)
+    console.say(f"train on it with: dataset=shapenet_car dataset_root={folder}")
+    return ExitCode.DONE
+
+
+def pack_here(folder: str, out: str | None) -> int:
+    """Packs a prepared folder and prints where the file is."""
+    root, console = Path(folder).expanduser(), Console(None, speaks=True)
+    with progress_bar(console, "packing", "cars") as report:
+        path = pack_folder(root, Path(out).expanduser(), report) if out else ensure_packed(root, report)
+    console.say(f"{path}  ({path.stat().st_size / 1e6:,.0f} MB)")
+    if out:
+        console.say(f"the folder with this file can be dataset_root by itself: dataset_root={path.parent}")
+    return ExitCode.DONE
+
+
+def describe_here(config: RunConfig, *, as_json: bool) -> int:
+    """Prints what the splits of the configured data set hold."""
+    console = Console(None, speaks=not as_json)
+    with progress_bar(console, "making the data", "samples") as report:
+        folder = prepare_data(config, report)
+    splits = open_splits(config, folder)
+    described = {"train": describe_split(splits.train), "test": describe_split(splits.test)}
+    notes = _statistics_notes(config, described["train"])
+    if as_json:
+        print(json.dumps({"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}, indent=2))
+        return ExitCode.DONE
+    console.say(f"{config.dataset.kind}: {folder if folder is not None else 'of its own code'}")
+    if config.dataset.validation_fraction:
+        console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
+    for name, split in described.items():
+        table = Table(
+            "key", "shape", "type", "channel", "min", "max", "mean", "std", box=None, padding=(0, 2, 0, 0),
+            title=f"{name}: {split['samples']} samples", title_justify="left",
+        )  # fmt: skip
+        for key, about in split["arrays"].items():
+            for channel, row in enumerate(about["channels"]):
+                head = [key, about["shape"], about["dtype"]] if channel == 0 else ["", "", ""]
+                numbers = [f"{row[figure]:.6g}" for figure in ("min", "max", "mean", "std")]
+                table.add_row(*head, str(channel) if len(about["channels"]) > 1 else "", *numbers)
+        console.say("", table, sep="\n")
+    for note in notes:
+        console.say(note)
+    return ExitCode.DONE
+
+
+def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
+    """For ShapeNet-Car, how the statistics stand to the published constants of the split param0."""
+    if not isinstance(config.dataset, ShapeNetCarDatasetConfig):
+        return []
+    if config.dataset.split != "param0":
+        return ["the published constants are those of the split param0"]
+    columns = {
+        figure: {key: [row[figure] for row in about["channels"]] for key, about in train["arrays"].items()}
+        for figure in ("mean", "std")
+    }
+    differing = differing_statistics(columns["mean"], columns["std"])
+    if not differing:
+        return ["mean and standard deviation are the published ones, within 1 % of a standard deviation"]
+    found = train["samples"]
+    why = f" ({found} of the {ALL_CARS - 100} training cars are here)" if found != ALL_CARS - 100 else ""
+    return [f"statistics differ from the published constants{why}:", *(f"  {words}" for words in differing)]
+
+
+@contextmanager
+def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for long work, on a terminal; a line every tenth of it elsewhere. Yields what is called as it goes on."""
+    progress = Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{things}, left"),
+        TimeRemainingColumn(),
+        console=console.terminal,
+        disable=not console.is_live,
+        transient=True,
+    )
+    bar = progress.add_task(what, total=None)
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if last < 0:
+            progress.start()
+        progress.update(bar, completed=done, total=total)
+        tenth = 10 * done // max(total, 1)
+        if not console.is_live and tenth > last and total > 20:
+            console.say(f"{what}: {done} of {total} {things}")
+        last = max(last, tenth)
+
+    try:
+        yield report
+    finally:
+        progress.stop()

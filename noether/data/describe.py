@@ -1,0 +1,73 @@
+"""What does a split hold: samples, arrays, their shapes, ranges and statistics over all points, by channel."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from noether.data.loader import Dataset
+
+
+def describe_split(dataset: "Dataset") -> dict[str, Any]:
+    """Returns {samples, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
+
+    An axis whose length differs between samples is written as its range. A channel is an entry of the last axis of
+    an array with more than one; statistics are over all other axes and samples, in float64.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    types: dict[str, str] = {}
+    moments: dict[str, _Moments] = {}
+    for index in range(len(dataset)):
+        for key, value in dataset[index].items():
+            array = np.asarray(value)
+            shapes.setdefault(key, []).append(array.shape)
+            types[key] = str(array.dtype)
+            columns = array.reshape(-1, array.shape[-1] if array.ndim > 1 else 1) if array.size else np.empty((0, 1))
+            if array.ndim == 1 and array.size <= 8:
+                columns = array[None]  # a few numbers of the sample as a whole, such as a force
+            if key not in moments:
+                moments[key] = _Moments(columns.shape[1])
+            moments[key].add(columns.astype(np.float64))
+    return {
+        "samples": len(dataset),
+        "arrays": {
+            key: {"shape": _shape(every), "dtype": types[key], "channels": moments[key].rows()}
+            for key, every in shapes.items()
+        },
+    }
+
+
+def _shape(every: list[tuple[int, ...]]) -> str:
+    if len({len(shape) for shape in every}) > 1:
+        return "of differing ranks"
+    axes = [(min(lengths), max(lengths)) for lengths in zip(*every, strict=True)]
+    words = [str(low) if low == high else f"{low}..{high}" for low, high in axes]
+    return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+
+
+class _Moments:
+    """Range, mean and squares of columns, merged sample by sample (Chan, Golub and LeVeque 1979)."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = 0
+        self.mean, self.squares = np.zeros(channels), np.zeros(channels)
+        self.low, self.high = np.full(channels, np.inf), np.full(channels, -np.inf)
+
+    def add(self, columns: np.ndarray) -> None:
+        """Takes (n, channels)."""
+        if not len(columns) or columns.shape[1] != len(self.mean):
+            return
+        total, mean = self.count + len(columns), columns.mean(axis=0)
+        delta = mean - self.mean
+        self.squares += ((columns - mean) ** 2).sum(axis=0) + delta**2 * self.count * len(columns) / total
+        self.mean += delta * len(columns) / total
+        self.low, self.high = np.minimum(self.low, columns.min(axis=0)), np.maximum(self.high, columns.max(axis=0))
+        self.count = total
+
+    def rows(self) -> list[dict[str, float]]:
+        """One row a channel."""
+        std = np.sqrt(self.squares / max(self.count, 1))
+        return [
+            {"min": float(low), "max": float(high), "mean": float(mean), "std": float(deviation)}
+            for low, high, mean, deviation in zip(self.low, self.high, self.mean, std, strict=True)
+        ]

@@ -1,0 +1,295 @@
+"""What does the raw ShapeNet-Car archive hold of a car, and does it fit together? Without torch.
+
+ShapeNet-Car (N. Umetani and B. Bickel, Learning Three-Dimensional Flow for Interactive Aerodynamic Design, 2018):
+`param{0..8}/<id>/` with `quadpress_smpl.vtk` (the surface), `hexvelo_smpl.vtk` (hexahedra around it) and
+`press.npy` (a pressure per point of the surface file). The air moves at 20 m/s along +z; y is up.
+"""
+
+import io
+import re
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from noether.data.mesh_files import MeshFile, read_mesh
+from noether.data.surface_mesh import frontal_area, oriented, point_areas, pressure_force
+from noether.errors import RequestError
+
+SURFACE, VOLUME, PRESSURE = RAW_FILES = ("quadpress_smpl.vtk", "hexvelo_smpl.vtk", "press.npy")
+FOLDER_COUNTS = (100, 99, 97, 100, 100, 96, 100, 98, 99)
+"""Cars of param0 to param8, without the excluded: 889."""
+EXCLUDED = frozenset(
+    (
+        "854bb96a96a4d1b338acbabdc1252e2f",
+        "85bb9748c3836e566f81b21e2305c824",
+        "9ec13da6190ab1a3dd141480e2c154d3",
+        "c5079a5b8d59220bc3fb0d224baae2a",
+    )
+)
+"""Cars of the archive without a surface, which the published figures leave out."""
+RAW_SURFACE_POINTS = 3682
+SURFACE_POINTS = 3586
+MOST_VOLUME_POINTS = 28504
+_MEMBER = re.compile(r"(?:^|/)(param[0-8])/([^/.][^/]*)/(" + "|".join(map(re.escape, RAW_FILES)) + r")$")
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
+_INNER = re.compile(r"(?:^|/)param[0-8]\.(?:tar|tar\.gz|tgz|zip)$")
+
+
+@dataclass(frozen=True)
+class RawCar:
+    """The files of one car: a folder, or their bytes out of an archive; `where` names them in errors."""
+
+    param: str
+    name: str
+    where: str
+    folder: Path | None = None
+    content: dict[str, bytes] | None = None
+
+
+def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCar]:
+    """Yields the cars of a folder or an archive (.zip, .tar, .tar.gz, and archives of param folders in a .zip).
+
+    Only the three files of a car are read, and nothing is written, so that names in an archive cannot do harm.
+
+    Args:
+        source: the folder above (or named) `training_data`, or the archive.
+        wanted: whether to read the car of this param folder and name; a folder with none of the files is no car.
+
+    Raises:
+        RequestError: neither a folder with cars nor an archive, or an archive that is cut short.
+    """
+    if source.is_dir():
+        for folder in _car_folders(source):
+            if wanted(folder.parent.name, folder.name):
+                yield RawCar(folder.parent.name, folder.name, str(folder), folder=folder)
+        return
+    if not source.is_file():
+        raise RequestError(
+            f"no raw data at {source}", seen="no such file or folder", expected="the archive, or its unpacked folder"
+        )
+    waiting: dict[tuple[str, str], dict[str, bytes]] = {}
+    for param, name, file, read in _archive_members(source, source.name):
+        if not wanted(param, name):
+            continue
+        own = waiting.setdefault((param, name), {})
+        own[file] = read()
+        if len(own) == len(RAW_FILES):
+            yield RawCar(param, name, f"{source}:{param}/{name}", content=waiting.pop((param, name)))
+    for (param, name), content in waiting.items():  # what lacks a file, refused when it is read
+        yield RawCar(param, name, f"{source}:{param}/{name}", content=content)
+
+
+def list_cars(source: Path) -> list[tuple[str, str]]:
+    """Returns (param, name) of every car that a source holds, the excluded ones left out, sorted.
+
+    Raises:
+        RequestError: as `raw_cars`, and where there is no car.
+    """
+    if source.is_dir():
+        found = {(folder.parent.name, folder.name) for folder in _car_folders(source)}
+    elif source.is_file():
+        found = {(param, name) for param, name, _, _ in _archive_members(source, source.name)}
+    else:
+        found = {(car.param, car.name) for car in raw_cars(source, lambda param, name: False)}
+    cars = sorted(car for car in found if car[1] not in EXCLUDED)
+    if not cars:
+        raise RequestError(
+            f"{source} holds no ShapeNet-Car data",
+            seen=f"no param0..8/<id>/ with {', '.join(RAW_FILES)}",
+            expected="the archive as it was published, or the folder training_data that it holds",
+        )
+    return cars
+
+
+def make_car(car: RawCar) -> dict[str, np.ndarray]:
+    """One car's arrays for the preprocessed folder.
+
+    surface_points (3586, 3) m, surface_normals (3586, 3) outward, surface_pressure (3586,) Pa, volume_points
+    (Nv, 3) m, volume_velocity (Nv, 3) m/s, volume_sdf (Nv,) m, the unsigned distance to the nearest of the 3682
+    points of the surface file, volume_normals (Nv, 3), the unit direction from that point: the published seven.
+    Of our own: surface_area (3586,) m² and surface_quads (F, 4) int32, reference_area (1,) m², the frontal area,
+    pressure_force (3,) N and pressure_moment (3,) N·m about the origin, of the true pressure on the mesh.
+    Floating point arrays are float32.
+
+    Raises:
+        RequestError: a file is missing, cannot be read, or does not fit the others; it names the file.
+    """
+    with tempfile.TemporaryDirectory(prefix="noether-raw-") as scratch:
+        files = {name: _file(car, name, Path(scratch)) for name in RAW_FILES}
+        surface = _read(car, SURFACE, files)
+        volume = _read(car, VOLUME, files)
+        pressure = _read_pressure(car, files[PRESSURE])
+    count = len(surface.points)
+    _expect(car, SURFACE, count == RAW_SURFACE_POINTS, f"{count} points", f"{RAW_SURFACE_POINTS} points")
+    _expect(
+        car,
+        PRESSURE,
+        pressure.shape == (RAW_SURFACE_POINTS,),
+        f"shape {pressure.shape}",
+        f"({RAW_SURFACE_POINTS},): a pressure for each point of {SURFACE}, those that no quad uses included",
+    )
+    _expect(car, PRESSURE, bool(np.isfinite(pressure).all()), "values that are not finite", "numbers")
+    _check_alignment(car, surface.values, pressure)
+    used = np.unique(surface.quads)
+    _expect(
+        car,
+        SURFACE,
+        len(used) == SURFACE_POINTS,
+        f"{len(used)} points that some quad uses",
+        f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}",
+    )
+    quads = oriented(surface.points, surface.quads)
+    areas, normals = point_areas(surface.points, quads)
+    force, moment = pressure_force(surface.points, quads, pressure)
+    quads = np.searchsorted(used, quads)
+
+    velocity = _velocity(car, volume.values, len(volume.points))
+    # Coordinates are the same text in both files; the published recipe compares them as float32 too.
+    inside = set(map(bytes, surface.points.astype(np.float32)))
+    outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32)])
+    points = volume.points[outside]
+    shared = len(volume.points) - len(points)
+    _expect(
+        car,
+        VOLUME,
+        1 <= len(points) <= MOST_VOLUME_POINTS and shared >= SURFACE_POINTS // 2,
+        f"{len(volume.points)} points, {shared} of them points of the surface",
+        f"1 to {MOST_VOLUME_POINTS} beside the surface's own, which are the same numbers as in {SURFACE}",
+    )
+    distance, nearest = map(np.asarray, cKDTree(surface.points).query(points))
+    arrays = {
+        "surface_points": surface.points[used],
+        "surface_normals": normals[used],
+        "surface_pressure": pressure[used],
+        "surface_area": areas[used],
+        "volume_points": points,
+        "volume_velocity": velocity[outside],
+        "volume_normals": (points - surface.points[nearest]) / distance[:, None],
+        "volume_sdf": distance,
+        "reference_area": np.array([frontal_area(surface.points[used], quads)]),
+        "pressure_force": force,
+        "pressure_moment": moment,
+    }
+    return {key: array.astype(np.float32) for key, array in arrays.items()} | {"surface_quads": quads.astype(np.int32)}
+
+
+def _car_folders(source: Path) -> list[Path]:
+    """The cars' folders under `source`, or under its `training_data`, or as deep as the archive nests them."""
+    for pattern in ("param[0-8]", "training_data/param[0-8]", "*/training_data/param[0-8]"):
+        params = sorted(path for path in source.glob(pattern) if path.is_dir())
+        if params:
+            # The published folders hold loose files, and some archives macOS's, beside the cars.
+            every = [car for param in params for car in sorted(param.iterdir()) if car.is_dir()]
+            return [car for car in every if not car.name.startswith(".") and car.name not in EXCLUDED]
+    return []
+
+
+def _archive_members(source: Path | IO[bytes], name: str) -> Iterator[tuple[str, str, str, Callable[[], bytes]]]:
+    """Yields (param, car, file, function that reads it) of the members that are a car's files.
+
+    A member is read before the next one is asked for: a compressed tar archive cannot go back.
+    """
+    try:
+        if zipfile.is_zipfile(source):
+            with zipfile.ZipFile(source) as archive:
+                for member in archive.infolist():
+                    if "__MACOSX" in member.filename:
+                        continue
+                    if _INNER.search(member.filename):
+                        # In memory: a param folder is some hundred megabytes.
+                        yield from _archive_members(io.BytesIO(archive.read(member)), member.filename)
+                    elif (match := _MEMBER.search(member.filename)) and match[2] not in EXCLUDED:
+                        yield match[1], match[2], match[3], partial(_whole, name, archive.open, member)
+            return
+        if not isinstance(source, Path):
+            source.seek(0)
+        with tarfile.open(**({"name": source} if isinstance(source, Path) else {"fileobj": source})) as tar:
+            for entry in tar:
+                found = _MEMBER.search(entry.name) if entry.isfile() else None
+                if found and found[2] not in EXCLUDED:
+                    yield found[1], found[2], found[3], partial(_whole, name, tar.extractfile, entry)
+    except UNREADABLE as error:
+        raise _cut_short(name, error) from error
+
+
+def _whole(name: str, opener: Callable[[Any], IO[bytes] | None], member: Any) -> bytes:
+    try:
+        with opener(member) or io.BytesIO() as file:
+            return file.read()
+    except UNREADABLE as error:
+        raise _cut_short(name, error) from error
+
+
+def _cut_short(name: str, error: Exception) -> RequestError:
+    return RequestError(
+        f"{name} cannot be read to its end",
+        seen=f"{type(error).__name__}: {error}",
+        expected="a whole .zip, .tar or .tar.gz archive",
+        fix="fetch the archive again, or give the folder that was unpacked from it",
+    )
+
+
+def _file(car: RawCar, name: str, scratch: Path) -> Path:
+    if car.folder is not None:
+        path = car.folder / name
+        _expect(car, name, path.is_file(), "no such file", "the three files of every car that is not excluded")
+        return path
+    content = (car.content or {}).get(name)
+    _expect(car, name, content is not None, "no such file", "the three files of every car that is not excluded")
+    path = scratch / name
+    path.write_bytes(content or b"")
+    return path
+
+
+def _read(car: RawCar, name: str, files: dict[str, Path]) -> MeshFile:
+    try:
+        return read_mesh(files[name], "vtk")
+    except RequestError as error:
+        raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
+
+
+def _read_pressure(car: RawCar, path: Path) -> np.ndarray:
+    try:
+        pressure = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RequestError(
+            f"{car.where}/{PRESSURE} cannot be read", seen=str(error), expected="an array of numbers"
+        ) from None
+    return np.asarray(pressure, np.float64).squeeze()
+
+
+def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.ndarray) -> None:
+    """Where the surface file holds pressures too, press.npy must be the same numbers at the same points."""
+    for name, array in values.items():
+        array = np.asarray(array, np.float64).squeeze()
+        if array.shape == pressure.shape:
+            scale = float(np.abs(array).max()) or 1.0
+            differing = int((np.abs(array - pressure) > 1e-3 * scale).sum())
+            _expect(
+                car,
+                PRESSURE,
+                differing == 0,
+                f"{differing} of {len(pressure)} values differ from {name!r} in {SURFACE}",
+                "the same pressures at the same points",
+            )
+
+
+def _velocity(car: RawCar, values: dict[str, np.ndarray], count: int) -> np.ndarray:
+    vectors = [np.asarray(array, np.float64) for array in values.values() if array.shape == (count, 3)]
+    _expect(car, VOLUME, len(vectors) == 1, f"{len(vectors)} arrays of vectors at points", "one: the velocity (N, 3)")
+    _expect(car, VOLUME, bool(np.isfinite(vectors[0]).all()), "velocities that are not finite", "numbers")
+    return vectors[0]
+
+
+def _expect(car: RawCar, file: str, holds: bool, seen: str, expected: str) -> None:
+    if not holds:
+        raise RequestError(f"{car.where}/{file} does not fit", seen=seen, expected=expected)

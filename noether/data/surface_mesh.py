@@ -1,0 +1,134 @@
+"""What a surface mesh says: its area and normals at points, the force of a pressure on it, its frontal area.
+
+Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), wound counter-clockwise
+seen from outside. Lengths are in metres.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Faces = NDArray[np.int64]
+
+# The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions that a quad's integral has.
+GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
+FRONTAL_PIXELS = 600
+
+
+def triangles(faces: Faces) -> Faces:
+    """The faces as triangles (T, 3): quadrilaterals are cut along one diagonal."""
+    return faces if faces.shape[1] == 3 else np.concatenate([faces[:, [0, 1, 2]], faces[:, [0, 2, 3]]])
+
+
+def area_vectors(points: Array, faces: Faces) -> Array:
+    """The vector area (F, 3) of each face: its area along its normal."""
+    corners = points[faces]
+    if faces.shape[1] == 3:
+        return 0.5 * np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    # Exact for a bilinear quadrilateral too, flat or not.
+    return 0.5 * np.cross(corners[:, 2] - corners[:, 0], corners[:, 3] - corners[:, 1])
+
+
+def oriented(points: Array, faces: Faces) -> Faces:
+    """The faces turned over as a whole if they are wound to look inwards.
+
+    The sign is that of the volume they enclose as seen from the middle of the points, which holds for a body
+    that is open underneath too.
+    """
+    corners = points[faces] - points[np.unique(faces)].mean(axis=0)
+    volume = np.einsum("fi,fi->", corners.mean(axis=1), area_vectors(points, faces))
+    return faces if volume >= 0 else np.ascontiguousarray(faces[:, ::-1])
+
+
+def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
+    """Area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
+
+    Each face shares its vector area equally among its corners, and the length of a point's sum is its area: then
+    Σ f(x) n dA over the points is the integral of f n over the mesh by the corners' means, and closed meshes
+    sum to zero exactly.
+    """
+    vectors = area_vectors(points, faces)
+    sums = np.zeros((len(points), 3))
+    np.add.at(sums, faces, vectors[:, None] / faces.shape[1])
+    areas = np.linalg.norm(sums, axis=1)
+    normals = sums / np.maximum(areas, np.finfo(np.float64).tiny)[:, None]
+    # Where the faces round a point cancel, as on a fold, any of their normals stands for them.
+    for face in np.flatnonzero((areas[faces] == 0).any(axis=1)):
+        flat = faces[face][areas[faces[face]] == 0]
+        normals[flat] = vectors[face] / max(np.linalg.norm(vectors[face]), np.finfo(np.float64).tiny)
+    return areas, normals
+
+
+def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array, Array]:
+    """Force (3,) in N and moment about the origin (3,) in N·m of a pressure (N,) in Pa on the mesh.
+
+    −∮ p n dA and −∮ p x × n dA with position and pressure bilinear on each quadrilateral, by Gauss's rule of
+    2 × 2 nodes (triangles: linear, by the midpoints of the edges). It is the best that the mesh allows, and what
+    the sum over points is measured against.
+    """
+    corners, values = points[faces], pressure[faces]
+    force, moment = np.zeros(3), np.zeros(3)
+    for weights, vectors in _quadrature(corners):
+        pushed = -np.einsum("c,fc->f", weights, values)[:, None] * vectors
+        force += pushed.sum(axis=0)
+        moment += np.cross(np.einsum("c,fcx->fx", weights, corners), pushed).sum(axis=0)
+    return force, moment
+
+
+def _quadrature(corners: Array) -> Iterator[tuple[Array, Array]]:
+    """Weights (C,) of the corners at each node, and n dA (F, 3) there with the node's own weight."""
+    if corners.shape[1] == 3:
+        vectors = 0.5 * np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+        for opposite in np.eye(3):
+            yield (1 - opposite) / 2, vectors / 3
+        return
+    a, b, c, d = corners.transpose(1, 0, 2)
+    for u in GAUSS_NODES:
+        for v in GAUSS_NODES:
+            along_u = (1 - v) * (b - a) + v * (c - d)
+            along_v = (1 - u) * (d - a) + u * (c - b)
+            weights = np.array([(1 - u) * (1 - v), u * (1 - v), u * v, (1 - u) * v])
+            yield weights, 0.25 * np.cross(along_u, along_v)
+
+
+def frontal_area(points: Array, faces: Faces) -> float:
+    """Area in m² of the mesh's shadow along z, the direction of the wind, as cars are measured.
+
+    The shadow is painted on a grid of FRONTAL_PIXELS along its longer side: parts that hide each other count once.
+    """
+    flat = points[triangles(faces)][:, :, :2]
+    low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
+    pixel = float((high - low).max()) / FRONTAL_PIXELS
+    if pixel == 0:
+        return 0.0
+    # In pixels, whose centres are the whole numbers.
+    flat = (flat - low) / pixel - 0.5
+    width, height = np.ceil((high - low) / pixel).astype(int) + 1
+    covered = np.zeros((width, height), bool)
+    first, last = np.ceil(flat.min(axis=1)).astype(int), np.floor(flat.max(axis=1)).astype(int)
+    (ax, ay), (bx, by), (cx, cy) = flat.transpose(1, 2, 0)
+    turn = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+    for t in np.flatnonzero((turn != 0) & (last >= first).all(axis=1)):
+        (x0, y0), (x1, y1) = np.maximum(first[t], 0), last[t]
+        x, y = np.arange(x0, x1 + 1)[:, None], np.arange(y0, y1 + 1)[None]
+        sign = np.sign(turn[t])
+        inside = sign * ((bx[t] - ax[t]) * (y - ay[t]) - (by[t] - ay[t]) * (x - ax[t])) >= 0
+        inside &= sign * ((cx[t] - bx[t]) * (y - by[t]) - (cy[t] - by[t]) * (x - bx[t])) >= 0
+        inside &= sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0
+        covered[x0 : x1 + 1, y0 : y1 + 1] |= inside
+    return float(covered.sum()) * pixel**2
+
+
+def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:
+    """Area-uniform points (count, 3) of the mesh, the same for the same mesh and seed."""
+    corners = points[triangles(faces)]
+    areas = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
+    rng = np.random.default_rng(seed)
+    chosen = corners[rng.choice(len(corners), count, p=areas / areas.sum())]
+    u, v = rng.random((2, count, 1))
+    beyond = u + v > 1
+    u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)
+    sampled: Array = chosen[:, 0] + u * (chosen[:, 1] - chosen[:, 0]) + v * (chosen[:, 2] - chosen[:, 0])
+    return sampled

@@ -1,0 +1,134 @@
+"""Someone's own mesh or points → what a trained model must be given: the shape as in training, and the points asked.
+
+Without torch: arrays in, arrays out.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from noether.data.mesh_files import read_mesh
+from noether.data.surface_mesh import oriented, point_areas, sample_surface, triangles
+from noether.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A surface as it was given: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
+
+    values: arrays with a row per point that the file held; rows: which of the file's points were kept.
+    """
+
+    points: np.ndarray
+    faces: np.ndarray | None
+    normals: np.ndarray
+    areas: np.ndarray
+    values: dict[str, np.ndarray]
+    rows: np.ndarray
+
+
+def read_shape(path: Path, scale: float = 1.0) -> Shape:
+    """Reads a mesh (.stl, .vtk, .vtu, .ply, .obj) or points (.npy); points that no face uses are left out.
+
+    Raises:
+        RequestError: the file cannot be read, or holds no points.
+    """
+    if path.suffix == ".npy":
+        points = read_points(path, scale)
+        zeros = np.zeros(len(points))
+        return Shape(points, None, np.zeros_like(points), zeros, {}, np.arange(len(points)))
+    mesh = read_mesh(path)
+    corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
+    cells, points = np.concatenate(corners), mesh.points * scale
+    if not len(cells):
+        raise RequestError(
+            f"{path} has no triangles or quadrilaterals",
+            seen="points and cells of other kinds",
+            expected="a surface mesh; or its points as a .npy file",
+        )
+    rows = np.unique(cells)
+    faces = np.searchsorted(rows, oriented(points, cells))
+    areas, normals = point_areas(points[rows], faces)
+    return Shape(points[rows], faces, normals, areas, {name: v[rows] for name, v in mesh.values.items()}, rows)
+
+
+def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
+    """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
+    if path.suffix != ".npy":
+        return read_mesh(path).points * scale
+    try:
+        points = np.asarray(np.load(path, allow_pickle=False), np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        raise RequestError(f"{path} cannot be read", seen=str(error), expected="an array saved by numpy.save") from None
+    if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
+        seen = f"shape {points.shape}" if points.ndim != 2 or points.shape[1:] != (3,) else "values that are not finite"
+        raise RequestError(f"{path} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m")
+    return points * scale
+
+
+def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[str]:
+    """Holds the points' bounding box against that of training (low, high); returns warnings in words.
+
+    Raises:
+        RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is
+            in mm.
+    """
+    own_low, own_high = points.min(axis=0), points.max(axis=0)
+    size, trained = float((own_high - own_low).max()), float((high - low).max())
+    seen = f"from ({_three(own_low)}) to ({_three(own_high)})"
+    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)}), x across, y up, z along the wind"
+    if not trained / 4 <= size <= trained * 4:
+        factor = min(
+            (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
+        )
+        unit = {1e-3: "mm", 1e-2: "cm", 0.0254: "inches", 0.3048: "feet"}.get(factor, "another unit")
+        raise RequestError(
+            f"{path} is {size / trained:.3g} times as large as what the model was trained on: is it in {unit}?",
+            seen=seen,
+            expected=expected,
+            fix=f"--scale {factor:g}",
+        )
+    if (own_low > high).any() or (own_high < low).any():
+        raise RequestError(
+            f"{path} lies outside everything the model was trained on",
+            seen=seen,
+            expected=expected,
+            fix="move and turn the mesh to the axes and the origin of the training data",
+        )
+    margin = 0.05 * (high - low).max()
+    outside = (own_low < low - margin) | (own_high > high + margin)
+    if not outside.any():
+        return []
+    axes = " and ".join("xyz"[axis] for axis in np.flatnonzero(outside))
+    return [
+        f"{path} reaches beyond the training range along {axes}, and the prediction extrapolates there: "
+        f"{seen}, trained on ({_three(low)}) to ({_three(high)})"
+    ]
+
+
+def as_trained(shape: Shape, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The shape as `count` points and normals, as many as the model has learned to read.
+
+    A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
+    without faces are thinned, or taken all where they are fewer.
+    """
+    if len(shape.points) == count:
+        return shape.points, shape.normals
+    if shape.faces is None:
+        rows = np.random.default_rng(0).permutation(len(shape.points))[:count]
+        return shape.points[rows], shape.normals[rows]
+    points = sample_surface(shape.points, shape.faces, count)
+    nearest = cKDTree(shape.points).query(points)[1]
+    return points, shape.normals[nearest]
+
+
+def volume_inputs(points: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distance (N,) to the nearest surface point and the unit direction (N, 3) from it, as in the training data."""
+    distance, nearest = map(np.asarray, cKDTree(surface).query(points))
+    return distance, (points - surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
+
+
+def _three(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.3g}" for value in values)

@@ -1,0 +1,175 @@
+"""Raw ShapeNet-Car cars: read from every kind of archive, and refused by name where something does not fit."""
+
+import io
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import meshio
+import numpy as np
+import pytest
+from shapenet_car_files import FIRST, UNUSED, surface_mesh, volume_mesh, write_car
+
+from noether.data.shapenet_car_raw import EXCLUDED, list_cars, make_car, raw_cars
+from noether.errors import RequestError
+
+pytest_plugins = ("shapenet_car_fixtures",)
+
+
+def the_car(source: Path):
+    (car,) = raw_cars(source, lambda param, name: True)
+    return car
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """The folder of a source with one car."""
+    folder = tmp_path / "training_data" / "param3" / "abc"
+    write_car(folder, seed=7)
+    return folder
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["ascii", "binary"])
+def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
+    write_car(tmp_path / "param3" / "abc", seed=7, binary=binary)
+    arrays = make_car(the_car(tmp_path))
+    points, _, pressure = surface_mesh(7)
+    volume, _, velocity = volume_mesh(points, 7)
+    used = np.r_[:FIRST, FIRST + UNUSED : len(points)]  # press.npy must lose the same points as the surface
+    assert np.array_equal(arrays["surface_points"], points[used])
+    assert np.array_equal(arrays["surface_pressure"], pressure[used])
+    assert np.array_equal(arrays["volume_points"], volume[: -len(points)])
+    assert np.array_equal(arrays["volume_velocity"], velocity[: -len(points)])
+    gaps = np.linalg.norm(volume[: -len(points), None] - points[None], axis=2)
+    assert arrays["volume_sdf"] == pytest.approx(gaps.min(axis=1), abs=1e-5)  # of all 3682 points, by brute force
+    nearest = points[gaps.argmin(axis=1)]
+    away = nearest + arrays["volume_sdf"][:, None] * arrays["volume_normals"]
+    assert away == pytest.approx(arrays["volume_points"], abs=1e-5)
+    centre = points[used].mean(axis=0)
+    assert (np.einsum("ij,ij->i", arrays["surface_normals"], points[used] - centre) > 0).all()
+    assert {key: value.dtype for key, value in arrays.items()} == {
+        key: np.dtype(np.int32 if key == "surface_quads" else np.float32) for key in arrays
+    }
+
+
+def as_zip(source: Path, target: Path) -> Path:
+    with zipfile.ZipFile(target / "raw.zip", "w") as archive:
+        for path in sorted(source.rglob("*")):
+            archive.write(path, Path("mlcfd_data") / path.relative_to(source.parent))
+        archive.writestr("__MACOSX/mlcfd_data/training_data/param0/._x/press.npy", "")
+    return target / "raw.zip"
+
+
+def as_tar(source: Path, target: Path, mode: str = "w") -> Path:
+    path = target / ("raw.tar.gz" if mode == "w:gz" else "raw.tar")
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        archive.add(source, "training_data")
+    return path
+
+
+def as_nested(source: Path, target: Path) -> Path:
+    """As it is published: a zip of a tar.gz for each param folder."""
+    with zipfile.ZipFile(target / "raw.zip", "w") as archive:
+        for param in sorted(source.iterdir()):
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as inner:
+                inner.add(param, param.name)
+            archive.writestr(f"mlcfd_data/training_data/{param.name}.tar.gz", packed.getvalue())
+    return target / "raw.zip"
+
+
+ARCHIVES = {
+    "folder": lambda source, target: source,
+    "folder-above": lambda source, target: source.parent,
+    "zip": as_zip,
+    "tar": as_tar,
+    "tar.gz": lambda source, target: as_tar(source, target, "w:gz"),
+    "zip-of-tars": as_nested,
+}
+
+
+@pytest.mark.parametrize("pack", ARCHIVES.values(), ids=ARCHIVES.keys())
+def test_every_kind_of_source_has_the_same_cars(pack, raw_archive: Path, tmp_path: Path) -> None:
+    source = pack(raw_archive, tmp_path)
+    cars = list_cars(source)
+    assert cars == list_cars(raw_archive)
+    assert len(cars) == 6
+    assert not EXCLUDED & {name for _, name in cars}
+    (car,) = raw_cars(source, lambda param, name: (param, name) == cars[3])
+    expected = next(raw_cars(raw_archive, lambda param, name: (param, name) == cars[3]))
+    arrays, wanted = make_car(car), make_car(expected)
+    assert all(np.array_equal(arrays[key], wanted[key]) for key in wanted)
+
+
+def rewrite_surface(car: Path, change) -> None:
+    points, quads, pressure = surface_mesh(7)
+    points, quads, pressure = change(points, quads, pressure)
+    mesh = meshio.Mesh(points, [("quad", quads)], point_data={"point_scalars": pressure})
+    meshio.vtk.write(car / "quadpress_smpl.vtk", mesh, fmt_version="4.2", binary=True)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+BROKEN = {
+    "surface-missing": ("quadpress_smpl.vtk", lambda car: (car / "quadpress_smpl.vtk").unlink(), "no such file"),
+    "pressure-missing": ("press.npy", lambda car: (car / "press.npy").unlink(), "no such file"),
+    "surface-torn": ("quadpress_smpl.vtk", lambda car: cut(car / "quadpress_smpl.vtk"), ""),
+    "volume-torn": ("hexvelo_smpl.vtk", lambda car: cut(car / "hexvelo_smpl.vtk"), ""),
+    "pressure-torn": ("press.npy", lambda car: cut(car / "press.npy"), ""),
+    "pressure-already-without-the-unused": (
+        "press.npy",
+        lambda car: np.save(car / "press.npy", np.zeros(3586, np.float32)),
+        "shape (3586,)",
+    ),
+    "pressure-shifted": (
+        "press.npy",
+        lambda car: np.save(car / "press.npy", np.roll(np.load(car / "press.npy"), 96)),
+        "values differ from 'point_scalars' in quadpress_smpl.vtk",
+    ),
+    "pressure-nan": ("press.npy", lambda car: np.save(car / "press.npy", np.full(3682, np.nan)), "not finite"),
+    "surface-short-of-points": (
+        "quadpress_smpl.vtk",
+        lambda car: rewrite_surface(car, lambda p, q, s: (p[:-1], q[(q < 3681).all(axis=1)], s[:-1])),
+        "3681 points",
+    ),
+    "another-number-unused": (
+        "quadpress_smpl.vtk",
+        lambda car: rewrite_surface(car, lambda p, q, s: (p, q[100:], s)),
+        "points that some quad uses",
+    ),
+    "volume-of-another-car": (
+        "hexvelo_smpl.vtk",
+        lambda car: (
+            write_car(car.parent / "other", seed=8),
+            shutil.move(car.parent / "other" / "hexvelo_smpl.vtk", car / "hexvelo_smpl.vtk"),
+            shutil.rmtree(car.parent / "other"),
+        ),
+        "of them points of the surface",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "harm", "seen"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, one: Path, tmp_path: Path) -> None:
+    harm(one)
+    with pytest.raises(RequestError) as refused:
+        make_car(the_car(tmp_path))
+    assert str(one / file) in refused.value.summary
+    assert seen in refused.value.seen
+
+
+def test_an_archive_that_is_cut_short_is_refused(raw_archive: Path, tmp_path: Path) -> None:
+    path = as_tar(raw_archive, tmp_path, "w:gz")
+    cut(path)
+    with pytest.raises(RequestError, match=r"raw\.tar\.gz cannot be read to its end"):
+        for _ in raw_cars(path, lambda param, name: True):
+            pass
+
+
+@pytest.mark.parametrize("source", ["/nowhere", "."], ids=["missing", "without-cars"])
+def test_a_source_without_cars_is_refused(source, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no raw data|no ShapeNet-Car data"):
+        list_cars(tmp_path / source)
