@@ -1,7 +1,10 @@
 """From a configuration to workers: the data is there, the folder can be written, the plan is shown; then it starts."""
 
 import json
+import os
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,6 +13,7 @@ from noether.config.compose import dump_config, load_config
 from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
 from noether.data.build import prepare_data
+from noether.distributed.deadline import find_deadline
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.request import EvaluateRequest
 from noether.launch.placement import Placement
@@ -19,6 +23,7 @@ from noether.plan import RunPlan, plan_run, render_plan
 from noether.run_folder import RunFolder, describe_environment, existing_run, write_json
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
+from noether.training.fence import take_fence
 from noether.training.request import TrainRequest
 from noether.training.resume import StartingPoint, find_start
 
@@ -27,6 +32,7 @@ SPLITS = ("test", "validation", "train")
 
 def train_here(config: RunConfig) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run."""
+    started = time.time()
     plan = plan_run(config)
     placement = plan.placement
     if placement.workers[0].rank > 0:
@@ -35,6 +41,7 @@ def train_here(config: RunConfig) -> int:
     try:
         start = find_start(config, console.warn)
         start.folder.create()
+        start = replace(start, fence=take_fence(start.folder, placement.attempt))
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise
@@ -48,7 +55,13 @@ def train_here(config: RunConfig) -> int:
     if start.checkpoint is None:
         _record(config, plan, start)
     console.say(f"run    {start.folder.path}")
-    return _run(placement, TrainRequest(config, start, data, plan.as_dict()), start.folder.logs)
+    for change in start.changes:
+        console.say(f"goes on with another {change}")
+    deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
+    if deadline is not None:
+        console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
+    request = TrainRequest(config, start, data, plan.as_dict(), deadline)
+    return _run(placement, request, start.folder.logs)
 
 
 def _join(config: RunConfig, plan: RunPlan) -> int:

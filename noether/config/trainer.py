@@ -41,6 +41,12 @@ class TrainerConfig(Section):
     evaluation_batch_size: int | None = Field(
         None, gt=0, description="Samples a device evaluates at once; null: as many as it trains on."
     )
+    timeout_min: float | None = Field(
+        None,
+        gt=0,
+        description="Stop with everything saved before so many minutes have passed; null: before the job's own limit, "
+        "where the scheduler tells it.",
+    )
     nan_policy: Literal["stop", "skip"] = Field(
         "stop", description="At a gradient that is not finite: stop the run, or skip the update."
     )

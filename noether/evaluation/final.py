@@ -1,5 +1,6 @@
 """The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,11 @@ def evaluate_run(
     *,
     batch_size: int,
     world_size: int,
+    at_boundary: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
+
+    `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
 
     Returns:
         On rank 0 the content of result.json; on the others an empty dict.
@@ -73,6 +77,7 @@ def evaluate_run(
         batch_size=batch_size,
         num_workers=config.num_workers,
         after_batch=collect,
+        at_boundary=at_boundary,
     )
     gathered = group.gather(errors.values if errors else {})
     if not group.is_first:
