@@ -87,6 +87,30 @@ class Commands:
 
         return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json)
 
+    def checkpoints(
+        self,
+        run: str,
+        *,
+        verify: bool = False,
+        prune: bool = False,
+        keep: str | None = None,
+        yes: bool = False,
+        json: bool = False,
+    ) -> int:
+        """List a run's checkpoints, read them back, or remove old ones.
+
+        Args:
+            run: the run's folder: runs/NAME
+            verify: read every file and compare its SHA-256
+            prune: show which would go; with --yes remove them. The best one, and the only good one, stay
+            keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
+            yes: do it
+            json: print one JSON object
+        """
+        from noether.start import checkpoints_here
+
+        return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
+
     def report(self, run: str) -> int:
         """Write a run's report.html anew from what the run folder holds.
 
@@ -202,7 +226,7 @@ def overview() -> str:
     """Returns the text of `noether --help`."""
     lines = ["noether: one training program for every machine", "", "usage: noether COMMAND …", ""]
     for name, method in verbs().items():
-        lines.append(f"  {name:<10} {_first_line(method)}")
+        lines.append(f"  {name:<11} {_first_line(method)}")
     lines += [
         "",
         "noether COMMAND --help says more of one command; noether --version which version this is.",

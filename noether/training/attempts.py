@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
             continue  # Cut off by the kill that it would have told of.
     rows = [row for row in starts.values() if "first_update" in row]
     records = []
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
+    for row, following in zip_longest(rows, rows[1:]):
         last = row.get("last_update", following["first_update"] if following else None)
         outcome = row.get("outcome", "killed" if following else None)
         records.append(

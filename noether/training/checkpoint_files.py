@@ -185,7 +185,7 @@ def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
     best = best_checkpoint(folder)
     removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
     for checkpoint in removed:
-        _remove(checkpoint)
+        remove_checkpoint(checkpoint)
     for leftover in folder.glob(f".{_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     return removed
@@ -195,10 +195,11 @@ def drop_checkpoints_after(folder: Path, updates: int) -> None:
     """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
     for checkpoint in list_checkpoints(folder):
         if checkpoint.updates > updates:
-            _remove(checkpoint)
+            remove_checkpoint(checkpoint)
 
 
-def _remove(checkpoint: CheckpointFolder) -> None:
+def remove_checkpoint(checkpoint: CheckpointFolder) -> None:
+    """Removes one checkpoint."""
     # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
     doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
     checkpoint.path.rename(doomed)
