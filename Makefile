@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast lint format docs venv clean
+.PHONY: train test test-fast faults lint format docs venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -16,6 +16,10 @@ test: $(READY)
 
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow" $(ARGS)
+
+# 200 runs, each killed up to three times and resumed: about a quarter of an hour on two cores.
+faults: $(READY)
+	$(BIN)/python -m tests.faults.kill --seeds 200 $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

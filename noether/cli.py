@@ -180,6 +180,30 @@ class Commands:
 
     data = DataCommands
 
+    def checkpoints(
+        self,
+        run: str,
+        *,
+        verify: bool = False,
+        prune: bool = False,
+        keep: str | None = None,
+        yes: bool = False,
+        json: bool = False,
+    ) -> int:
+        """List a run's checkpoints, read them back, or remove old ones.
+
+        Args:
+            run: the run's folder: runs/NAME
+            verify: read every file and compare its SHA-256
+            prune: show which would go; with --yes remove them. The best one, and the only good one, stay
+            keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
+            yes: do it
+            json: print one JSON object
+        """
+        from noether.start import checkpoints_here
+
+        return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
+
     def report(self, run: str) -> int:
         """Write a run's report.html anew from what the run folder holds.
 

@@ -33,6 +33,8 @@ class RunFolder:
     metrics = property(lambda self: self.path / "metrics.jsonl")
     result = property(lambda self: self.path / "result.json")
     report = property(lambda self: self.path / "report.html")
+    attempt = property(lambda self: self.path / "attempt.json")
+    attempts = property(lambda self: self.path / "attempts.jsonl")
     logs = property(lambda self: self.path / "logs")
     checkpoints = property(lambda self: self.path / "checkpoints")
     tensorboard = property(lambda self: self.path / "tensorboard")

@@ -49,6 +49,11 @@ class RunConfig(Section):
         None,
         description="auto: go on if run_id has a checkpoint; latest: the newest run; or a run or checkpoint path.",
     )
+    accept_changes: tuple[str, ...] = Field(
+        (),
+        description="Settings that may differ from the run that is resumed, though that makes another run of it; "
+        "[all]: every one.",
+    )
     num_workers: int = Field(
         0, ge=0, description="Loader processes per rank; memory-mapped data is read fastest with none."
     )
@@ -72,6 +77,11 @@ class RunConfig(Section):
         if isinstance(value, (list, tuple)):
             return ",".join(str(item) for item in value) + ("," if len(value) == 1 else "")
         return value
+
+    @field_validator("accept_changes", mode="before")
+    @classmethod
+    def _accept_changes_as_list(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _parts_of_one_problem(self) -> "RunConfig":

@@ -46,6 +46,12 @@ class TrainerConfig(Section):
         gt=0,
         description="Points of a sample predicted at once in evaluation: bounds memory, changes nothing; null: all.",
     )
+    timeout_min: float | None = Field(
+        None,
+        gt=0,
+        description="Stop with everything saved before so many minutes have passed; null: before the job's own limit, "
+        "where the scheduler tells it.",
+    )
     nan_policy: Literal["stop", "skip"] = Field(
         "stop", description="At a gradient that is not finite: stop the run, or skip the update."
     )

@@ -1,4 +1,4 @@
-"""A stop that all ranks make at the same update."""
+"""A stop that all ranks make at the same boundary: of an update, or of a batch of an evaluation."""
 
 import signal
 import time
@@ -8,25 +8,41 @@ from types import FrameType
 
 import torch
 
+from noether.distributed.deadline import Deadline
 from noether.distributed.group import Group
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
-
 SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C closer together are one: wrappers pass on what the terminal has sent to the program already."""
 
+TIME_LIMIT = 1000
+"""Where a signal's number stands otherwise: the deadline is near."""
+
+
+class StopAgreed(Exception):
+    """All ranks stop for `reason`, in the middle of something that can be done again."""
+
+    def __init__(self, reason: int) -> None:
+        super().__init__(describe_stop(reason))
+        self.reason = reason
+
+
+def describe_stop(reason: int) -> str:
+    """Returns what a run stopped for: a signal's name, or "the time limit"."""
+    return "the time limit" if reason == TIME_LIMIT else signal.Signals(reason).name
+
 
 class AgreedStop:
-    """Turns a signal at any rank into a stop of all ranks after the same update.
+    """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    A handler sets a flag and nothing else. At every update boundary the ranks reduce their flags; the
-    reduction started at one boundary is read at the next, so it travels while the update computes and
-    costs the loop next to nothing.
+    A handler sets a flag and nothing else. At every boundary the ranks reduce their flags; the reduction started at
+    one boundary is read at the next, so it travels while the update computes and costs the loop next to nothing.
     """
 
     def __init__(self) -> None:
         self._group: Group | None = None
+        self._deadline: Deadline | None = None
         self._signal = 0
         self._first = 0.0
         self._pending: tuple[torch.Tensor, object] | None = None
@@ -45,6 +61,10 @@ class AgreedStop:
         """From now on the ranks of `group` agree; until then a signal is only remembered."""
         self._group = group
 
+    def leave_before(self, deadline: Deadline | None) -> None:
+        """Asks for a stop as a deadline comes near. One rank that has a deadline is enough."""
+        self._deadline = deadline
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = number == self._signal == signal.SIGINT
         if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
@@ -55,16 +75,28 @@ class AgreedStop:
         self._signal = number
 
     def agreed(self) -> int:
-        """Returns the signal on which all ranks stop now, or 0. Every rank calls it once per update boundary."""
+        """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
+        near = self._deadline is not None and self._deadline.is_near()
+        own = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
-            return self._signal
+            return own
         decided = self._read()
-        flag = torch.tensor([self._signal], dtype=torch.int32)
+        flag = torch.tensor([own], dtype=torch.int32)
         self._pending = (flag, self._group.start_max(flag))
         return decided
 
+    def check(self) -> None:
+        """The same, inside what can be cut short and done again.
+
+        Raises:
+            StopAgreed: on every rank at the same call.
+        """
+        reason = self.agreed()
+        if reason:
+            raise StopAgreed(reason)
+
     def finish(self) -> int:
-        """Returns the signal agreed at the last boundary; every rank calls it once, after the last update."""
+        """Returns what was agreed at the last boundary; every rank calls it once, at the end."""
         alone = self._group is None or self._group.world_size == 1
         return self._signal if alone else self._read()
 

@@ -1,6 +1,7 @@
 """Weights → figures of every sample of a split, each counted once whatever the world size."""
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 import numpy as np
 import torch
@@ -33,29 +34,37 @@ def evaluate_samples(
     num_workers: int = 0,
     measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
     after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
+    at_boundary: Callable[[], None] = lambda: None,
 ) -> Figures:
     """Evaluates the given samples of a data set over all ranks.
 
     Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
     returned in order, so that their sums do not depend on the number of ranks. `measure` makes a batch's figures
     (None: the task's metrics). `after_batch` sees this rank's predictions (in the model's units) and batches.
+    `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
 
     Returns:
         On rank 0 the figures of all samples; on the others an empty dict.
     """
     own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
+    boundaries = ceil(ceil(len(indices) / group.world_size) / batch_size)
     was_training = model.training
     model.eval()
     rows: list[dict[str, np.ndarray]] = []
-    for batch in evaluation_batches(dataset, own, batch_size, draw, num_workers=num_workers):
-        batch = to_device(batch, group.device, precision.weights)
-        with precision.autocast():
-            predictions = predict(model, task.prepare(batch), chunk_size)
-        predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
-        figures = (measure or task.metrics)(predictions, batch)
-        rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
-        after_batch(predictions, batch)
-    model.train(was_training)
+    try:
+        for batch in evaluation_batches(dataset, own, batch_size, draw, num_workers=num_workers):
+            at_boundary()
+            batch = to_device(batch, group.device, precision.weights)
+            with precision.autocast():
+                predictions = predict(model, task.prepare(batch), chunk_size)
+            predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
+            figures = (measure or task.metrics)(predictions, batch)
+            rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
+            after_batch(predictions, batch)
+        for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
+            at_boundary()
+    finally:
+        model.train(was_training)
     return _in_order(group.gather(rows), len(indices))
 
 

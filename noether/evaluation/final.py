@@ -1,6 +1,6 @@
 """The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,12 @@ def evaluate_run(
     batch_size: int,
     world_size: int,
     vtk: bool = False,
+    at_boundary: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
 
     With `vtk`, the fields of the shown cases are also written as files that ParaView opens.
+    `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
 
     Returns:
         On rank 0 the content of result.json; on the others an empty dict.
@@ -83,6 +85,7 @@ def evaluate_run(
         num_workers=config.num_workers,
         measure=measure,
         after_batch=collect,
+        at_boundary=at_boundary,
     )
     gathered = group.gather(errors.values if errors else {})
     if not group.is_first:

@@ -1,7 +1,9 @@
 """What a person sees while a run trains: a live display on a terminal, a line per interval elsewhere."""
 
+import errno
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,11 @@ class Console:
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:
         """Prints text or tables."""
-        self.terminal.print(*renderables, sep=sep, markup=False)
+        with _full_disk_ignored():
+            self.terminal.print(*renderables, sep=sep, markup=False)
         if self._log is not None:
-            self._log.print(*renderables, sep=sep, markup=False)
+            with _full_disk_ignored():
+                self._log.print(*renderables, sep=sep, markup=False)
 
     def warn(self, text: str) -> None:
         """Prints a warning."""
@@ -44,7 +48,18 @@ class Console:
     def only_log(self, text: str) -> None:
         """Writes a line to the log file alone."""
         if self._log is not None:
-            self._log.print(text)
+            with _full_disk_ignored():
+                self._log.print(text)
+
+
+@contextmanager
+def _full_disk_ignored() -> Iterator[None]:
+    """Words that no disk takes are lost; they are no reason to end a run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+            raise
 
 
 class ConsoleTracker:
@@ -84,7 +99,7 @@ class ConsoleTracker:
         elif row["kind"] == "checkpoint":
             self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
         elif row["kind"] == "note":
-            self._console.say(row["text"])
+            self._console.warn(row["text"])
 
     def _log_training(self, row: Row) -> None:
         numbers = (
@@ -98,6 +113,9 @@ class ConsoleTracker:
         description = f"epoch {min(int(row['epoch']) + 1, round(self._total_epochs) or 1)}/{self._total_epochs:.0f}"
         self._progress.update(self._bar, description=description, numbers=numbers)
         self._console.only_log(line)
+
+    def sync(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Leaves the display as it stands."""

@@ -1,4 +1,4 @@
-"""metrics.jsonl: every row of a run, one JSON object a line, flushed as it is written."""
+"""metrics.jsonl: every row of a run, one JSON object a line, written at once."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from noether.tracking.appending_file import AppendingFile
 from noether.tracking.tracker import Row
 
 
@@ -21,14 +22,18 @@ class MetricsFile:
             partial = path.with_suffix(".partial")
             partial.write_text("".join(_line(row) for row in kept))
             partial.replace(path)
-        self._file = path.open("a", buffering=1)
+        self._file = AppendingFile(path)
 
     def log(self, row: Row) -> None:
         """Writes one row with the time of day."""
-        self._file.write(_line({"time": round(time.time(), 3), **row}))
+        self._file.append(_line({"time": round(time.time(), 3), **row}).encode())
 
     def advance(self, update: int) -> None:
         """Nothing to write."""
+
+    def sync(self) -> None:
+        """Returns once every row is on the disk."""
+        self._file.sync()
 
     def close(self) -> None:
         """Closes the file."""

@@ -1,12 +1,16 @@
 """TensorBoard event files of a run."""
 
+import io
+import itertools
+import socket
 import time
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+from noether.tracking.appending_file import AppendingFile
 from noether.tracking.tracker import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
@@ -15,14 +19,23 @@ POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
 class TensorBoardFile:
     """Writes the numbers of each row as scalars over updates.
 
-    A resumed run tells TensorBoard to forget what was written after the update it resumes from.
+    Every start of a run has an event file of its own. One that goes on, or that begins anew where an earlier start
+    left events, tells TensorBoard to forget what was written after the update it resumes from.
+    Written here and not by torch's or TensorBoard's writer: theirs hold events in a queue that a kill loses, and
+    their thread ends for good at the first full disk.
     """
 
     def __init__(self, folder: Path, resumed_from: int) -> None:
-        self._writer = EventFileWriter(str(folder), flush_secs=10)
-        if resumed_from:
-            start = Event(step=resumed_from + 1, session_log=SessionLog(status=SessionLog.START))
-            self._writer.add_event(start)
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = sorted(folder.glob("events.out.tfevents.*"))
+        # TensorBoard reads the files of a folder in the order of their names.
+        newest = max((_second(path) for path in earlier), default=0)
+        name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
+        self._file = AppendingFile(folder / name)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if earlier:
+            start = SessionLog(status=SessionLog.START)
+            self._add(Event(wall_time=time.time(), step=resumed_from + 1, session_log=start))
 
     def log(self, row: Row) -> None:
         """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
@@ -38,11 +51,25 @@ class TensorBoardFile:
             for name, value in numbers.items()
             if name not in POSITION
         ]
-        self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=summary)))
+        self._add(Event(wall_time=time.time(), step=update, summary=Summary(value=summary)))
+
+    def _add(self, event: Event) -> None:
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self._file.append(record.getvalue())
 
     def advance(self, update: int) -> None:
         """Nothing to write."""
 
+    def sync(self) -> None:
+        """Returns once every event is on the disk."""
+        self._file.sync()
+
     def close(self) -> None:
-        """Flushes and closes the event file."""
-        self._writer.close()
+        """Closes the event file."""
+        self._file.close()
+
+
+def _second(path: Path) -> int:
+    digits = "".join(itertools.takewhile(str.isdigit, path.name.removeprefix("events.out.tfevents.")))
+    return int(digits or 0)

@@ -1,6 +1,6 @@
 """Numbers → people and files: every row of a run goes to each tracker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 Row = dict[str, Any]
@@ -11,30 +11,47 @@ class Tracker(Protocol):
     """What takes the rows of a run."""
 
     def log(self, row: Row) -> None:
-        """Takes one row."""
+        """Takes one row. Raises OSError where it could not be written; training goes on without."""
 
     def advance(self, update: int) -> None:
         """Hears that an update was made; called very often, so it must be cheap."""
+
+    def sync(self) -> None:
+        """Returns once every row is where a power cut cannot take it; called by the thread that writes checkpoints."""
 
     def close(self) -> None:
         """Writes out what is held back."""
 
 
 class Trackers:
-    """Hands every row to each tracker."""
+    """Hands every row to each tracker. A disk that takes no row is told of once, and does not end the run."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, trackers: Sequence[Tracker], warn: Callable[[str], None] = lambda text: None) -> None:
         self._trackers = tuple(trackers)
+        self._warn = warn
+        self._failing: set[int] = set()
 
     def log(self, row: Row) -> None:
         """Takes one row."""
-        for tracker in self._trackers:
-            tracker.log(row)
+        for number, tracker in enumerate(self._trackers):
+            try:
+                tracker.log(row)
+            except OSError as error:
+                if number not in self._failing:
+                    self._failing.add(number)
+                    self._warn(f"rows are held back, {type(tracker).__name__} cannot be written: {error.strerror}")
+            else:
+                self._failing.discard(number)
 
     def advance(self, update: int) -> None:
         """Hears that an update was made."""
         for tracker in self._trackers:
             tracker.advance(update)
+
+    def sync(self) -> None:
+        """Returns once every row so far is on the disk. Raises OSError where one cannot be."""
+        for tracker in self._trackers:
+            tracker.sync()
 
     def __enter__(self) -> "Trackers":
         return self
@@ -45,4 +62,7 @@ class Trackers:
     def close(self) -> None:
         """Closes each tracker."""
         for tracker in self._trackers:
-            tracker.close()
+            try:
+                tracker.close()
+            except OSError as error:
+                self._warn(f"the last rows of {type(tracker).__name__} are lost: {error.strerror}")

@@ -1,7 +1,7 @@
 """Checkpoints on disk: written whole or not at all, verified before use. No torch here.
 
 A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, nothing that runs code
-when it is read). Its `meta.json` names the format's version and each file's SHA-256; it is written last,
+when it is read). Its `meta.json` names the format's version, each file's SHA-256 and its own; it is written last,
 into a folder of another name, which is then renamed.
 """
 
@@ -11,12 +11,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
+"""2: meta.json holds its own SHA-256 and the run's settings, state.json an evaluation that a stop cut short."""
+
 _PREFIX = "update-"
+_REPLACED = ".replaced"
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class CheckpointFolder:
             return f"meta.json cannot be read: {error}"
         if meta.get("format") != FORMAT:
             return f"format {meta.get('format')} is not {FORMAT}, the one this version reads"
-        if not isinstance(meta.get("sha256"), dict):
-            return "meta.json names no files"
+        if meta.get("meta_sha256") != _meta_digest(meta):
+            return "meta.json has another SHA-256 than when it was written"
         for name, expected in meta["sha256"].items():
             try:
                 with (self.path / name).open("rb") as file:
@@ -102,38 +105,74 @@ def selected_checkpoint(folder: Path) -> CheckpointFolder:
 
 
 def write_checkpoint(
-    folder: Path, updates: int, files: Iterable[tuple[str, Callable[[Path], None]]], meta: dict[str, Any]
+    folder: Path,
+    updates: int,
+    files: Iterable[tuple[str, Callable[[Path], str]]],
+    meta: dict[str, Any],
+    before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
     """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
 
     Args:
         folder: the run's checkpoints folder.
         updates: updates made; names the checkpoint.
-        files: file names with the function that writes each.
+        files: file names with the function that writes and flushes each, and returns its SHA-256.
         meta: further content of meta.json.
+        before_rename: called when all is on the disk and nothing has its name yet; what it raises leaves it so.
+
+    Raises:
+        OSError: where the disk refuses; the checkpoints that were there are as they were.
     """
     final = folder / f"{_PREFIX}{updates:09d}"
     partial = folder / f".{final.name}.{os.getpid()}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    digests = {}
-    for name, write in files:
-        write(partial / name)
-        digests[name] = _flush_and_digest(partial / name)
-    meta_path = partial / "meta.json"
-    meta_path.write_text(json.dumps({"format": FORMAT, "updates": updates, **meta, "sha256": digests}, indent=2))
-    _flush_and_digest(meta_path)
-    _flush_folder(partial)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        flush_folder(folder.parent)
+    partial.mkdir()
+    try:
+        digests = {name: write(partial / name) for name, write in files}
+        content = {"format": FORMAT, "updates": updates, **meta, "sha256": digests}
+        content["meta_sha256"] = _meta_digest(content)
+        write_flushed(partial / "meta.json", [json.dumps(content, indent=2).encode()])
+        flush_folder(partial)
+        before_rename()
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
+        raise
     if final.exists():
-        # Written before by an attempt that was stopped right after: the same state, so the new one replaces it.
-        old = folder / f".{final.name}.{os.getpid()}.replaced"
+        # The same state, written before with less knowledge (an evaluation that was cut short): the new one replaces
+        # it. `recover_replaced` gives the old one its name back, should this be the last moment of the process.
+        old = folder / f".{final.name}.{os.getpid()}{_REPLACED}"
         final.rename(old)
         partial.rename(final)
+        flush_folder(folder)
         shutil.rmtree(old)
     else:
         partial.rename(final)
-    _flush_folder(folder)
+    flush_folder(folder)
     return CheckpointFolder(final)
+
+
+def recover_replaced(folder: Path) -> None:
+    """Gives a checkpoint its name back that was put aside for a new one which then never came."""
+    for old in folder.glob(f".{_PREFIX}*{_REPLACED}"):
+        final = folder / old.name.removeprefix(".").partition(".")[0]
+        if not (final / "meta.json").is_file() and (old / "meta.json").is_file():
+            old.rename(final)
+
+
+def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
+    """Writes a file from its parts, waits until the disk has it, and returns the SHA-256 of what was written."""
+    digest = sha256()
+    with path.open("wb", buffering=0) as file:
+        for part in parts:
+            digest.update(part)
+            view = memoryview(part)
+            while view:  # An unbuffered write may take less than all of it.
+                view = view[file.write(view) :]
+        os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
 def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
@@ -146,7 +185,7 @@ def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
     best = best_checkpoint(folder)
     removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
     for checkpoint in removed:
-        _remove(checkpoint)
+        remove_checkpoint(checkpoint)
     for leftover in folder.glob(f".{_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     return removed
@@ -156,24 +195,24 @@ def drop_checkpoints_after(folder: Path, updates: int) -> None:
     """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
     for checkpoint in list_checkpoints(folder):
         if checkpoint.updates > updates:
-            _remove(checkpoint)
+            remove_checkpoint(checkpoint)
 
 
-def _remove(checkpoint: CheckpointFolder) -> None:
+def remove_checkpoint(checkpoint: CheckpointFolder) -> None:
+    """Removes one checkpoint."""
     # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
     doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
     checkpoint.path.rename(doomed)
     shutil.rmtree(doomed)
 
 
-def _flush_and_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    return digest
+def _meta_digest(meta: dict[str, Any]) -> str:
+    own = {key: value for key, value in meta.items() if key != "meta_sha256"}
+    return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
-def _flush_folder(path: Path) -> None:
+def flush_folder(path: Path) -> None:
+    """Waits until the disk knows the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

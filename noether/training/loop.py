@@ -14,21 +14,24 @@ from noether.config.schema import RunConfig
 from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
-from noether.distributed.stop import AgreedStop
+from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.evaluation.evaluate import evaluate_samples
-from noether.run_folder import RunFolder
 from noether.tracking.tracker import Trackers
 from noether.training.batch_plan import BatchPlan, RunLength
 from noether.training.precision import Precision
 from noether.training.problem import Problem
+from noether.training.saver import Saver
 from noether.training.schedules import Schedule
-from noether.training.state import TrainingState, save_checkpoint
+from noether.training.state import TrainingState
 from noether.training.update import UpdateFigures, Updater
 
 
 @dataclass
 class Loop:
-    """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop."""
+    """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
+
+    `saver` writes checkpoints and knows who may write; it is asked on every rank, and rank 0's writes.
+    """
 
     config: RunConfig
     problem: Problem
@@ -40,87 +43,98 @@ class Loop:
     group: Group
     stop: AgreedStop
     trackers: Trackers
-    folder: RunFolder
+    saver: Saver
 
     def run(self) -> int:
         """Trains. Every rank calls it.
 
         Returns:
-            0 where the run is complete, else the signal on which all ranks stopped, with everything saved.
+            0 where the run is complete, else why all ranks stopped (a signal, or TIME_LIMIT), with everything saved.
         """
-        trainer = self.config.trainer
+        trainer, progress = self.config.trainer, self.state.progress
         updater = Updater(self.state, self.group, trainer, self.precision, self.plan.accumulation_steps)
-        due_log = self._due(trainer.log_every)
-        due_evaluation = self._due(trainer.evaluate_every)
+        due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(self.group, self.plan.effective)
-        signal = 0
-        for batches in self._batches():
-            update = self.state.progress.updates
-            window.add(updater.update(batches, self.schedule(update)))
-            update += 1
-            last = update == self.length.total_updates
+        # An evaluation that the stop before this start cut short comes first.
+        reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
+        for batches in self._batches() if not reason else ():
+            window.add(figures := updater.update(batches, self.schedule(progress.updates)))
+            update, last = progress.updates, progress.updates == self.length.total_updates
             self.trackers.advance(update)
+            if figures.skipped:
+                self._log("note", text=figures.skipped)
             if due_log(update) or last:
-                self.trackers.log(self._row("training", learning_rate=self.schedule(update - 1), **window.read()))
-            best = self.state.progress.best_metric
-            metric = self.evaluate() if last or due_evaluation(update) else None
-            improved = self.state.progress.best_metric != best
-            signal = self.stop.agreed()
-            if last or signal or improved or due_checkpoint(update):
-                self.save(metric)
+                self._log("training", learning_rate=self.schedule(update - 1), **window.read())
+            progress.evaluation_pending = bool(self.problem.validation_indices) and (last or due_evaluation(update))
+            reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
             window.resume()
-            if signal:
+            if reason:
                 break
         updater.close()
-        self.stop.finish()
-        return 0 if self.state.progress.updates == self.length.total_updates else signal
+        complete = progress.updates == self.length.total_updates and not progress.evaluation_pending
+        return 0 if complete else reason
+
+    def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:
+        """Does what is due between two updates; returns why all ranks stop here, or 0."""
+        progress = self.state.progress
+        metric, best = None, progress.best_metric
+        reason = self.stop.agreed()
+        if progress.evaluation_pending and not reason:
+            updater.settle()
+            try:
+                metric = self.evaluate()
+            except StopAgreed as stopped:
+                reason = stopped.reason
+        self._tell_of_checkpoints()
+        leaving = bool(reason) or progress.updates == self.length.total_updates
+        if checkpoint or leaving or progress.best_metric != best:
+            updater.settle()
+            self.saver.save(self.state, metric, leaving=leaving)
+            if leaving:
+                self._tell_of_checkpoints()
+        return reason
+
+    def _tell_of_checkpoints(self) -> None:
+        for written in self.saver.news():
+            epoch = written.updates / self.length.updates_per_epoch
+            row = {"kind": "checkpoint", "update": written.updates, "epoch": epoch, "seconds": written.seconds}
+            self.trackers.log({**row, "path": str(written.checkpoint.path)})
 
     def evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
         The metric is the loss under the selected weights (averaged if there are any), the same on every rank.
+
+        Raises:
+            StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
         """
-        indices = self.problem.validation_indices
-        if not indices:
-            return None
-        metric: float | None = None
+        summaries = {}
         for weights, model in self.state.evaluation_models().items():
             figures = evaluate_samples(
                 model,
                 self.problem.task,
                 self.problem.splits.train,
-                indices,
+                self.problem.validation_indices,
                 self.problem.draw,
                 self.group,
                 self.precision,
                 batch_size=self.config.trainer.evaluation_batch_size or self.plan.micro,
                 chunk_size=self.config.trainer.evaluation_chunk_size,
                 num_workers=self.config.num_workers,
+                at_boundary=self.stop.check,
             )
-            if not self.group.is_first:
-                continue
-            summary = self.problem.task.summarise(figures)
-            self.trackers.log(self._row("evaluation", split="validation", weights=weights, figures=summary))
-            metric = summary["loss"] if metric is None else metric
-        metric = self.group.from_first(metric)
-        best = self.state.progress.best_metric
-        if metric is not None and metric == metric and (best is None or metric < best):
-            self.state.progress.best_metric = metric
+            if self.group.is_first:
+                summaries[weights] = self.problem.task.summarise(figures)
+        # Logged together: one that is cut short leaves no row that would come again.
+        for weights, summary in summaries.items():
+            self._log("evaluation", split="validation", weights=weights, figures=summary)
+        metric = self.group.from_first(next((summary["loss"] for summary in summaries.values()), None))
+        progress = self.state.progress
+        if metric is not None and metric == metric and (progress.best_metric is None or metric < progress.best_metric):
+            progress.best_metric = metric
+        progress.evaluation_pending = False
         return metric
-
-    def save(self, metric: float | None) -> None:
-        """Writes a checkpoint of the state as it is between two updates."""
-        checkpoint = save_checkpoint(
-            self.state,
-            self.group,
-            self.folder.checkpoints,
-            keep=self.config.trainer.keep_checkpoints,
-            metric=metric,
-            about={"run_id": self.folder.path.name, "effective_batch_size": self.plan.effective},
-        )
-        if checkpoint is not None:
-            self.trackers.log(self._row("checkpoint", path=str(checkpoint.path), metric=metric))
 
     def _batches(self) -> Iterator[list[Batch]]:
         """Yields each update's micro-batches, on the device."""
@@ -154,14 +168,15 @@ class Loop:
         )
         return lambda update: update % every == 0
 
-    def _row(self, kind: str, **values: Any) -> dict[str, Any]:
+    def _log(self, kind: str, **values: Any) -> None:
         progress = self.state.progress
         position = {
             "update": progress.updates,
             "epoch": progress.updates / self.length.updates_per_epoch,
             "samples": progress.samples,
         }
-        return {"kind": kind, **position, **values}
+        self.saver.check()
+        self.trackers.log({"kind": kind, **position, **values})
 
 
 class LogWindow:

@@ -5,12 +5,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Progress:
-    """How far a run has come: whole updates done, and the samples they used (over all ranks)."""
+    """How far a run has come: whole updates done, and the samples they used (over all ranks).
+
+    evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first on the way on.
+    """
 
     updates: int = 0
     samples: int = 0
     best_metric: float | None = None
     skipped_in_a_row: int = 0
+    evaluation_pending: bool = False
 
     def as_dict(self) -> dict[str, float | int | None]:
         """Returns the counters for JSON."""

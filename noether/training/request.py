@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.config.schema import RunConfig
+from noether.distributed.deadline import Deadline
 from noether.errors import RequestError
 from noether.training.resume import StartingPoint
 
@@ -17,6 +18,7 @@ class TrainRequest:
         refuses the run; None in a process that does not answer for rank 0 and will hear it from there.
     data: folder of the data on this host.
     plan: the launch plan, for plan.json.
+    deadline: when the run must have left, as the process that answers for rank 0 found; None: nobody says.
     quiet: print nothing.
     """
 
@@ -24,4 +26,5 @@ class TrainRequest:
     start: StartingPoint | RequestError | None
     data: Path | None
     plan: dict[str, Any]
+    deadline: Deadline | None = None
     quiet: bool = False

@@ -1,37 +1,57 @@
 """From which checkpoint a run goes on, and in which folder. No torch here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.run_folder import RunFolder, existing_run, new_run_id, newest_run
-from noether.training.checkpoint_files import CheckpointFolder, newest_intact
+from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
+from noether.training.fence import Fence
+from noether.training.resume_rules import accepted_changes, compare_configs
 
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """The folder a run writes to, and the checkpoint it starts from (None: from the beginning)."""
+    """The folder a run writes to, and the checkpoint it starts from (None: from the beginning).
+
+    fence: this start's right to write there; None where nothing is to be written.
+    changes: a line for each setting that has changed since the checkpoint, and matters.
+    """
 
     folder: RunFolder
     checkpoint: Path | None
+    fence: Fence | None = None
+    changes: tuple[str, ...] = ()
 
 
 def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
-    """Decides where a run starts from its `resume`, `run_id` and `output_path`.
+    """Decides where a run starts, and refuses to go on with settings that would make another run of it.
+
+    Args:
+        config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.
+        warn: told of every damaged checkpoint that was passed over.
+
+    Raises:
+        RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
+            that must not (`resume_rules`).
+    """
+    start = _find(config, warn)
+    if start.checkpoint is None:
+        return start
+    before = CheckpointFolder(start.checkpoint).meta().get("config", {})
+    changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(start.folder.path))
+    return replace(start, changes=tuple(changes))
+
+
+def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+    """Finds the folder and the checkpoint.
 
     - unset: a new run; an existing run of that name is refused, never overwritten.
     - auto: goes on where run_id has an intact checkpoint, and starts it where it has none.
     - latest: goes on with the run whose checkpoints changed last.
     - a run or checkpoint folder: goes on with that run, from that checkpoint.
-
-    Args:
-        config: the run's configuration.
-        warn: told of every damaged checkpoint that was passed over.
-
-    Raises:
-        RequestError: where there is nothing to resume, or a new run would overwrite an old one.
     """
     output = config.output_path.expanduser()
     if config.resume is None:
@@ -53,7 +73,9 @@ def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
                 fix="run_id=NAME      (or resume=latest)",
             )
         folder = RunFolder(output / config.run_id)
-        return StartingPoint(folder, _path(newest_intact(folder.checkpoints, warn)))
+        recover_replaced(folder.checkpoints)
+        # Where every checkpoint is damaged, beginning anew would bury what may still be mended.
+        return StartingPoint(folder, _intact(folder, warn) if list_checkpoints(folder.checkpoints) else None)
     if config.resume == "latest":
         newest = newest_run(output)
         if newest is None:
@@ -99,16 +121,13 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
 
 
 def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
-    checkpoint = _path(newest_intact(folder.checkpoints, warn))
+    recover_replaced(folder.checkpoints)
+    checkpoint = newest_intact(folder.checkpoints, warn)
     if checkpoint is None:
         raise RequestError(
             f"{folder.path} has no intact checkpoint",
-            seen=f"none in {folder.checkpoints}",
+            seen=f"{len(list_checkpoints(folder.checkpoints))} in {folder.checkpoints}, none that verifies",
             expected="a checkpoint whose files verify",
-            fix="resume=null",
+            fix="resume=null run_id=ANOTHER_NAME",
         )
-    return checkpoint
-
-
-def _path(checkpoint: CheckpointFolder | None) -> Path | None:
-    return checkpoint.path if checkpoint else None
+    return checkpoint.path

@@ -3,18 +3,16 @@
 import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.tasks.base import Task
-from noether.training.checkpoint_files import CheckpointFolder, prune_checkpoints, write_checkpoint
+from noether.training.checkpoint_files import CheckpointFolder
 from noether.training.ema import AveragedWeights
 from noether.training.progress import Progress
 
@@ -36,44 +34,21 @@ class TrainingState:
         return {"ema": self.averages.model, **models} if self.averages else models
 
 
-def save_checkpoint(
-    state: TrainingState,
-    group: Group,
-    folder: Path,
-    *,
-    keep: int,
-    metric: float | None,
-    about: dict[str, Any],
-) -> CheckpointFolder | None:
-    """Writes the state as a checkpoint and prunes the older ones. Every rank calls it; rank 0 writes.
+def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
+    """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
+    files = {"model.safetensors": _weights(state.model), "optimizer.safetensors": _optimizer_tensors(state)}
+    return files | ({"ema.safetensors": _weights(state.averages.model)} if state.averages else {})
 
-    Args:
-        state: what is saved.
-        group: the ranks, whose random numbers are gathered.
-        folder: the run's checkpoints folder.
-        keep: newest checkpoints kept.
-        metric: the selection metric measured at this update, if it was.
-        about: further content of meta.json (config, world size).
-    """
-    random_numbers = group.gather(_random_state(group.device))
-    if not group.is_first:
-        return None
-    averages = state.averages
-    rng = {f"rank{rank}/{key}": value for rank, own in enumerate(random_numbers) for key, value in own.items()}
+
+def saved_texts(state: TrainingState) -> dict[str, str]:
+    """Returns the counters and the task's statistics, as the text of their files."""
     counters = {"progress": state.progress.as_dict(), "scaler": state.scaler.state_dict()}
-    files = [
-        ("model.safetensors", lambda path: save_file(_weights(state.model), path)),
-        ("optimizer.safetensors", lambda path: save_file(_optimizer_tensors(state), path)),
-        ("random.safetensors", lambda path: save_file(rng, path)),
-        ("state.json", lambda path: path.write_text(json.dumps(counters, indent=2))),
-        ("task.json", lambda path: path.write_text(json.dumps(state.task.state(), indent=2))),
-    ]
-    if averages is not None:
-        files.append(("ema.safetensors", lambda path: save_file(_weights(averages.model), path)))
-    about = {**about, "metric": metric, "world_size": group.world_size}
-    checkpoint = write_checkpoint(folder, state.progress.updates, files, about)
-    prune_checkpoints(folder, keep)
-    return checkpoint
+    return {"state.json": json.dumps(counters, indent=2), "task.json": json.dumps(state.task.state(), indent=2)}
+
+
+def state_bytes(state: TrainingState) -> int:
+    """Returns about how many bytes a checkpoint holds: weights, their average, two moments of the optimiser."""
+    return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.averages else 3)
 
 
 def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
@@ -135,8 +110,7 @@ def seed_everything(seed: int, *stream: int) -> None:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    # Cloned where storage is shared (tied weights): safetensors stores each name's own bytes.
-    return {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    return {name: value.detach() for name, value in model.state_dict().items()}
 
 
 def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -144,7 +118,7 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             if value is not None:
-                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach()
     return tensors
 
 
@@ -164,7 +138,8 @@ def _steps_on_device(state: TrainingState) -> bool:
     return bool(state.optimizer.defaults.get("fused") or state.optimizer.defaults.get("capturable"))
 
 
-def _random_state(device: torch.device) -> dict[str, Tensor]:
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Returns the state of every random number generator of this rank, as tensors by name."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     own = {

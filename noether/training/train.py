@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
+from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
-from noether.distributed.stop import AgreedStop
+from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
@@ -22,9 +24,11 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.attempts import record_end, record_start
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
 from noether.training.checkpoint_files import CheckpointFolder, drop_checkpoints_after, selected_checkpoint
 from noether.training.ema import AveragedWeights
+from noether.training.fence import Fence
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -32,15 +36,16 @@ from noether.training.precision import Precision
 from noether.training.problem import Problem, build_problem
 from noether.training.progress import Progress
 from noether.training.request import TrainRequest
+from noether.training.saver import Saver
 from noether.training.schedules import build_schedule
-from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything
+from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Trains as one rank of a run.
 
     Returns:
-        ExitCode.DONE, or ExitCode.CHECKPOINTED where a signal stopped the run with everything saved.
+        ExitCode.DONE, or ExitCode.CHECKPOINTED where a signal or a time limit stopped the run with everything saved.
     """
     # Handlers first: a stop that is asked for while data is read is kept until the first update boundary.
     stop = AgreedStop()
@@ -53,45 +58,79 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     config, start = request.config, group.from_first(request.start)
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError("rank 0 refused the run", seen=start.summary)
-    folder = start.folder
+    folder, fence = start.folder, start.fence
     folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has logs of its own.
     console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     run = build_run(config, request.data, group)
     if start.checkpoint is not None:
-        load_checkpoint(run.state, group, CheckpointFolder(start.checkpoint), config.seed)
-        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
-    began_at = run.state.progress.updates
+        checkpoint = CheckpointFolder(start.checkpoint)
+        load_checkpoint(run.state, group, checkpoint, config.seed)
+        console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
+    began_at, total = run.state.progress.updates, run.length.total_updates
+    left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
-        if began_at < run.length.total_updates:
+        fence.check()
+        if left_to_do:
             _record(config, folder, {**request.plan, **run.describe()}, began_at)
     group.barrier()
-    trackers = _trackers(config, folder, console, run, began_at, group)
-    with trackers:
-        loop = Loop(
-            config,
-            run.problem,
-            run.state,
-            run.plan,
-            run.length,
-            run.schedule,
-            run.precision,
-            group,
-            stop,
-            trackers,
-            folder,
-        )
-        signal = loop.run()
-    group.barrier()
-    if signal:
+    deadline = request.deadline
+    if deadline is not None:
+        deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
+        stop.leave_before(deadline)
+    outcome, reason = "failed", 0
+    if group.is_first:
+        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host))
+    try:
+        with (
+            _trackers(config, folder, console, run, began_at, group) as trackers,
+            _saver(config, run, group, folder, fence, trackers, console, deadline) as saver,
+        ):
+            parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
+            reason = Loop(config, *parts, group, stop, trackers, saver).run()
+        group.barrier()
+        if not reason and (left_to_do or not folder.result.exists()):
+            reason = _finish(config, folder, run, group, console, stop, fence)
+        elif not reason and group.is_first:
+            console.say(f"the run was complete already: {folder.path}")
+        stop.finish()
+        outcome = describe_stop(reason) if reason else "done"
+    finally:
         if group.is_first:
-            console.say(_how_to_go_on(folder, run.state.progress.updates, run.length.total_updates))
-        return ExitCode.CHECKPOINTED
-    if began_at < run.length.total_updates or not folder.result.exists():
-        _finish(config, folder, run, group, console)
-    elif group.is_first:
-        console.say(f"the run was complete already: {folder.path}")
-    return ExitCode.DONE
+            number, reached = fence.own.number, run.state.progress.updates
+            _note(console, lambda: record_end(folder, number, reached, outcome))
+    if not reason:
+        return ExitCode.DONE
+    if group.is_first:
+        console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
+    return ExitCode.CHECKPOINTED
+
+
+def _saver(
+    config: RunConfig,
+    run: "Run",
+    group: Group,
+    folder: RunFolder,
+    fence: Fence,
+    trackers: Trackers,
+    console: Console,
+    deadline: Deadline | None,
+) -> Saver:
+    about = {
+        "run_id": folder.path.resolve().name,
+        "effective_batch_size": run.plan.effective,
+        "updates_per_epoch": run.length.updates_per_epoch,
+        "config": config.model_dump(mode="json"),
+    }
+    keep = config.trainer.keep_checkpoints
+    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline)
+
+
+def _note(console: Console, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        console.warn(f"attempts.jsonl cannot be written: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -186,30 +225,41 @@ def _trackers(config: RunConfig, folder: RunFolder, console: Console, run: Run, 
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
-    return Trackers(trackers)
+    return Trackers(trackers, console.warn)
 
 
-def _finish(config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console) -> None:
-    """Evaluates the test split with the selected weights, and writes the result and the report."""
+def _finish(
+    config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console, stop: AgreedStop, fence: Fence
+) -> int:
+    """Evaluates the test split with the selected weights, and writes the result and the report.
+
+    Returns:
+        0, or why all ranks stopped before it was through; the next start of the run does it again.
+    """
     started = time.perf_counter()
     selected = selected_checkpoint(folder.checkpoints)
     checkpoint = CheckpointFolder(folder.checkpoints / group.from_first(selected.path.name))
     weights = next(iter(run.state.evaluation_models()))
     model = run.state.evaluation_models()[weights]
     load_weights(model, checkpoint, weights)
-    result = evaluate_run(
-        config,
-        run.problem,
-        EvaluatedWeights(model, weights, checkpoint.path.name, run.state.progress.updates),
-        "test",
-        folder,
-        group,
-        run.precision,
-        batch_size=config.trainer.evaluation_batch_size or run.plan.micro,
-        world_size=group.world_size,
-    )
+    try:
+        result = evaluate_run(
+            config,
+            run.problem,
+            EvaluatedWeights(model, weights, checkpoint.path.name, run.state.progress.updates),
+            "test",
+            folder,
+            group,
+            run.precision,
+            batch_size=config.trainer.evaluation_batch_size or run.plan.micro,
+            world_size=group.world_size,
+            at_boundary=stop.check,
+        )
+    except StopAgreed as stopped:
+        return stopped.reason
     if not group.is_first:
-        return
+        return 0
+    fence.check()
     write_json(folder.result, result)
     fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
@@ -218,6 +268,7 @@ def _finish(config: RunConfig, folder: RunFolder, run: Run, group: Group, consol
     console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     if config.tracker.report:
         report_run(folder, console)
+    return 0
 
 
 def report_run(folder: RunFolder, console: Console) -> None:
@@ -235,9 +286,14 @@ def report_run(folder: RunFolder, console: Console) -> None:
         console.say(f"\nreport {path}")
 
 
-def _how_to_go_on(folder: RunFolder, updates: int, total: int) -> str:
-    path = folder.path
+def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
+    before = checkpoint.meta()["world_size"]
+    ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
+    return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
+
+
+def _how_to_go_on(folder: RunFolder, reason: str, updates: int, total: int) -> str:
     return (
-        f"stopped after update {updates} of {total}, everything is saved; go on with the same command and\n"
-        f"  resume={path}"
+        f"stopped by {reason} after update {updates} of {total}, everything is saved; go on with the same command and\n"
+        f"  resume={folder.path}"
     )

@@ -12,13 +12,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
-from noether.errors import NoetherError
+from noether.training.bad_numbers import LateLook, NonFiniteError, find_bad_numbers
 from noether.training.precision import Precision
 from noether.training.state import TrainingState
-
-
-class NonFiniteError(NoetherError):
-    """The gradient was not finite, and the policy says to stop."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +22,12 @@ class UpdateFigures:
     """What one update measured, still on the device: reading them is a synchronisation.
 
     loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
+    skipped: why the update left the weights alone, in words; None where it was made.
     """
 
     loss: Tensor
     gradient_norm: Tensor
+    skipped: str | None = None
 
 
 class Updater:
@@ -38,6 +36,10 @@ class Updater:
     The gradient is that of the mean loss over the global batch: each micro-batch counts by its samples, the
     ranks' equal shares are averaged by DDP, and they are reduced once per update (`no_sync` around the
     forward and backward of all micro-batches but the last), then clipped.
+
+    Whether a gradient is finite is the same on every rank, for it is their mean: all decide alike without asking each
+    other. On a GPU that stops at the first bad one, the answer is read one update late, so that no update waits for
+    the device; `settle` reads it before anything is kept.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Updater:
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
+        late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
+        self.look = LateLook() if late else None
 
     def close(self) -> None:
         """Lets go of DDP, which must not outlive the process group."""
@@ -72,7 +76,8 @@ class Updater:
         """Makes one update from this rank's micro-batches, already on the device.
 
         Raises:
-            NonFiniteError: where the gradient is not finite and the policy says so; the weights are as before.
+            NonFiniteError: where the gradient is not finite and the policy says so. The weights are then as before,
+                but on a GPU, where the gradient was that of the update before; no checkpoint holds them.
         """
         state, scaler = self.state, self.state.scaler
         samples = sum(len(batch["index"]) for batch in batches)
@@ -89,7 +94,8 @@ class Updater:
         scaler.unscale_(state.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = get_total_norm(gradients)
-        if self._may_step(norm, loss, batches):
+        skipped = self._why_not(norm, batches)
+        if skipped is None:
             if self.config.clip_gradient_norm is not None:
                 clip_grads_with_norm_(self.parameters, self.config.clip_gradient_norm, norm)
             for group in state.optimizer.param_groups:
@@ -101,36 +107,56 @@ class Updater:
         state.optimizer.zero_grad()
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
-        return UpdateFigures(loss, norm)
+        return UpdateFigures(loss, norm, skipped)
 
-    def _may_step(self, norm: Tensor, loss: Tensor, batches: Sequence[Batch]) -> bool:
-        """Whether the gradient is finite. It is the same on every rank, so that all decide alike."""
+    def settle(self) -> None:
+        """Makes sure that the last update was made of finite numbers. Every rank calls it before anything is kept.
+
+        Raises:
+            NonFiniteError: where it was not.
+        """
+        bad = self.look.settle() if self.look is not None else None
+        if bad is not None:
+            raise NonFiniteError(self._describe(self.state.progress.updates, bad))
+
+    def _why_not(self, norm: Tensor, batches: Sequence[Batch]) -> str | None:
+        """Returns None where the update may be made, else why it is skipped; raises where the run must stop."""
         progress = self.state.progress
+        if self.look is not None:
+            bad = self.look.at(norm, batches)
+            if bad is not None:
+                raise NonFiniteError(self._describe(progress.updates, bad))
+            return None
         if bool(torch.isfinite(norm)):
             progress.skipped_in_a_row = 0
-            return True
+            return None
         progress.skipped_in_a_row += 1
         # fp16 overflows now and then by design: its scaler halves the scale and the next update fits.
-        skips = self.config.nan_policy == "skip" or self.state.scaler.is_enabled()
-        if skips and progress.skipped_in_a_row <= self.config.max_skipped_updates:
-            return False
-        raise NonFiniteError(self._describe_non_finite(loss, batches))
+        if self.state.scaler.is_enabled() and progress.skipped_in_a_row <= self.config.max_skipped_updates:
+            return f"update {progress.updates + 1} overflowed in fp16 and is skipped; the loss scale is halved"
+        described = self._describe(progress.updates + 1, batches)
+        if self.config.nan_policy == "skip" and progress.skipped_in_a_row <= self.config.max_skipped_updates:
+            return f"update {progress.updates + 1} is skipped: {described}"
+        raise NonFiniteError(described)
 
-    def _describe_non_finite(self, loss: Tensor, batches: Sequence[Batch]) -> str:
-        bad = [
+    def _describe(self, update: int, batches: Sequence[Batch]) -> str:
+        found = self.group.gather(find_bad_numbers(self.state, self.precision, batches, self.group.rank))
+        parameters = [
             name
             for name, parameter in self.state.model.named_parameters()
             if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
         ]
-        samples = [int(index) for batch in batches for index in batch["index"]]
-        shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
-        advice = "lower optimizer.learning_rate"
+        own = [part for rank in found for part in rank] if self.group.is_first else ["rank 0 says which"]
+        seen = "; ".join(own[:4]) + (f"; and {len(own) - 4} more" if len(own) > 4 else "")
+        shown = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
+        advice = "lower optimizer.learning_rate, or mend the samples"
         if self.config.nan_policy == "stop":
             advice += ", or trainer.nan_policy=skip to pass over single updates"
+        row = self.state.progress.skipped_in_a_row
         return (
-            f"the gradient of update {self.state.progress.updates + 1} is not finite\n"
-            f"  seen      loss {float(loss):.4g} on rank {self.group.rank}, samples {samples}, in {shown}\n"
-            f"  expected  finite numbers "
-            f"({self.state.progress.skipped_in_a_row} in a row, nan_policy={self.config.nan_policy})\n"
+            f"the gradient of update {update} is not finite\n"
+            f"  seen      {seen or 'every loss is finite: the backward pass overflowed'}"
+            + (f"\n            in {shown}" if shown else "")
+            + f"\n  expected  finite numbers ({max(1, row)} in a row, nan_policy={self.config.nan_policy})\n"
             f"  fix       {advice}; the last checkpoint is as it was"
         )

@@ -8,13 +8,16 @@ from noether.training.checkpoint_files import (
     list_checkpoints,
     newest_intact,
     prune_checkpoints,
+    recover_replaced,
     selected_checkpoint,
     write_checkpoint,
+    write_flushed,
 )
 
 
 def write(folder: Path, updates: int, metric: float | None = None, content: str = "weights"):
-    files = [("model.bin", lambda path: path.write_text(content)), ("b.json", lambda path: path.write_text("{}"))]
+    texts = {"model.bin": content, "b.json": "{}"}
+    files = [(name, lambda path: write_flushed(path, [texts[path.name].encode()])) for name in texts]
     return write_checkpoint(folder, updates, files, {"metric": metric})
 
 
@@ -26,7 +29,7 @@ def test_a_checkpoint_verifies_and_names_its_format(tmp_path) -> None:
     checkpoint = write(tmp_path, 12, 0.5)
     assert checkpoint.damage() is None
     assert checkpoint.updates == 12
-    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (1, 0.5)
+    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (2, 0.5)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "b.json", "meta.json"])
@@ -48,7 +51,7 @@ def test_a_checkpoint_of_another_format_is_passed_over(tmp_path) -> None:
     checkpoint = write(tmp_path, 1)
     meta = checkpoint.meta() | {"format": 99}
     (checkpoint.path / "meta.json").write_text(json.dumps(meta))
-    assert "format 99 is not 1" in str(checkpoint.damage())
+    assert "format 99 is not 2" in str(checkpoint.damage())
 
 
 def test_the_newest_intact_is_taken_and_the_damaged_is_named(tmp_path) -> None:
@@ -108,3 +111,30 @@ def test_a_write_that_fails_leaves_the_older_checkpoints(tmp_path) -> None:
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(tmp_path, 2, [("model.bin", full)], {})
     assert kept(tmp_path) == [1]
+    assert not list(tmp_path.glob(".update-*")), "half a checkpoint takes the room that others wait for"
+
+
+def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:
+    """A flipped bit in a number leaves valid JSON behind."""
+    checkpoint = write(tmp_path, 1, metric=0.5)
+    path = checkpoint.path / "meta.json"
+    path.write_text(path.read_text().replace('"metric": 0.5', '"metric": 0.4'))
+    assert "meta.json has another SHA-256" in str(checkpoint.damage())
+
+
+def test_a_checkpoint_put_aside_for_one_that_never_came_gets_its_name_back(tmp_path) -> None:
+    checkpoint = write(tmp_path, 7)
+    checkpoint.path.rename(tmp_path / ".update-000000007.77.replaced")
+    assert kept(tmp_path) == []
+    recover_replaced(tmp_path)
+    assert kept(tmp_path) == [7]
+    assert checkpoint.damage() is None
+
+
+def test_what_forbids_the_rename_leaves_nothing(tmp_path) -> None:
+    def fenced() -> None:
+        raise PermissionError("another start")
+
+    with pytest.raises(PermissionError):
+        write_checkpoint(tmp_path, 3, [], {}, before_rename=fenced)
+    assert list(tmp_path.iterdir()) == []

@@ -119,7 +119,11 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(train, noether, tmp_path)
 def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_path) -> None:
     train("small", "trainer.max_updates=4")
     words = ["train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=small", "resume=auto"]
-    done = noether(*words, "trainer.max_updates=6", "model.dim=48")
+    refused = noether(*words, "trainer.max_updates=6", "model.dim=48")
+    assert refused.code == ExitCode.REQUEST, refused.err
+    assert "model.dim: 32 → 48   another model cannot take these weights" in refused.err
+    assert "'accept_changes=[model.dim]'" in refused.err
+    done = noether(*words, "trainer.max_updates=6", "model.dim=48", "accept_changes=[model]")
     assert done.code == ExitCode.REQUEST, done.err
     assert "was written by another model" in done.err
     assert "Traceback" not in done.err

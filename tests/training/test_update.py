@@ -10,10 +10,11 @@ from noether.config.trainer import TrainerConfig
 from noether.distributed.group import Group
 from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
 from noether.tasks.base import Task
+from noether.training.bad_numbers import LateLook, NonFiniteError
 from noether.training.precision import Precision
 from noether.training.progress import Progress
 from noether.training.state import TrainingState
-from noether.training.update import NonFiniteError, Updater
+from noether.training.update import Updater
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
 GROUP = Group(CONTEXT, torch.device("cpu"))
@@ -88,7 +89,7 @@ def test_a_bad_gradient_stops_the_run_and_names_samples_and_parameters() -> None
     before = copy.deepcopy(updater.state.model.state_dict())
     with pytest.raises(NonFiniteError) as caught:
         updater.update([broken(make_batch(7))], 0.1)
-    for word in ("update 1", "samples [0, 1, 2, 3, 4, 5, 6]", "layer.weight", "optimizer.learning_rate"):
+    for word in ("update 1", "rank 0: sample 3, t", "layer.weight", "optimizer.learning_rate"):
         assert word in str(caught.value)
     for name, value in updater.state.model.state_dict().items():
         assert torch.equal(value, before[name])
@@ -98,10 +99,13 @@ def test_bad_gradients_are_skipped_up_to_the_limit() -> None:
     config = CONFIG.model_copy(update={"nan_policy": "skip", "max_skipped_updates": 2})
     updater = make(config, 1)
     before = copy.deepcopy(updater.state.model.state_dict())
-    for _ in range(2):
-        updater.update([broken(make_batch(7))], 0.1)
+    for number in (1, 2):
+        said = updater.update([broken(make_batch(7))], 0.1).skipped
+        assert said is not None
+        assert f"update {number} is skipped" in said
+        assert "sample 3, t" in said
     assert all(torch.equal(value, before[name]) for name, value in updater.state.model.state_dict().items())
-    updater.update([make_batch(7)], 0.1)
+    assert updater.update([make_batch(7)], 0.1).skipped is None
     assert updater.state.progress.skipped_in_a_row == 0
     assert updater.state.progress.updates == 3
     for _ in range(2):
@@ -127,3 +131,56 @@ def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
             break
     assert float(figures.gradient_norm) == pytest.approx(float(norm), rel=0.01)
     torch.testing.assert_close(half.state.model.layer.weight, single.state.model.layer.weight, rtol=0.02, atol=0.002)
+
+
+def overflowing(batch):
+    batch["x"][5] = 1e300
+    batch["t"][5] = -1e300
+    return batch
+
+
+def weights_gone(updater: Updater) -> Updater:
+    with torch.no_grad():
+        updater.state.model.layer.bias[0] = float("inf")
+    return updater
+
+
+@pytest.mark.parametrize(
+    ("change", "batches", "found"),
+    [
+        pytest.param(None, lambda: [broken(make_batch(7))], "rank 0: sample 3, t", id="a-sample-that-is-not-finite"),
+        pytest.param(None, lambda: [overflowing(make_batch(7))], "rank 0: sample 5, loss inf", id="a-loss-overflows"),
+        pytest.param(
+            None, lambda: cut(broken(make_batch(7)), 2, 5), "rank 0: sample 3, t", id="in-the-second-micro-batch"
+        ),
+        pytest.param(weights_gone, lambda: [make_batch(7)], "the weights themselves, layer.bias", id="weights"),
+    ],
+)
+def test_the_report_names_what_brought_it(change, batches, found) -> None:
+    parts = batches()
+    updater = make(CONFIG, len(parts))
+    if change is not None:
+        change(updater)
+    with pytest.raises(NonFiniteError) as caught:
+        updater.update(parts, 0.1)
+    assert found in str(caught.value)
+
+
+def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and_before_anything_is_kept() -> None:
+    """As on a GPU under nan_policy=stop, where reading the norm of every update would stop the host each time."""
+    updater = make(CONFIG, 1)
+    updater.look = LateLook()
+    updater.update([broken(make_batch(7))], 0.1)
+    with pytest.raises(NonFiniteError, match="update 1 is not finite"):
+        updater.settle()
+    updater = make(CONFIG, 1)
+    updater.look = LateLook()
+    updater.update([broken(make_batch(7))], 0.1)
+    with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
+        updater.update([make_batch(7)], 0.1)
+    assert "rank 0: sample 3, t" in str(caught.value)
+    updater = make(CONFIG, 1)
+    updater.look = LateLook()
+    for _ in range(3):
+        updater.update([make_batch(7)], 0.1)
+    updater.settle()

@@ -1,0 +1,113 @@
+"""When must a run have stopped, who says so, and how early must it begin to stop. No torch here."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+MARGIN_S = 10.0
+"""Slurm looks at time limits every few seconds; clocks of two hosts differ; a process takes a moment to leave."""
+
+ASSUMED_BYTES_PER_S = 50e6
+"""Speed of a slow shared disk, until a checkpoint of this run has been timed."""
+
+
+@dataclass
+class Deadline:
+    """The moment by which a run must have left, and how long its last steps take.
+
+    moment: seconds since the epoch. source: what said so.
+    save_s: seconds that a checkpoint takes, the longest measured so far. boundary_s: the same of the time between two
+        boundaries at which the ranks can agree to stop.
+    """
+
+    moment: float
+    source: str
+    save_s: float = 0.0
+    boundary_s: float = 0.0
+    _last_boundary: float | None = field(default=None, repr=False)
+
+    @property
+    def lead_s(self) -> float:
+        """Seconds before the moment at which the ranks must begin to stop.
+
+        One checkpoint may be on its way already, another follows; the ranks agree one boundary later than they ask.
+        """
+        return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
+
+    def is_near(self, now: Callable[[], float] = time.time) -> bool:
+        """Whether it is time to stop; called once at every boundary, whose distance it measures."""
+        moment = now()
+        if self._last_boundary is not None:
+            self.boundary_s = max(self.boundary_s, moment - self._last_boundary)
+        self._last_boundary = moment
+        return moment + self.lead_s >= self.moment
+
+    def describe(self) -> str:
+        """Returns the deadline for the plan: "2026-01-31 14:05:00 (slurm.timeout_min=60)"."""
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.moment))} ({self.source})"
+
+
+def find_deadline(
+    timeout_min: float | None,
+    job_minutes: int | None,
+    environ: Mapping[str, str],
+    *,
+    started: float,
+    ask: Callable[[str], str | None] | None = None,
+) -> Deadline | None:
+    """Returns the earliest moment that anything sets, or None.
+
+    Args:
+        timeout_min: `trainer.timeout_min`, counted from `started`.
+        job_minutes: `slurm.timeout_min`, what the job asked for; it counts inside a job whose end nothing else tells.
+        environ: the environment this process was started with. SLURM_JOB_END_TIME is what newer versions of Slurm set.
+        started: seconds since the epoch when this process started.
+        ask: tells the time left to a job, in the words of `squeue --format=%L`; None asks squeue, where it is there.
+    """
+    found = []
+    if timeout_min is not None:
+        found.append(Deadline(started + 60 * timeout_min, f"trainer.timeout_min={timeout_min:g}"))
+    job = environ.get("SLURM_JOB_ID")
+    if job:
+        found += _job_end(job, job_minutes, environ, started, ask or ask_squeue)
+    return min(found, key=lambda deadline: deadline.moment, default=None)
+
+
+def _job_end(
+    job: str, minutes: int | None, environ: Mapping[str, str], started: float, ask: Callable[[str], str | None]
+) -> list[Deadline]:
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if end.isdigit() and int(end) > started:  # One in the past was inherited from another job.
+        return [Deadline(float(end), "SLURM_JOB_END_TIME")]
+    said = ask(job)
+    if said:
+        left = seconds_left(said)
+        return [] if left is None else [Deadline(time.time() + left, f"squeue: {said} left to job {job}")]
+    return [] if minutes is None else [Deadline(started + 60 * minutes, f"slurm.timeout_min={minutes}")]
+
+
+def seconds_left(text: str) -> float | None:
+    """Reads squeue's days-hours:minutes:seconds; None where it is no time (UNLIMITED, NOT_SET, INVALID)."""
+    days, _, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:
+        return None
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return seconds + 86400 * int(days or 0)
+
+
+def ask_squeue(job: str) -> str | None:
+    """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
+    if shutil.which("squeue") is None:
+        return None
+    try:
+        done = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={job}", "--format=%L"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

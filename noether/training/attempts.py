@@ -1,0 +1,88 @@
+"""How often a run was started, how far each start came, and whether starting it again still helps. No torch here."""
+
+import json
+import time
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from noether.run_folder import RunFolder
+from noether.tracking.appending_file import AppendingFile
+from noether.training.checkpoint_files import list_checkpoints
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One start of a run: its number, the update it began after, and the last it is known to have saved.
+
+    `last_update` and `outcome` are None where the start was killed and nobody has started the run since.
+    """
+
+    attempt: int
+    first_update: int
+    last_update: int | None
+    outcome: str | None
+    host: str
+    started: str
+
+
+def record_start(folder: RunFolder, attempt: int, first_update: int, host: str) -> None:
+    """Adds a start to attempts.jsonl. Raises OSError where it cannot be written."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    _add(folder.attempts, {"attempt": attempt, "first_update": first_update, "host": host, "started": started})
+
+
+def record_end(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
+    """Adds how a start ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
+    _add(folder.attempts, {"attempt": attempt, "last_update": last_update, "outcome": outcome})
+
+
+def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
+    """Returns the starts of a run, oldest first; one that was killed came as far as the next began."""
+    starts: dict[int, dict[str, Any]] = {}
+    for line in folder.attempts.read_text().splitlines() if folder.attempts.exists() else ():
+        try:
+            row = json.loads(line)
+            starts.setdefault(row["attempt"], {}).update(row)
+        except (ValueError, KeyError, TypeError):
+            continue  # Cut off by the kill that it would have told of.
+    rows = [row for row in starts.values() if "first_update" in row]
+    records = []
+    for row, following in zip_longest(rows, rows[1:]):
+        last = row.get("last_update", following["first_update"] if following else None)
+        outcome = row.get("outcome", "killed" if following else None)
+        records.append(
+            AttemptRecord(
+                row["attempt"], row["first_update"], last, outcome, row.get("host", ""), row.get("started", "")
+            )
+        )
+    return records
+
+
+def attempts_without_progress(folder: RunFolder) -> int:
+    """Returns how many starts in a row, the newest included, have added no checkpoint to what they found.
+
+    A job script stops requeueing at a limit of its own: a run that fails at the same place each time would
+    otherwise keep its nodes for ever.
+    """
+    checkpoints = list_checkpoints(folder.checkpoints)
+    reached = checkpoints[-1].updates if checkpoints else 0
+    count = 0
+    for record in reversed(read_attempts(folder)):
+        if record.first_update != reached:
+            break
+        count += 1
+    return count
+
+
+def _add(path: Path, row: dict[str, Any]) -> None:
+    # A line that a kill cut off is ended first.
+    before = path.read_bytes() if path.exists() else b""
+    row_start = "\n" if before and not before.endswith(b"\n") else ""
+    file = AppendingFile(path)
+    try:
+        file.append((row_start + json.dumps(row) + "\n").encode())
+        file.sync()
+    finally:
+        file.close()

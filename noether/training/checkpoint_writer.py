@@ -1,0 +1,216 @@
+"""Checkpoints written while training goes on: one at a time, and again where the disk refused."""
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from noether.errors import NoetherError
+from noether.training.checkpoint_files import (
+    CheckpointFolder,
+    newest_intact,
+    prune_checkpoints,
+    write_checkpoint,
+    write_flushed,
+)
+from noether.training.snapshot import Snapshot, safetensors_parts
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+
+LAST_RETRIES_S = 15.0
+"""How long a run that is about to leave tries to write its last checkpoint."""
+
+
+class CheckpointError(NoetherError):
+    """The last checkpoint of a run could not be written."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint is on the disk, so many seconds after its snapshot was taken."""
+
+    checkpoint: CheckpointFolder
+    updates: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The disk refused a checkpoint; it is tried again in so many seconds."""
+
+    updates: int
+    error: OSError
+    retry_s: float
+
+
+class _Abandoned(Exception):
+    """A newer checkpoint is wanted."""
+
+
+class CheckpointWriter:
+    """Writes snapshots in a thread of its own. Used on rank 0 alone.
+
+    At most one snapshot is on its way, so that memory holds one copy of the state and no more. One that the disk
+    refuses is tried again until it is written or a newer one takes its place; meanwhile training goes on.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, before_rename: Callable[[], None]) -> None:
+        """Takes the run's checkpoints folder.
+
+        Args:
+            folder: where the checkpoints lie.
+            keep: newest checkpoints kept.
+            before_rename: called by the thread when a checkpoint is about to get its name; raises what forbids it.
+        """
+        self.folder, self.keep, self._before_rename = folder, keep, before_rename
+        self._state: Literal["idle", "writing", "waiting to retry"] = "idle"
+        self._abandon = False
+        self._written_bytes = self._total_bytes = 0
+        self._changed = threading.Condition()
+        self._news: deque[Written | Refused] = deque()
+        self._failure: BaseException | None = None
+        self._refused: OSError | None = None
+
+    def make_room(self, *, hurry: bool = False) -> None:
+        """Returns when the next snapshot may be taken.
+
+        A write on its way is waited for, unless there is a hurry and it has not come half the way: what comes next
+        is newer. One that the disk has refused so far is given up.
+        """
+        with self._changed:
+            self._abandon = hurry and self._written_bytes * 2 < self._total_bytes
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._state != "writing")
+            self._abandon = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._state == "idle")
+
+    def start(self, snapshot: Snapshot, *, verify: bool = False) -> None:
+        """Writes a snapshot behind the caller's back; `make_room` must have been called.
+
+        Args:
+            snapshot: must stay as it is until `make_room` returns.
+            verify: read it back when it is written.
+        """
+        with self._changed:
+            assert self._state == "idle"
+            self._state, self._abandon, self._refused = "writing", False, None
+            self._written_bytes, self._total_bytes = 0, snapshot.size
+        # A daemon, so that a disk that never answers does not keep a failed process.
+        threading.Thread(target=self._run, args=(snapshot, verify), name="checkpoint", daemon=True).start()
+
+    def news(self) -> list[Written | Refused]:
+        """Returns what has happened since the last call.
+
+        Raises:
+            FencedError: where a later start of the run has the folder.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def finish(self, limit_s: float = LAST_RETRIES_S) -> NoetherError | None:
+        """Waits for the snapshot on its way; returns why it could not be written, or None.
+
+        Args:
+            limit_s: how long a disk that refuses is asked again.
+        """
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while self._state != "idle":
+                left = deadline - time.monotonic()
+                if self._state == "waiting to retry" and left <= 0:
+                    self._abandon = True
+                    self._changed.notify_all()
+                self._changed.wait(max(left, 0.05) if self._state == "waiting to retry" else None)
+        if self._failure is not None:
+            if isinstance(self._failure, NoetherError):
+                return self._failure
+            raise self._failure
+        return None if self._refused is None else self._cannot_write(self._refused)
+
+    def close(self) -> None:
+        """Waits for a write on its way, and gives up one that the disk has refused so far."""
+        self.make_room()
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        good = newest_intact(self.folder, lambda text: None)
+        reached = f"it goes on after update {good.updates}" if good else "it begins anew"
+        return CheckpointError(
+            f"the last checkpoint cannot be written to {self.folder}\n"
+            f"  seen      {error.strerror or error}\n"
+            f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a disk that can be written\n"
+            f"  fix       make room and run the same command with resume=auto; {reached}"
+        )
+
+    def _run(self, snapshot: Snapshot, verify: bool) -> None:
+        try:
+            self._write_until_done(snapshot, verify)
+        except _Abandoned:
+            pass
+        except BaseException as failure:
+            self._failure = failure  # Raised where the run asks for news.
+        finally:
+            self._set("idle")
+
+    def _write_until_done(self, snapshot: Snapshot, verify: bool) -> None:
+        started, pause = time.monotonic(), FIRST_RETRY_S
+        while True:
+            self._set("writing")
+            self._written_bytes = 0
+            try:
+                checkpoint = self._write(snapshot, verify)
+            except OSError as error:
+                self._refused = error
+                self._news.append(Refused(snapshot.updates, error, pause))
+                self._set("waiting to retry")
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._abandon, timeout=pause):
+                        return
+                pause = min(LONGEST_RETRY_S, 2 * pause)
+            else:
+                self._refused = None
+                self._news.append(Written(checkpoint, snapshot.updates, time.monotonic() - started))
+                return
+
+    def _write(self, snapshot: Snapshot, verify: bool) -> CheckpointFolder:
+        def tensors_file(path: Path) -> str:
+            return write_flushed(path, self._counted(safetensors_parts(snapshot.tensors[path.name])))
+
+        def text_file(path: Path) -> str:
+            return write_flushed(path, [snapshot.texts[path.name].encode()])
+
+        files = [*((name, tensors_file) for name in snapshot.tensors), *((name, text_file) for name in snapshot.texts)]
+        checkpoint = write_checkpoint(self.folder, snapshot.updates, files, dict(snapshot.meta), self._before_rename)
+        damage = checkpoint.damage() if verify else None
+        if damage:
+            raise OSError(errno.EIO, f"read back, {damage}")
+        # Only now, so that the last good one is never the one that goes.
+        with suppress(OSError):  # What cannot be removed now is removed after the next one.
+            prune_checkpoints(self.folder, self.keep)
+        return checkpoint
+
+    def _counted(self, parts: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for part in parts:
+            if self._abandon:
+                raise _Abandoned
+            yield part
+            self._written_bytes += len(part)
+
+    def _set(self, state: Literal["idle", "writing", "waiting to retry"]) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+
+def describe_refusal(refused: Refused) -> str:
+    """Returns the warning for a checkpoint that the disk did not take."""
+    return (
+        f"the checkpoint of update {refused.updates} could not be written: "
+        f"{refused.error.strerror or refused.error}; training goes on, it is tried again in {refused.retry_s:.0f} s"
+    )

@@ -1,0 +1,151 @@
+"""Which settings may change when a run goes on, and why: one table, and what follows from it. No torch here."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pydantic import ValidationError
+
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+
+
+class Rule(Enum):
+    """What a changed setting means for a run that goes on."""
+
+    FREE = "changes nothing that is learned"
+    SAID = "changes what is learned, as its user plainly means; goes on, and says so"
+    REFUSED = "makes another run of it; goes on only where accept_changes names the key"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    key: str
+    rule: Rule
+    reason: str
+
+
+# The first entry whose key is the setting's, or a section above it, decides.
+RULES = (
+    _Entry("accelerator", Rule.SAID, "other devices round differently; the order of samples goes on"),
+    _Entry("devices", Rule.FREE, "another number of ranks goes on with the same order of samples"),
+    _Entry("master_port", Rule.FREE, "where the ranks meet"),
+    _Entry("nodes", Rule.FREE, "where the ranks run"),
+    _Entry("node_rank", Rule.FREE, "where the ranks run"),
+    _Entry("master_addr", Rule.FREE, "where the ranks meet"),
+    _Entry("dataset_root", Rule.FREE, "where the same data lies"),
+    _Entry("output_path", Rule.FREE, "where the run lies"),
+    _Entry("run_id", Rule.FREE, "where the run lies"),
+    _Entry("resume", Rule.FREE, "how it goes on"),
+    _Entry("accept_changes", Rule.FREE, "how it goes on"),
+    _Entry("num_workers", Rule.FREE, "who reads the data"),
+    _Entry("tracker", Rule.FREE, "what is shown"),
+    _Entry("slurm", Rule.FREE, "what a job asks for"),
+    _Entry("trainer.max_epochs", Rule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_updates", Rule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_samples", Rule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_batch_size", Rule.FREE, "accumulation learns the same, to rounding"),
+    _Entry("trainer.log_every", Rule.FREE, "what is shown"),
+    _Entry("trainer.evaluate_every", Rule.SAID, "the weights are selected among other updates from here on"),
+    _Entry("trainer.checkpoint_every", Rule.FREE, "what is kept"),
+    _Entry("trainer.keep_checkpoints", Rule.FREE, "what is kept"),
+    _Entry("trainer.evaluation_batch_size", Rule.FREE, "each sample is scored alone"),
+    _Entry("trainer.timeout_min", Rule.FREE, "when it stops"),
+    _Entry("trainer.nan_policy", Rule.FREE, "what happens at numbers that are not finite"),
+    _Entry("trainer.max_skipped_updates", Rule.FREE, "what happens at numbers that are not finite"),
+    _Entry("trainer.compile", Rule.SAID, "a compiled model rounds differently"),
+    _Entry("trainer.deterministic", Rule.SAID, "other algorithms round differently"),
+    _Entry("trainer.clip_gradient_norm", Rule.SAID, "updates are clipped differently from here on"),
+    _Entry("optimizer.kind", Rule.REFUSED, "another optimiser does not know what this one has gathered"),
+    _Entry("optimizer", Rule.SAID, "updates are made differently from here on"),
+    _Entry("schedule", Rule.SAID, "the learning rate follows another curve from here on"),
+    _Entry("seed", Rule.REFUSED, "the order of samples and every random number would be another run's"),
+    _Entry("trainer.effective_batch_size", Rule.REFUSED, "the position in the order of samples is counted in batches"),
+    _Entry("trainer.precision", Rule.REFUSED, "weights and gradients would be other numbers"),
+    _Entry("trainer.ema_decay", Rule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
+    _Entry("dataset", Rule.REFUSED, "other samples: figures before and after would not compare"),
+    _Entry("model", Rule.REFUSED, "another model cannot take these weights, or means something else by them"),
+    _Entry("task", Rule.REFUSED, "another loss and other statistics"),
+)
+_UNLISTED = _Entry("", Rule.REFUSED, "nothing is known of what this setting changes")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting that differs between the run that is resumed and what is asked now."""
+
+    key: str
+    before: Any
+    now: Any
+    rule: Rule
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.before)} → {_shown(self.now)}"
+
+
+def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
+    """Returns the settings that differ, in the order of the schema.
+
+    Args:
+        before: the resolved settings stored with the checkpoint; what it lacks, an older version did not know, and
+            counts as the default.
+        now: what is asked.
+    """
+    with suppress(ValidationError, RequestError):  # Of a version with other settings: compared as it stands.
+        before = RunConfig.model_validate(before).model_dump(mode="json")
+    old, new = dict(_flat(before)), dict(_flat(now.model_dump(mode="json")))
+    changes = []
+    for key in [*new, *(key for key in old if key not in new)]:
+        if old.get(key) != new.get(key):
+            entry = rule_of(key)
+            changes.append(Change(key, old.get(key), new.get(key), entry.rule, entry.reason))
+    return changes
+
+
+def rule_of(key: str) -> _Entry:
+    """Returns the table's entry for a setting."""
+    return next((entry for entry in RULES if key == entry.key or key.startswith(f"{entry.key}.")), _UNLISTED)
+
+
+def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
+    """Returns a line for each change that the user should know of.
+
+    Args:
+        changes: from `compare_configs`.
+        accept: keys or sections that the user has accepted; "all" is every key.
+        run: the run, for the message.
+
+    Raises:
+        RequestError: naming every change that is refused, why, and the line that accepts it.
+    """
+
+    def accepted(key: str) -> bool:
+        return any(word == "all" or key == word or key.startswith(f"{word}.") for word in accept)
+
+    refused = [change for change in changes if change.rule is Rule.REFUSED and not accepted(change.key)]
+    if refused:
+        widest = max(len(str(change)) for change in refused)
+        keys = ",".join(change.key for change in refused)
+        raise RequestError(
+            f"the run {run} was made with other settings",
+            seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
+            expected="the settings of the run that is resumed, or your word that the change is meant",
+            fix=f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)",
+        )
+    return [f"{change}: {change.reason}" for change in changes if change.rule is not Rule.FREE]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,1 @@
+"""What breaks runs on purpose, and shows that nothing is lost."""

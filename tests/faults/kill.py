@@ -1,0 +1,305 @@
+"""Does a run that is killed at any moment, again and again, end as if nothing had happened?
+
+    python -m tests.faults.kill --seeds 200 [--first 0] [--jobs 2] [--keep FOLDER]
+
+Each seed is a run that is disturbed one to three times and resumed each time, with `resume=auto`, until it is through.
+Then every file of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows.
+A seed decides who is struck and how:
+
+- who: a process alone; one of two ranks that are processes of two nodes; both at once (the node, the power); the
+  launcher of two ranks.
+- how: SIGKILL right before the n-th thing done to the run folder (open, piece of a file, fsync, rename, removal), or
+  at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to stop with all saved.
+
+What follows from a number of operations is the same each time; a moment is as exact as the machine.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # Before torch: a fork of a process with threads may hang.
+
+from noether.config.compose import dump_config, load_config
+from noether.config.schema import RunConfig
+from noether.errors import ExitCode
+from noether.run_folder import RunFolder
+from noether.tracking.metrics_file import read_metrics
+from noether.training.attempts import read_attempts
+from noether.training.checkpoint_files import list_checkpoints
+
+from . import victim
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SETTINGS = (
+    "trainer.max_updates=8",
+    "trainer.checkpoint_every=2 updates",
+    "trainer.keep_checkpoints=2",
+    "trainer.log_every=1 updates",
+    "trainer.ema_decay=0.9",
+    "optimizer.learning_rate=1e-2",
+    "resume=auto",
+)
+# What a row says of time and memory differs from run to run.
+MEASURED = ("time", "samples_per_second", "memory_mib", "device_use", "seconds")
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run on so many ranks leaves that nobody disturbs, how long it takes, and how many operations."""
+
+    hashes: dict[str, str]
+    rows: list[dict]
+    seconds: float
+    operations: int
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One disturbance. operation: before which to die; moment: seconds after the start, of `number`, `times` times."""
+
+    target: int
+    operation: int | None = None
+    moment: float = 0.0
+    number: int = signal.SIGKILL
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = f"operation {self.operation}" if self.operation else f"{self.moment:.2f} s"
+        name = signal.Signals(self.number).name + (" twice" if self.times > 1 else "")
+        return f"{name} to process {self.target} at {where}"
+
+
+class Room:
+    """The folder of a series: its data, its runs, their logs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NOETHER_"))}
+        self.environ = {**inherited, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
+        self.config = load_config((*SETTINGS, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+
+    def run_folder(self, name: str) -> RunFolder:
+        return RunFolder(self.folder / name)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def config_of(self, name: str, **changes) -> RunConfig:
+        return self.config.model_copy(update={"run_id": name, **changes})
+
+    def start(self, name: str, ranks: int, blow: Blow | None = None, count: Path | None = None) -> list[victim.Victim]:
+        """Starts a run of one process per rank, as two nodes start it by hand."""
+        meeting = {"nodes": ranks, "master_addr": "127.0.0.1", "master_port": free_port()} if ranks > 1 else {}
+        victims = []
+        for rank in range(ranks):
+            own = {**meeting, "node_rank": rank} if ranks > 1 else {}
+            die_at = blow.operation if blow is not None and blow.target == rank else None
+            log = self.log(name if rank == 0 else f"{name}-{rank}")
+            counted = count if rank == 0 else None
+            victims.append(victim.start(self.config_of(name, **own), log, self.environ, die_at=die_at, count=counted))
+        return victims
+
+    def undisturbed(self, ranks: int) -> Undisturbed:
+        """Runs once in peace."""
+        count = self.folder / f"operations-{ranks}"
+        for attempt in ("warm", "calm"):  # The first makes the data.
+            started = time.monotonic()
+            codes = [one.wait(LIMIT_S) for one in self.start(f"{attempt}-{ranks}", ranks, count=count)]
+            seconds = time.monotonic() - started
+            assert codes == [0] * ranks, (codes, self.log(f"{attempt}-{ranks}").read_text())
+        folder = self.run_folder(f"calm-{ranks}")
+        return Undisturbed(final_hashes(folder), history(folder), seconds, int(count.read_text()))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def final_hashes(folder: RunFolder) -> dict[str, str]:
+    """The SHA-256 of every file of the last checkpoint but meta.json, which has the run's name in it."""
+    last = list_checkpoints(folder.checkpoints)[-1]
+    assert last.damage() is None
+    files = sorted(path for path in last.path.iterdir() if path.name != "meta.json")
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in files} | {"updates": str(last.updates)}
+
+
+def history(folder: RunFolder) -> list[dict]:
+    """The rows of training and evaluation, without what is measured."""
+    rows = [row for row in read_metrics(folder.metrics) if row["kind"] in ("training", "evaluation")]
+    return [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
+
+
+def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
+    """Draws who is struck, and how."""
+    how = rng.choice(("operation", "operation", "moment", "moment", "signal"))
+    moment = rng.uniform(0, calm.seconds)
+    if how == "operation":
+        # The other ranks touch the folder only at the start.
+        return Blow(0, operation=rng.randint(1, calm.operations))
+    if how == "signal":
+        return Blow(rng.randrange(ranks), moment=moment, number=signal.SIGTERM, times=rng.choice((1, 2)))
+    return Blow(rng.randrange(ranks), moment=moment)
+
+
+def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[int]:
+    """Lets a blow fall, and returns how each process ended; nobody is alive afterwards."""
+    if blow.operation is None:
+        struck = victims if everybody else [victims[blow.target]]
+        if victims[blow.target].wait(blow.moment) is None:
+            for _ in range(blow.times):
+                for one in struck:
+                    one.kill(blow.number)
+                time.sleep(0.01)
+    else:
+        victims[blow.target].wait(LIMIT_S)
+    if len(victims) > 1 and blow.number == signal.SIGKILL:
+        time.sleep(0.2)  # The others may notice by themselves; what they do then must do no harm either.
+        return [ended(one, 0) for one in victims]
+    return [ended(one, LIMIT_S) for one in victims]
+
+
+def ended(one: victim.Victim, seconds: float) -> int:
+    code = one.wait(seconds)
+    return one.end() if code is None else code
+
+
+def strike_launcher(room: Room, name: str, blow: Blow) -> list[int]:
+    """Starts two ranks under their launcher, as a user does, and kills the launcher; its ranks must die with it."""
+    file = room.folder / f"{name}.yaml"
+    file.write_text(dump_config(room.config_of(name, devices="2")))
+    with room.log(name).open("a") as log:
+        command = [sys.executable, "-m", "noether", "train", "--hp", str(file)]
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=room.environ, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            process.wait(blow.moment)
+        except subprocess.TimeoutExpired:
+            for _ in range(blow.times):
+                process.send_signal(blow.number)
+                time.sleep(0.01)
+        try:
+            code = process.wait(LIMIT_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and str(file) in command_of(pid)]:
+        assert time.monotonic() < deadline, f"processes of a killed launcher are alive: {left}"
+        time.sleep(0.05)
+    return [code]
+
+
+def command_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
+    """Disturbs a run as the seed says until it is through; returns what was done, and raises where it shows."""
+    rng = random.Random(seed)
+    who = rng.choice(("alone", "alone", "rank", "node", "launcher"))
+    ranks = 1 if who == "alone" else 2
+    name, told = f"seed-{seed}", []
+    for _ in range(rng.randint(1, 3)):
+        blow = draw_blow(rng, ranks, calm[ranks])
+        if who == "launcher":
+            # A launcher takes some seconds to start, in which there is little to lose.
+            blow = Blow(0, moment=rng.uniform(1, 3 + calm[ranks].seconds), number=blow.number, times=blow.times)
+            codes = strike_launcher(room, name, blow)
+        else:
+            codes = strike(room.start(name, ranks, blow), blow, everybody=who == "node")
+        told.append(f"{blow} → {','.join(map(str, codes))}")
+        allowed = {0, -blow.number, ExitCode.CHECKPOINTED}
+        # Before a handler stands, SIGTERM ends a process as it always does; and a rank that lost its peer fails.
+        assert ranks > 1 or set(codes) <= allowed, f"{told}\n{room.log(name).read_text()}"
+    victims = room.start(name, ranks)
+    codes = [one.wait(LIMIT_S) for one in victims]
+    folder = room.run_folder(name)
+    story = f"seed {seed}: {who}; " + "; ".join(told)
+    assert codes == [0] * ranks, f"{story}\nthe last start ended with {codes}\n{room.log(name).read_text()}"
+    assert final_hashes(folder) == calm[ranks].hashes, f"{story}\nother bits than the undisturbed run"
+    assert history(folder) == calm[ranks].rows, f"{story}\nother rows than the undisturbed run"
+    assert not list(folder.checkpoints.glob(".*")), f"{story}\nsomething is left behind"
+    starts = read_attempts(folder)
+    assert [row.attempt for row in starts] == sorted({row.attempt for row in starts}), story
+    return story
+
+
+def run_seeds(seeds: range, jobs: int, keep: Path | None = None) -> list[str]:
+    """Runs seeds in so many processes at once; returns the stories of those that failed, and prints all."""
+    with tempfile.TemporaryDirectory(prefix="kill-") as scratch:
+        room = Room(keep or Path(scratch))
+        room.folder.mkdir(parents=True, exist_ok=True)
+        calm = {ranks: room.undisturbed(ranks) for ranks in (1, 2)}
+        for ranks, one in calm.items():
+            print(f"undisturbed on {ranks} rank(s): {one.seconds:.1f} s, {one.operations} operations", flush=True)
+        workers = []
+        for job in range(jobs):
+            pid = os.fork()
+            if not pid:
+                run_share(room, seeds[job::jobs], calm, room.folder / f"failed-{job}.json", keep is None)
+            workers.append(pid)
+        for pid in workers:
+            os.waitpid(pid, 0)
+        failed = [
+            story for job in range(jobs) for story in json.loads((room.folder / f"failed-{job}.json").read_text())
+        ]
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} seeds ended bit for bit as the undisturbed run")
+    return failed
+
+
+def run_share(room: Room, seeds: range, calm: dict[int, Undisturbed], result: Path, clear: bool) -> None:
+    failed, done = [f"the process of seeds {list(seeds)} died"], []
+    result.write_text(json.dumps(failed))
+    try:
+        failed = []
+        for seed in seeds:
+            try:
+                print(f"ok   {run_seed(room, seed, calm)}", flush=True)
+            except Exception as error:
+                failed.append(f"seed {seed}: {error}")
+                print(f"FAIL seed {seed}: {error}", flush=True)
+            done.append(seed)
+            if clear:
+                shutil.rmtree(room.folder / f"seed-{seed}", ignore_errors=True)
+        result.write_text(json.dumps(failed))
+    finally:
+        os._exit(0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
+    parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
+    given = parser.parse_args()
+    import noether.start
+    import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+
+    started = time.monotonic()
+    failed = run_seeds(range(given.first, given.first + given.seeds), given.jobs, given.keep)
+    print(f"{time.monotonic() - started:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A user's own data set, model and task, small enough to be started often.
+
+PAUSE_S makes every update that long; RECORD names a folder where each rank writes the samples of its updates.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from noether.tasks.base import Task
+
+
+class Lines:
+    """y = 3 · the sum of x, at random x."""
+
+    def __init__(self, split, root, count):
+        self.x = torch.randn(count, 4, generator=torch.Generator().manual_seed(len(split)))
+        self.y = 3 * self.x.sum(dim=1, keepdim=True)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "y": self.y[index]}
+
+
+class Network(nn.Module):
+    """Two layers, with dropout where its random numbers are to count."""
+
+    def __init__(self, width, dropout=0.1):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 1))
+
+    def forward(self, batch):
+        return {"y": self.layers(batch["x"])}
+
+
+class Regression(Task):
+    """Squared error."""
+
+    def loss(self, predictions, batch):
+        time.sleep(float(os.environ.get("PAUSE_S", "0")))
+        if "RECORD" in os.environ and torch.is_grad_enabled():
+            with (Path(os.environ["RECORD"]) / os.environ["RANK"]).open("a") as file:
+                file.write(json.dumps(batch["index"].tolist()) + "\n")
+        return (predictions["y"] - batch["y"]).square().mean()
+
+    def metrics(self, predictions, batch):
+        error = (predictions["y"] - batch["y"]).abs().squeeze(1)
+        return {"loss": error.square(), "mae": error}

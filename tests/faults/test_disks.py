@@ -1,0 +1,235 @@
+"""Disks that fill, turn read-only or flip a bit, and a second writer: what is promised, by name."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, final_hashes
+
+from noether.run_folder import RunFolder
+from noether.tracking.metrics_file import read_metrics
+from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints
+
+OWN = REPOSITORY / "tests" / "faults" / "own"
+LINES = OWN / "lines.yaml"
+PAUSE = {"PAUSE_S": "0.04"}
+WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
+
+
+def wait_until(what: str, true: Callable[[], object], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def rows(folder: RunFolder) -> list[int]:
+    return [row["update"] for row in read_metrics(folder.metrics) if row["kind"] == "training"]
+
+
+@dataclass
+class Host:
+    """Mounts and a host name that only what is started here sees; `seen` is where the test finds the same files."""
+
+    holder: subprocess.Popen[bytes]
+    environ: dict[str, str]
+
+    def run(self, *command: str) -> None:
+        subprocess.run(self.inside(*command), check=True, timeout=30)
+
+    def inside(self, *command: str) -> list[str]:
+        return ["nsenter", f"--target={self.holder.pid}", "--mount", "--uts", "--", *command]
+
+    def seen(self, path: Path) -> Path:
+        return Path(f"/proc/{self.holder.pid}/root{path}")
+
+    def train(self, log: Path, *overrides: str) -> subprocess.Popen[bytes]:
+        words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                self.inside(sys.executable, *words), env=self.environ, stdout=file, stderr=file, cwd=OWN
+            )
+
+
+@pytest.fixture
+def host(environ) -> Iterator[Host]:
+    """A host of its own, as far as mounts and names go. Needs root."""
+    probe = ["unshare", "--mount", "--uts", "true"]
+    can = shutil.which("unshare") and subprocess.run(probe, capture_output=True).returncode == 0
+    if os.geteuid() or not can:
+        message = "only root can mount a small disk here"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
+    holder = subprocess.Popen(["unshare", "--mount", "--uts", "sleep", "280"])
+    try:
+        wait_until("namespaces", lambda: other_namespace(holder.pid))
+        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", **PAUSE}
+        host = Host(holder, own)
+        host.run("hostname", "n9")
+        yield host
+    finally:
+        holder.kill()  # The last process of its namespaces: mounts and name go with it.
+        holder.wait(timeout=10)
+
+
+def other_namespace(pid: int) -> bool:
+    return os.readlink(f"/proc/{pid}/ns/uts") != os.readlink("/proc/self/ns/uts")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    words = ["--hp", str(LINES), f"output_path={folder}", "run_id=calm", *WIDE]
+    done = noether("train", *words, cwd=OWN, OMP_NUM_THREADS="1", PYTHONPATH=f"{REPOSITORY}:{OWN}")
+    assert done.code == 0, done.err
+    return final_hashes(RunFolder(folder / "calm"))
+
+
+def fill(path: Path) -> None:
+    """Writes until the disk is full to the last byte."""
+    with path.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                if file.write(b"0" * size) < size:
+                    size //= 2
+            except OSError:
+                size //= 2
+
+
+@pytest.mark.slow
+def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there_is_room(
+    host, undisturbed, tmp_path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    folder, log = RunFolder(host.seen(disk / "run")), tmp_path / "log"
+    process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
+    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    fill(host.seen(disk / "rest"))
+    wait_until("the warning", lambda: "No space left on device; training goes on" in log.read_text())
+    assert process.poll() is None
+    host.seen(disk / "rest").unlink()
+    assert process.wait(90) == 0, log.read_text()
+    assert final_hashes(folder) == undisturbed
+    assert rows(folder) == list(range(1, 61)), "rows were lost, doubled or cut"
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, undisturbed, tmp_path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    folder, log = RunFolder(host.seen(disk / "run")), tmp_path / "log"
+    process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
+    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    good = list_checkpoints(folder.checkpoints)[-1]
+    fill(host.seen(disk / "rest"))
+    assert process.wait(120) == 1, log.read_text()
+    said = log.read_text()
+    assert "the last checkpoint cannot be written" in said
+    assert "make room and run the same command with resume=auto; it goes on after update" in said
+    assert "Traceback" not in said
+    assert list_checkpoints(folder.checkpoints)[-1].updates >= good.updates
+    host.seen(disk / "rest").unlink()
+    again = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
+    assert again.wait(120) == 0, log.read_text()
+    assert final_hashes(folder) == undisturbed
+    assert rows(folder) == list(range(1, 61))
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_path) -> None:
+    run = tmp_path / "disk" / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    host.run("mount", "-t", "tmpfs", "-o", "size=16m", "none", str(run / "checkpoints"))
+    folder, log = RunFolder(host.seen(run)), tmp_path / "log"
+    process = host.train(log, *WIDE, f"output_path={run.parent}", "run_id=run")
+    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    remount = host.inside("mount", "-o", "remount,ro", str(run / "checkpoints"))
+    # Busy while a checkpoint is being written.
+    wait_until("read-only", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
+    wait_until("the warning", lambda: "Read-only file system; training goes on" in log.read_text())
+    host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
+    assert process.wait(90) == 0, log.read_text()
+    assert final_hashes(folder) == undisturbed
+
+
+@pytest.mark.slow
+def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undisturbed, environ, tmp_path) -> None:
+    """As when a node that was only cut off from the network trains on while its job runs again on another."""
+    folder, logs = RunFolder(tmp_path / "run"), (tmp_path / "older.log", tmp_path / "newer.log")
+    words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *WIDE]
+    words += [f"output_path={tmp_path}", "run_id=run"]
+    own = {**host.environ, "PAUSE_S": "0.4"}
+    with logs[0].open("wb") as file:
+        older = subprocess.Popen([sys.executable, *words], env=own, stdout=file, stderr=file, cwd=OWN)
+    try:
+        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        newer = host.train(logs[1], *WIDE, f"output_path={tmp_path}", "run_id=run")
+        assert older.wait(90) == 1, logs[0].read_text()
+    finally:
+        if older.poll() is None:
+            older.kill()
+            older.wait()
+    said = logs[0].read_text()
+    assert "another start of this run writes to its folder now; this one ends and leaves it alone" in said
+    assert "attempt 2 on n9" in said
+    assert "Traceback" not in said
+    assert newer.wait(120) == 0, logs[1].read_text()
+    assert final_hashes(folder) == undisturbed
+    assert rows(folder) == list(range(1, 61)), "the older one has written to the history"
+    assert json.loads(folder.attempt.read_text())["number"] == 2
+
+
+@pytest.mark.slow
+def test_a_flipped_byte_in_any_file_of_a_checkpoint_is_seen_and_the_one_before_is_taken(
+    noether, undisturbed, tmp_path
+) -> None:
+    words = ["--hp", str(LINES), f"output_path={tmp_path}", "run_id=run", "resume=auto", *WIDE]
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}:{OWN}"}
+    assert noether("train", *words, cwd=OWN, **variables).code == 0
+    folder = RunFolder(tmp_path / "run")
+    before, newest = list_checkpoints(folder.checkpoints)
+    rng, files = random.Random(4), sorted(path.name for path in newest.path.iterdir())
+    assert len(files) == 7
+    for name in files:
+        flip_a_byte(newest.path / name, rng)
+        assert name in str(CheckpointFolder(newest.path).damage()), name
+        flip_back(newest.path / name)
+        assert newest.damage() is None
+    flip_a_byte(newest.path / "optimizer.safetensors", rng)
+    folder.result.unlink()
+    again = noether("train", *words, cwd=OWN, **variables)
+    assert again.code == 0, again.err
+    assert f"{newest.path.name} is damaged and passed over: optimizer.safetensors has another SHA-256" in again.out
+    assert f"after update {before.updates}" in again.out
+    assert final_hashes(folder) == undisturbed
+    for checkpoint in list_checkpoints(folder.checkpoints):
+        flip_a_byte(checkpoint.path / "model.safetensors", rng)
+    refused = noether("train", *words, cwd=OWN, **variables)
+    assert refused.code == 2
+    assert "has no intact checkpoint" in refused.err
+    assert len(list_checkpoints(folder.checkpoints)) == 2, "nothing is buried that may be mended"
+
+
+FLIPPED: dict[Path, bytes] = {}
+
+
+def flip_a_byte(path: Path, rng: random.Random) -> None:
+    FLIPPED[path] = path.read_bytes()
+    content = bytearray(FLIPPED[path])
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(7)
+    path.write_bytes(content)
+
+
+def flip_back(path: Path) -> None:
+    path.write_bytes(FLIPPED.pop(path))

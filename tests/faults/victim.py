@@ -1,0 +1,125 @@
+"""A training run in a process of its own that can be made to die at its n-th operation on the run folder."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.config.schema import RunConfig
+from noether.training import checkpoint_writer
+
+FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+
+
+@dataclass
+class Victim:
+    """One started process of a run, and how it ended."""
+
+    pid: int
+    log: Path
+    code: int | None = None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.code is None:  # Else the number may be another process's by now.
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> int | None:
+        """Returns the exit code (minus the signal's number), or None where it is still alive after so long."""
+        deadline = time.monotonic() + seconds
+        while self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= deadline:
+                break
+            else:
+                time.sleep(0.005)
+        return self.code
+
+    def end(self) -> int:
+        """Ends it, and returns its exit code."""
+        self.kill()
+        code = self.wait(20)
+        assert code is not None, f"process {self.pid} survived SIGKILL"
+        return code
+
+
+def start(
+    config: RunConfig, log: Path, environ: Mapping[str, str], *, die_at: int | None = None, count: Path | None = None
+) -> Victim:
+    """Starts `noether train` by forking this process, which has imported torch and started no thread.
+
+    Args:
+        config: of the run.
+        log: its output is appended here.
+        environ: its environment.
+        die_at: dies by SIGKILL right before its operation of this number, from 1, on the run folder.
+        count: where the number of operations is written at the end.
+    """
+    pid = os.fork()
+    if pid:
+        return Victim(pid, log)
+    code = 1
+    try:
+        os.setsid()
+        os.environ.clear()
+        os.environ.update(environ)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+        sys.stderr = os.fdopen(2, "w", buffering=1)
+        operations = _Operations(config.output_path / str(config.run_id), die_at)
+        from noether.start import train_here
+
+        try:
+            code = train_here(config)
+        except Exception as error:
+            print(error if not isinstance(error, OSError) else traceback.format_exc(), file=sys.stderr)
+            code = int(getattr(error, "exit_code", 1))
+        if count is not None:
+            count.write_text(str(operations.done))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+class _Operations:
+    """Counts what this process does to a folder: opens, renames, removals, flushes, and pieces of checkpoint files."""
+
+    def __init__(self, folder: Path, die_at: int | None) -> None:
+        self.done, self._die_at, self._folder = 0, die_at, os.fspath(folder)
+        sys.addaudithook(self._on_event)
+        flush = os.fsync
+
+        def fsync(descriptor: int) -> None:
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._folder):
+                self._count()
+            flush(descriptor)
+
+        os.fsync = fsync
+        checkpoint_writer.safetensors_parts = self._in_mid_write(checkpoint_writer.safetensors_parts)
+
+    def _in_mid_write(self, parts: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
+        def counted(tensors) -> Iterator[bytes]:
+            for number, part in enumerate(parts(tensors)):
+                if number % 16 == 1:  # Not every tensor: the other operations would hardly ever be met.
+                    self._count()
+                yield part
+
+        return counted
+
+    def _on_event(self, event: str, arguments: tuple) -> None:
+        if event in FILE_EVENTS and str(arguments[0]).startswith(self._folder):
+            self._count()
+
+    def _count(self) -> None:
+        self.done += 1
+        if self.done == self._die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # The signal is on its way; nothing may be done any more.
