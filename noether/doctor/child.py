@@ -46,7 +46,7 @@ class Child:
     """
 
     def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115: it lives as long as the child
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         # A group of its own, so that what the child has started ends with it.
         self._process = subprocess.Popen(
             child_command(module, *arguments),

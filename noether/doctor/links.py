@@ -1,5 +1,4 @@
-"""The chain between the ranks: store, gloo, NCCL, bandwidth, each with a time limit of its own; the first that breaks
-ends it."""
+"""Do the ranks hear each other: store, gloo, NCCL, bandwidth, each in its own time; the first that breaks ends it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

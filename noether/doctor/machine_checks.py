@@ -82,7 +82,7 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -
     cores = facts.cpus if facts.cpu_quota is None else min(facts.cpus, facts.cpu_quota)
     quota = "" if facts.cpu_quota is None else f", a quota of {facts.cpu_quota:g}"
     text = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    seen = f"{facts.cpus} usable cores{quota}, {ranks_here} ranks here"
+    seen = f"{facts.cpus} usable cores{quota}, {ranks_here} rank{'s' if ranks_here > 1 else ''} here"
     if text:
         seen += f", OMP_NUM_THREADS={text}"
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):

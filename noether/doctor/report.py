@@ -12,7 +12,6 @@ from rich.text import Text
 from noether import __version__
 from noether.doctor.finding import Finding, merged
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.world_checks import short_ranks
 from noether.launch.placement import Placement
 from noether.tracking.console import Console
 
@@ -86,7 +85,7 @@ def summary(findings: list[Finding]) -> str:
 def where(finding: Finding, hosts: int) -> str:
     """Returns the hosts and ranks of a finding, "" where it is of all."""
     if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
-        return f"rank {short_ranks(finding.ranks)}" if finding.ranks and not finding.hosts else ""
+        return ""
     shown = ", ".join(finding.hosts[:HOSTS_SHOWN])
     return shown + (f" and {len(finding.hosts) - HOSTS_SHOWN} more" if len(finding.hosts) > HOSTS_SHOWN else "")
 

@@ -22,6 +22,10 @@ def short_ranks(ranks: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}"
+
+
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
 ) -> Finding:
@@ -38,11 +42,9 @@ def check_presence(
     if not missing:
         return Finding("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
     absent = [name for index, name in enumerate(nodes) if index not in came]
-    there = ", ".join(f"ranks {short_ranks(ranks)} on {host}" for host, ranks in came.values())
-    who = f"none from {', '.join(absent)}" if absent else "of hosts that are here"
-    seen = (
-        f"rank{'s' if len(missing) > 1 else ''} {short_ranks(missing)} did not come in {seconds:.0f} s ({who}); {there}"
-    )
+    there = ", ".join(f"{_named(ranks)} on {host}" for host, ranks in came.values())
+    who = f"none from {', '.join(absent)}" if absent else "their hosts are here"
+    seen = f"{_named(missing)} did not come in {seconds:.0f} s ({who}); {there} came"
     fix = "noether doctor"
     if absent:
         fix = f"noether doctor      (on {absent[0]} alone: does it start, does it reach this host)"
@@ -67,7 +69,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Finding:
             if name == "configuration":
                 fix = "start every rank with the same command line and the same files"
             return Finding("agreement", level, seen, where, fix)
-    return Finding("agreement", "ok", f"{len(versions)} hosts with the same versions and configuration")
+    return Finding("agreement", "ok", "the same versions and configuration everywhere")
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Finding:
@@ -84,7 +86,9 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Finding:
             nodes = ", ".join(str(node) for node in machines.values())
             fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
             return Finding("host names", "error", f"nodes {nodes} are both called {name}", "a name for each", fix)
-    return Finding("host names", "ok", f"{len(by_name)} different")
+    return Finding(
+        "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each of one machine"
+    )
 
 
 def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
