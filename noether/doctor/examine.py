@@ -48,7 +48,10 @@ SHORTEST_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
 """How long after its time the doctor is ended, should it hang itself: a minute after the start by default."""
 NAME_SECONDS = 8.0
-MEETING_SECONDS = 18.0
+MEETING_SHARE = 0.36
+"""Of the whole time, how much the other ranks are waited for: 18 s by default."""
+JOIN_SHARE = 0.44
+"""How long they try: rank 0 may be later, by what its host needs for its own facts."""
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -212,7 +215,7 @@ class _Process:
         torch = self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
         if "error" in torch:
             raise ChildError(torch["error"])
-        endpoint, seconds = self.placement.endpoint, self.clock.left(MEETING_SECONDS)
+        endpoint, seconds = self.placement.endpoint, self.clock.share(MEETING_SHARE)
         request = {
             "do": "publish",
             "address": address,
@@ -242,7 +245,7 @@ def _lead(process: _Process, address: str, held: HeldPort | None, report: Report
     others = placement.world_size > len(process.ranks)
     if others and listening is not None:
         clock.enter("waiting for the other ranks")
-        seconds, started = clock.left(MEETING_SECONDS), time.monotonic()
+        seconds, started = clock.share(MEETING_SHARE), time.monotonic()
         peers, strangers = gather_peers(listening, process.run, process.ranks, placement.world_size, seconds)
         came = {placement.node_rank: (process.facts.host, list(process.ranks))}
         for peer in peers:
@@ -360,8 +363,7 @@ def _follow(process: _Process, address: str, report: Report) -> bool:
         try:
             if placement.endpoint.served_by:
                 port = process.served_port(address)
-            # Rank 0 may be later than we are, by as much as its host needs for its own facts.
-            connection = reach(address, port, hello, clock.left(MEETING_SECONDS + 4))
+            connection = reach(address, port, hello, clock.share(JOIN_SHARE))
         except (Unanswered, ChildError) as error:
             fix = f"noether doctor      (on {placement.nodes[0]}: does it start, is port {port} open)"
             seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"

@@ -56,12 +56,17 @@ class Clock:
     """How much time is left, and what the time is spent on."""
 
     def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self._deadline = time.monotonic() + seconds
         self.step = "start"
 
     def left(self, most: float) -> float:
         """Returns `most` seconds, or what is left where that is less, but never nothing."""
         return max(0.1, min(most, self._deadline - time.monotonic()))
+
+    def share(self, part: float) -> float:
+        """Returns a part of the whole time, or what is left where that is less."""
+        return self.left(part * self.seconds)
 
     def enter(self, step: str) -> None:
         """Notes what is done now, for the watchdog's last words."""
