@@ -25,12 +25,14 @@ class ChildError(Exception):
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command line that runs a module of noether as this interpreter would, from any folder.
+    """Returns the command line that runs a module of this very noether, as this interpreter would, from any folder.
 
-    The working folder stays off sys.path, as it is for the installed command, and the checkout is put last.
+    The working folder stays off sys.path, as it is for the installed command.
     """
     root = str(Path(__file__).parents[2])
-    code = f"import runpy, sys; sys.path.append({root!r}); runpy.run_module({module!r}, run_name='__main__')"
+    # Its folder is first for one import only: nothing else in it may hide another module.
+    found = f"sys.path.insert(0, {root!r}); import noether; sys.path.pop(0)"
+    code = f"import runpy, sys; {found}; runpy.run_module({module!r}, run_name='__main__')"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", "-c", code, *arguments]
 

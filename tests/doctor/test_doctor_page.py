@@ -4,7 +4,6 @@ import shlex
 
 import pytest
 from conftest import REPOSITORY
-
 from test_readme import commands
 
 PAGE = REPOSITORY / "docs" / "doctor.md"

@@ -29,7 +29,7 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, cache, tmp_path) -> Non
     )
     report = json.loads(done.stdout)
     found = by_check(report)
-    assert done.returncode == 0, report
+    assert done.returncode == 0, [finding for finding in report["findings"] if finding["level"] != "ok"]
     assert (report["launcher"], report["world_size"]) == ("slurm", 4)
     assert [host["ranks"] for host in report["hosts"]] == [[0, 1], [2, 3]]
     for name in ("names", "peers", "agreement", "host names", "clocks", "store", "gloo", "bandwidth"):
@@ -43,9 +43,9 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, cache, tmp_path) -> Non
 def test_an_unplugged_host_is_named(slurm: Slurm, cache, tmp_path) -> None:
     command = " ".join([*DOCTOR, f"output_path={tmp_path}", "--timeout=20"])
     (tmp_path / "rank.sh").write_text(
-        f"cd {tmp_path}; touch here.$SLURM_PROCID\n"
-        "until [ -e go ]; do sleep 0.1; done\n"
-        f"{command} >report.$SLURM_PROCID 2>words.$SLURM_PROCID; echo $? >code.$SLURM_PROCID\n"
+        f"at() {{ echo {tmp_path}/$1.$SLURM_PROCID; }}; touch $(at here)\n"
+        f"until [ -e {tmp_path}/go ]; do sleep 0.1; done\n"
+        f"{command} >$(at report) 2>$(at words); echo $? >$(at code)\n"
     )
     job = slurm.submit(
         f"srun --no-kill sh {tmp_path}/rank.sh",
