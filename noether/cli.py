@@ -216,6 +216,27 @@ class Commands:
         print(write_report(existing_run(run)))
         return ExitCode.DONE
 
+    def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
+        """Say what is wrong with this machine, job or image, and the line that mends it.
+
+        Alone it looks at this machine; under srun, torchrun or mpirun every rank takes part and rank 0 reports.
+        It starts no training and ends within a minute, whatever hangs.
+
+        Args:
+            overrides: settings and groups, as for train: the run to examine for
+            hp: a YAML file with settings, from anywhere
+            json: print one JSON object
+            timeout: seconds that it may take (default: 50)
+        """
+        from noether.doctor.examine import doctor_here, read_seconds
+
+        def load() -> Any:
+            from noether.config.compose import load_config
+
+            return load_config(overrides, hp)
+
+        return doctor_here(load, read_seconds(timeout), json)
+
 
 EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:

@@ -53,6 +53,19 @@ class RunPlan:
         }
 
 
+def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
+    """Returns what a configuration asks of the launch."""
+    return LaunchRequest(
+        config.accelerator,
+        config.devices,
+        config.master_port,
+        visible_devices,
+        config.nodes,
+        config.node_rank,
+        config.master_addr,
+    )
+
+
 def plan_run(
     config: RunConfig,
     *,
@@ -73,16 +86,8 @@ def plan_run(
     Raises:
         RequestError: where the request cannot be carried out here.
     """
-    request = LaunchRequest(
-        config.accelerator,
-        config.devices,
-        config.master_port,
-        visible_devices,
-        config.nodes,
-        config.node_rank,
-        config.master_addr,
-    )
     facts = read_process_facts() if facts is None else facts
+    request = launch_request(config, visible_devices)
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
     trainer = config.trainer
     # What fits is found by trying, on the device; until then the plan is for no limit.

@@ -1,0 +1,1 @@
+"""What is wrong with this machine, job or image, and the line that mends it. Torch runs in children only."""

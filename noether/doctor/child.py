@@ -1,0 +1,122 @@
+"""How does a step that may hang end in time: it runs in a child, is asked line by line, and is left behind if need be.
+
+A thread cannot be ended and a process group of NCCL or a dead NFS server can hold one for ever; a child can be killed.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+END_SECONDS = 1.0
+
+
+class ChildError(Exception):
+    """The child did not answer: the text says whether it was too slow, or how it ended and its last words."""
+
+
+def child_command(module: str, *arguments: str) -> list[str]:
+    """Returns the command line that runs a module of this very noether, as this interpreter would, from any folder.
+
+    The working folder stays off sys.path, as it is for the installed command.
+    """
+    root = str(Path(__file__).parents[2])
+    # Its folder is first for one import only: nothing else in it may hide another module.
+    found = f"sys.path.insert(0, {root!r}); import noether; sys.path.pop(0)"
+    code = f"import runpy, sys; {found}; runpy.run_module({module!r}, run_name='__main__')"
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-P", "-c", code, *arguments]
+
+
+class Child:
+    """One running child that answers a JSON line with a JSON line.
+
+    Args:
+        module: what it runs, `python -m` style.
+        arguments: its command line.
+        environ: its environment.
+        pass_fds: descriptors that it inherits.
+    """
+
+    def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        # A group of its own, so that what the child has started ends with it.
+        self._process = subprocess.Popen(
+            child_command(module, *arguments),
+            env=dict(environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def tell(self, request: Mapping[str, Any]) -> None:
+        """Sends a request; a child that is gone is noticed by `answer`."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """Returns the next answer.
+
+        Raises:
+            ChildError: none within `seconds`, or the child ended.
+        """
+        try:
+            line = self._lines.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            raise ChildError(f"no answer within {seconds:.0f} s") from None
+        if line is None:
+            self._lines.put(None)
+            raise ChildError(self._how_it_ended())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _how_it_ended(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        code = self._process.returncode
+        how = f"ended by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+        self._errors.seek(0)
+        words = self._errors.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return f"the child process {how}" + (f": {words[-1][:300]}" if words else "")
+
+    def end(self) -> None:
+        """Ends the child and all it has started; one that the kernel does not let go of is left behind."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        self._errors.close()
+
+
+def ask_all(children: Sequence[Child], requests: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """Asks every child at the same time and returns the answers; one that fails has {"error": why} for one."""
+    for child, request in zip(children, requests, strict=True):
+        child.tell(request)
+    deadline, answers = time.monotonic() + seconds, []
+    for child in children:
+        try:
+            answers.append(child.answer(deadline - time.monotonic()))
+        except ChildError as error:
+            answers.append({"error": str(error)})
+    return answers

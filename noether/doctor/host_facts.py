@@ -1,0 +1,298 @@
+"""What is here: the facts of a host, gathered without torch by a child that may hang and be left behind.
+
+Run as a program with a JSON object of folders on the command line, it prints the facts as one JSON object.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import site
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from noether import __version__
+from noether.doctor.mounts import mount_of, read_mounts
+from noether.launch.devices import Gpu, NvmlDriver, usable_cpus
+
+PROBE_SECONDS = 6.0
+"""How long one probe may take: a file system or a driver that needs longer counts as hung."""
+PACKAGES = ("torch", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich", "fire")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that a run writes to. `fixed_by` is the variable or setting that names another.
+
+    `kind` and `source` are of its file system; `free` is in bytes; `refusal` is why it cannot be written, "" where it
+    can. `answered` is false where its file system did not answer in time, and then the rest is unknown.
+    """
+
+    purpose: str
+    path: str
+    fixed_by: str
+    answered: bool = False
+    kind: str = ""
+    source: str = ""
+    on_network: bool = False
+    free: int = 0
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Infiniband:
+    """What of InfiniBand is here: `ports` are (device, state), `nodes` the files under /dev/infiniband."""
+
+    ports: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[str, ...] = ()
+    has_verbs: bool = False
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver as NVML tells: `gpus` is None where it does not answer, and `error` says why."""
+
+    version: str = ""
+    gpus: tuple[Gpu, ...] | None = None
+    error: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class User:
+    """Who runs this: `name` is "" without a passwd entry."""
+
+    uid: int
+    name: str
+    home: str
+    home_exists: bool
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What was found on one host; None (and an entry in `unanswered`) stands for what did not answer."""
+
+    host: str = ""
+    boot: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    container: str = ""
+    folders: tuple[Folder, ...] = ()
+    shared_memory: int | None = None
+    memlock: int | None = None
+    infiniband: Infiniband | None = None
+    driver: Driver | None = None
+    user: User | None = None
+    cpus: int | None = None
+    cpu_quota: float | None = None
+    shadows: tuple[tuple[str, str], ...] = ()
+    unanswered: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the facts for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "HostFacts":
+        """Returns what `as_dict` was made of."""
+        values = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
+        values["folders"] = tuple(Folder(**folder) for folder in values.get("folders") or ())
+        values["shadows"] = tuple((name, where) for name, where in values.get("shadows") or ())
+        values["unanswered"] = tuple(values.get("unanswered") or ())
+        if values.get("infiniband"):
+            seen = values["infiniband"]
+            ports = tuple((device, state) for device, state in seen["ports"])
+            values["infiniband"] = Infiniband(ports, tuple(seen["nodes"]), seen["has_verbs"])
+        if values.get("driver"):
+            seen = values["driver"]
+            gpus = None
+            if seen["gpus"] is not None:
+                gpus = tuple(Gpu(gpu["index"], gpu["uuid"], tuple(gpu["mig_uuids"])) for gpu in seen["gpus"])
+            values["driver"] = Driver(seen["version"], gpus, seen["error"], tuple(seen["nodes"]))
+        if values.get("user"):
+            values["user"] = User(**values["user"])
+        return cls(**values)
+
+
+def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Returns (purpose, path, what names another) of the folders a run writes to.
+
+    The caches are where torch, triton, CUDA and matplotlib put them: their own documentation's defaults.
+    """
+    home = environ.get("HOME", "/")
+    cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    user = environ.get("USER", "") or str(os.getuid())
+    scratch = environ.get("TMPDIR", "/tmp")
+    return [
+        ("output", str(output_path.expanduser().absolute()), "output_path"),
+        ("data cache", cache, "XDG_CACHE_HOME"),
+        ("triton cache", environ.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache", "TRITON_CACHE_DIR"),
+        (
+            "inductor cache",
+            environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{scratch}/torchinductor_{user}",
+            "TORCHINDUCTOR_CACHE_DIR",
+        ),
+        ("CUDA cache", environ.get("CUDA_CACHE_PATH") or f"{home}/.nv/ComputeCache", "CUDA_CACHE_PATH"),
+        ("matplotlib cache", environ.get("MPLCONFIGDIR") or f"{cache}/matplotlib", "MPLCONFIGDIR"),
+    ]
+
+
+def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> dict[str, Any]:
+    """Returns the facts as `HostFacts.from_dict` reads them; what needs longer than `seconds` is left out."""
+    found: dict[str, Any] = {"host": socket.gethostname(), "versions": _versions(), "container": container_kind()}
+    probes: dict[str, Callable[[], Any]] = {
+        "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "shared_memory": lambda: _size("/dev/shm"),
+        "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "infiniband": lambda: asdict(_infiniband()),
+        "driver": lambda: asdict(_driver()),
+        "user": lambda: asdict(_user(os.environ)),
+        "cpus": usable_cpus,
+        "cpu_quota": lambda: cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text()),
+        "shadows": lambda: _shadows(os.environ),
+    }
+    answers: dict[str, Any] = {}
+    for index, folder in enumerate(folders):
+        probes[f"folder {index}"] = lambda folder=folder: asdict(probe_folder(*folder))  # type: ignore[misc]
+
+    def probe(name: str, ask: Callable[[], Any]) -> None:
+        answers[name] = None
+        with contextlib.suppress(OSError, ValueError):
+            answers[name] = ask()
+        finished.add(name)
+
+    finished: set[str] = set()
+    threads = [threading.Thread(target=probe, args=entry, daemon=True) for entry in probes.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    unanswered = [name for name in probes if name not in finished and not name.startswith("folder")]
+    found["folders"] = [
+        answers.get(f"folder {index}") or asdict(Folder(*folder)) for index, folder in enumerate(folders)
+    ]
+    found |= {name: answers[name] for name in finished if not name.startswith("folder")}
+    return found | {"unanswered": unanswered}
+
+
+def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
+    """Looks at the file system that a folder is on, or would be made on. Hangs with it."""
+    text = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
+    resolved = os.path.realpath(path)
+    mount = mount_of(resolved, read_mounts(text))
+    nearest = next(str(each) for each in (Path(resolved), *Path(resolved).parents) if each.exists())
+    free, refusal = 0, ""
+    try:
+        numbers = os.statvfs(nearest)
+        free = numbers.f_bavail * numbers.f_frsize
+        # Permissions do not tell: read-only mounts and full disks show only in a write.
+        with tempfile.TemporaryFile(dir=nearest) as probe:
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        refusal = f"{error.strerror or error} ({nearest})"
+    kind, source, network = (mount.kind, mount.source, mount.on_network) if mount else ("", "", False)
+    return Folder(purpose, path, fixed_by, True, kind, source, network, free, refusal)
+
+
+def container_kind(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
+    """Returns "apptainer", "podman", "docker", or "" outside a container."""
+    if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or (root / ".singularity.d").exists():
+        return "apptainer"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    return "docker" if (root / ".dockerenv").exists() else ""
+
+
+def cpu_quota(text: str) -> float | None:
+    """Returns how many CPUs a cgroup may use, from cpu.max ("200000 100000" is 2 CPUs), None for "max"."""
+    quota, _, period = text.strip().partition(" ")
+    return int(quota) / int(period) if quota != "max" else None
+
+
+def _size(path: str) -> int:
+    numbers = os.statvfs(path)
+    return numbers.f_blocks * numbers.f_frsize
+
+
+def _infiniband(sysfs: Path = Path("/sys/class/infiniband"), nodes: Path = Path("/dev/infiniband")) -> Infiniband:
+    ports = []
+    for state in sorted(sysfs.glob("*/ports/*/state")):
+        # "4: ACTIVE" (Documentation/ABI/stable/sysfs-class-infiniband).
+        ports.append((state.parts[-4], state.read_text().strip().rpartition(": ")[2]))
+    try:
+        ctypes.CDLL("libibverbs.so.1")
+        verbs = True
+    except OSError:
+        verbs = False
+    names = tuple(sorted(entry.name for entry in nodes.iterdir())) if nodes.is_dir() else ()
+    return Infiniband(tuple(ports), names, verbs)
+
+
+def _driver() -> Driver:
+    nodes = tuple(sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*")))
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception as error:  # ImportError, or any of NVML's words for "no driver here".
+        return Driver(error=str(error) or type(error).__name__, nodes=nodes)
+    number = pynvml.nvmlSystemGetDriverVersion()
+    gpus = NvmlDriver().gpus()
+    return Driver(
+        number if isinstance(number, str) else number.decode(), None if gpus is None else tuple(gpus), "", nodes
+    )
+
+
+def _user(environ: Mapping[str, str]) -> User:
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(os.getuid())
+        name, home = entry.pw_name, entry.pw_dir
+    except KeyError:
+        name, home = "", ""
+    home = environ.get("HOME") or home
+    return User(os.getuid(), name, home, bool(home) and Path(home).is_dir())
+
+
+def _shadows(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns (name, folder) of modules that PYTHONPATH or ~/.local put before those that belong here."""
+    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder in sys.path]
+    if site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path:
+        folders.append(site.getusersitepackages())
+    own = {path for path in sys.path if path.startswith(sys.prefix)}
+    standard = {name for name in sys.stdlib_module_names if not name.startswith("_")}
+    found = []
+    for folder in folders:
+        if folder in own or os.path.realpath(folder) in own:
+            continue
+        for name in sorted({entry.partition(".")[0] for entry in os.listdir(folder)} & {*standard, *PACKAGES}):
+            if any((Path(folder) / each).exists() for each in (f"{name}.py", f"{name}/__init__.py")):
+                found.append((name, folder))
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {"noether": __version__, "python": platform.python_version()}
+    with contextlib.suppress(PackageNotFoundError):
+        found["torch"] = version("torch")
+    return found
+
+
+if __name__ == "__main__":
+    from noether.launch.death_signal import die_with_parent
+
+    die_with_parent()
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(gather_facts([tuple(folder) for folder in asked["folders"]], asked["seconds"])), flush=True)
+    os._exit(0)  # A probe may still hang in a thread.

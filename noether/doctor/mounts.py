@@ -1,0 +1,74 @@
+"""On which file system does a folder lie, and is that one on the network."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+NETWORK_TYPES = (
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.beegfs",
+    "fuse.ceph",
+    "fuse.cvmfs2",
+    "fuse.gcsfuse",
+    "fuse.glusterfs",
+    "fuse.juicefs",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "orangefs",
+    "panfs",
+    "pvfs2",
+    "smb3",
+    "smbfs",
+    "virtiofs",
+    "wekafs",
+)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of /proc/self/mountinfo: where it is mounted, the type and the source of the file system."""
+
+    point: str
+    kind: str
+    source: str
+
+    @property
+    def on_network(self) -> bool:
+        """Whether the files are on another machine: slow to lock, and able to hang."""
+        return self.kind in NETWORK_TYPES
+
+
+def read_mounts(text: str) -> list[Mount]:
+    """Reads /proc/self/mountinfo (proc(5)): optional fields end at a lone dash, blanks are written \\040."""
+    mounts = []
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(" "), after.split(" ")
+        if len(fields) > 4 and len(rest) > 1:
+            mounts.append(Mount(_unescaped(fields[4]), rest[0], _unescaped(rest[1])))
+    return mounts
+
+
+def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
+    """Returns the mount that an absolute path lies on: the longest point above it, of equal ones the last."""
+    parts, best = PurePosixPath(path).parts, None
+    for mount in mounts:
+        point = PurePosixPath(mount.point).parts
+        if parts[: len(point)] == point and (best is None or len(point) >= len(PurePosixPath(best.point).parts)):
+            best = mount
+    return best
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

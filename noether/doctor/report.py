@@ -1,0 +1,120 @@
+"""What the doctor shows: a table, worst first, or one JSON object."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from noether import __version__
+from noether.doctor.finding import Finding, merged
+from noether.doctor.host_facts import HostFacts
+from noether.launch.placement import Placement
+from noether.tracking.console import Console
+
+STYLES = {"error": "bold red", "warning": "yellow", "skipped": "dim", "ok": "green"}
+HOSTS_SHOWN = 4
+
+
+@dataclass
+class Report:
+    """Everything found so far; the watchdog shows it as it stands."""
+
+    limit: float
+    findings: list[Finding] = field(default_factory=list)
+    launcher: str = ""
+    world_size: int = 0
+    nodes: tuple[str, ...] = ()
+    host: str = ""
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+    to_stderr: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def describe(self, placement: Placement | None, host: str) -> None:
+        """Notes where this process stands."""
+        self.host = host
+        if placement is not None:
+            self.launcher, self.world_size, self.nodes = placement.launcher, placement.world_size, placement.nodes
+
+    def add_host(self, facts: HostFacts, ranks: tuple[int, ...]) -> None:
+        """Notes the facts of a process's host; those of one host are kept once, with all its ranks."""
+        for entry in self.hosts:
+            if entry["facts"]["host"] == facts.host and entry["facts"]["boot"] == facts.boot:
+                entry["ranks"] = sorted({*entry["ranks"], *ranks})
+                return
+        self.hosts.append({"ranks": list(ranks), "facts": facts.as_dict()})
+
+    def as_follower(self) -> None:
+        """Leaves standard output to rank 0, and good news with it."""
+        self.to_stderr = True
+        self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
+
+    @property
+    def errors(self) -> int:
+        """How many different errors there are."""
+        return sum(finding.level == "error" for finding in merged(self.findings))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the report for JSON."""
+        return {
+            "noether": __version__,
+            "host": self.host,
+            "launcher": self.launcher,
+            "world_size": self.world_size,
+            "nodes": list(self.nodes),
+            "seconds": round(time.monotonic() - self.started, 1),
+            "hosts": self.hosts,
+            "findings": [finding.as_dict() for finding in merged(self.findings)],
+        }
+
+
+def summary(findings: list[Finding]) -> str:
+    """Returns the last line: how many of each level."""
+    counts = {level: sum(finding.level == level for finding in findings) for level in STYLES}
+    parts = [
+        f"{counts['error']} error{'s' if counts['error'] != 1 else ''}",
+        f"{counts['warning']} warning{'s' if counts['warning'] != 1 else ''}",
+        f"{counts['ok']} ok",
+    ]
+    return ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
+
+
+def where(finding: Finding, hosts: int) -> str:
+    """Returns the hosts and ranks of a finding, "" where it is of all."""
+    if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
+        return ""
+    shown = ", ".join(finding.hosts[:HOSTS_SHOWN])
+    return shown + (f" and {len(finding.hosts) - HOSTS_SHOWN} more" if len(finding.hosts) > HOSTS_SHOWN else "")
+
+
+def print_report(report: Report, as_json: bool) -> None:
+    """Prints the report; of a process that did not reach rank 0 to standard error."""
+    stream = sys.stderr if report.to_stderr else sys.stdout
+    if as_json and not report.to_stderr:
+        print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)
+        return
+    findings = merged(report.findings)
+    on = f" on {', '.join(report.nodes[:HOSTS_SHOWN])}" if report.nodes else f" on {report.host}"
+    ranks = f"{report.world_size} rank{'s' if report.world_size != 1 else ''}" if report.world_size else "no place"
+    head = f"noether doctor: {report.launcher + ', ' if report.launcher else ''}{ranks}{on}"
+    if report.to_stderr:
+        head = f"noether doctor on {report.host}, not heard by rank 0"
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        place = where(finding, len(report.hosts))
+        seen = Text.assemble((f"{place}: ", "bold"), finding.seen) if place else Text(finding.seen)
+        table.add_row(Text(finding.level, style=STYLES[finding.level]), finding.check, seen)
+        if finding.level in ("error", "warning"):
+            for label, text in (("expected", finding.expected), ("fix", finding.fix)):
+                if text:
+                    table.add_row("", Text(label, style="dim"), Text(text))
+    console = Console(None, speaks=True, stream=stream)
+    seconds = time.monotonic() - report.started
+    console.say(Text(head, style="bold"), table, f"{summary(findings)}; {seconds:.0f} s", sep="\n")
+    stream.flush()

@@ -1,0 +1,125 @@
+"""Do the hosts of a run fit together: everyone is there, with one version, one configuration and one time. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noether.doctor.finding import Finding
+
+CLOCK_SECONDS = 1.0
+SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
+"""Below the bandwidth of 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s (1250 MB/s), with the protocol's own share."""
+MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "configuration")
+
+
+def short_ranks(ranks: Sequence[int]) -> str:
+    """Returns ranks as people write them: 0-3, 6."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}"
+
+
+def check_presence(
+    world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
+) -> Finding:
+    """Who came to the meeting.
+
+    Args:
+        world_size: how many ranks there are to be.
+        nodes: the names of the nodes, by node rank.
+        came: host and ranks of those who came, by node rank.
+        seconds: how long the others were waited for.
+    """
+    here = sorted(rank for _, ranks in came.values() for rank in ranks)
+    missing = sorted(set(range(world_size)) - set(here))
+    if not missing:
+        return Finding("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
+    absent = [name for index, name in enumerate(nodes) if index not in came]
+    there = ", ".join(f"{_named(ranks)} on {host}" for host, ranks in came.values())
+    who = f"none from {', '.join(absent)}" if absent else "their hosts are here"
+    seen = f"{_named(missing)} did not come in {seconds:.0f} s ({who}); {there} came"
+    fix = "noether doctor"
+    if absent:
+        fix = f"noether doctor      (on {absent[0]} alone: does it start, does it reach this host)"
+    return Finding("peers", "error", seen, f"{world_size} ranks", fix, ranks=tuple(missing))
+
+
+def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Finding:
+    """Every host must have one version of what talks to each other, and one configuration.
+
+    Args:
+        versions: by host, what is installed there by name.
+    """
+    for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
+        by_value: dict[str, list[str]] = {}
+        for host, found in versions.items():
+            by_value.setdefault(found.get(name, "none"), []).append(host)
+        if len(by_value) > 1:
+            seen = "; ".join(f"{name} {value} on {', '.join(hosts)}" for value, hosts in by_value.items())
+            level = "error" if name in MUST_AGREE else "warning"
+            where = "one image or environment on every host" if name != "configuration" else "the same words everywhere"
+            fix = "start every rank from one image or one shared environment"
+            if name == "configuration":
+                fix = "start every rank with the same command line and the same files"
+            return Finding("agreement", level, seen, where, fix)
+    return Finding("agreement", "ok", "the same versions and configuration everywhere")
+
+
+def check_names(boots: Mapping[int, tuple[str, str]]) -> Finding:
+    """Two machines with one name.
+
+    Args:
+        boots: by node rank, the name and the kernel's boot id, which no two machines share.
+    """
+    by_name: dict[str, dict[str, int]] = {}
+    for node, (name, boot) in boots.items():
+        by_name.setdefault(name, {})[boot] = node
+    for name, machines in by_name.items():
+        if len(machines) > 1:
+            nodes = ", ".join(str(node) for node in machines.values())
+            fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
+            return Finding("host names", "error", f"nodes {nodes} are both called {name}", "a name for each", fix)
+    return Finding(
+        "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each of one machine"
+    )
+
+
+def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
+    """The clocks of the hosts against rank 0's.
+
+    Args:
+        offsets: by host, how far it is ahead and how uncertain that is, in seconds.
+    """
+    off = {host: ahead for host, (ahead, doubt) in offsets.items() if abs(ahead) - doubt > CLOCK_SECONDS}
+    if off:
+        seen = ", ".join(
+            f"{host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" for host, ahead in off.items()
+        )
+        fix = "timedatectl set-ntp true      (or chronyc makestep, on the host)"
+        return Finding(
+            "clocks", "warning", seen, f"within {CLOCK_SECONDS:g} s of rank 0's: logs and files are compared", fix
+        )
+    worst = max((abs(ahead) for ahead, _ in offsets.values()), default=0.0)
+    return Finding("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
+
+
+def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Finding:
+    """What the network carries, as the slowest rank saw it."""
+    slowest = min(measured, key=lambda figures: figures["bus_mb_per_s"])
+    seen = (
+        f"{backend}: a sum of {slowest['large_bytes'] >> 20} MiB at {slowest['mb_per_s']:.0f} MB/s "
+        f"(bus {slowest['bus_mb_per_s']:.0f} MB/s), a small one in "
+        f"{max(figures['small_us'] for figures in measured):.0f} µs"
+    )
+    enough = SLOW_MB_PER_S[backend]
+    if hosts > 1 and slowest["bus_mb_per_s"] < enough:
+        fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (ip -br address: the fast one)"
+        return Finding("bandwidth", "warning", seen, f"{enough:.0f} MB/s or more between hosts", fix)
+    return Finding("bandwidth", "ok", seen)

@@ -1,0 +1,220 @@
+"""`noether doctor` for real: alone, among ranks, and among what can be broken here. It always ends, and says why."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, Finished
+
+LIMIT_S = 60
+"""The promise; the default of --timeout leaves room for a slow start."""
+
+
+def by_check(report: dict) -> dict[str, dict]:
+    return {finding["check"]: finding for finding in reversed(report["findings"])}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def ranks_environ(rank: int, world: int, port: int, master: str = "127.0.0.1") -> dict[str, str]:
+    """What a launcher of single processes sets."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
+    }
+
+
+@pytest.mark.slow
+def test_alone_on_a_machine_that_works(noether, tmp_path: Path) -> None:
+    done = noether("doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs", timeout=LIMIT_S)
+    report = json.loads(done.out)
+    found = by_check(report)
+    assert (report["launcher"], report["world_size"]) == ("local", 1)
+    assert [found[name]["level"] for name in ("launch", "torch", "store", "gloo", "bandwidth", "output")] == ["ok"] * 6
+    assert "MB/s" in found["bandwidth"]["seen"]
+    assert found["nccl"]["level"] in ("ok", "skipped")
+    assert done.code == any(finding["level"] == "error" for finding in report["findings"])
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.slow
+def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch.so: cannot open')\n")
+    done = noether(
+        "doctor",
+        "accelerator=cpu",
+        f"output_path={tmp_path}/runs",
+        timeout=LIMIT_S,
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}",
+    )
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert re.match(r"error +torch +import torch: ImportError: libtorch.so: cannot open", lines[1]), done.out
+    assert re.search(rf"warning +imports +torch from {re.escape(str(tmp_path))}", done.out)
+    assert re.search(r"skipped +gloo +torch cannot be imported", done.out)
+    assert re.search(r"^ok +output ", done.out, re.MULTILINE)
+    assert re.match(r"1 error, ", lines[-1])
+
+
+@pytest.mark.slow
+def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> None:
+    port = free_port()
+    words = ["doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "noether", *words],
+            cwd=REPOSITORY,
+            env={**environ, **ranks_environ(rank, 3, port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (2, 1, 0)
+    ]
+    said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    assert said[0] == said[1] == ("", "")
+    report = json.loads(said[2][0])
+    found = by_check(report)
+    for name in ("peers", "store", "gloo", "bandwidth", "agreement", "clocks", "host names"):
+        assert found[name]["level"] == "ok", found[name]
+    assert found["peers"]["seen"].startswith("all 3 ranks")
+    assert found["output"]["ranks"] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+    done = subprocess.run(
+        [*torchrun, "doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S + 20,
+    )
+    found = by_check(json.loads(done.stdout))
+    assert found["store"]["seen"].endswith("served by torchrun"), done.stdout + done.stderr
+    assert [found[name]["level"] for name in ("peers", "store", "gloo", "bandwidth")] == ["ok"] * 4
+
+
+@pytest.mark.slow
+def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
+    started = time.monotonic()
+    words = ("--nodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--devices", "2")
+    done = noether("doctor", "--json", "--timeout", "25", "accelerator=cpu", f"master_port={free_port()}", *words)
+    assert time.monotonic() - started < LIMIT_S
+    assert done.code == 1
+    found = by_check(json.loads(done.out))
+    assert found["peers"]["ranks"] == [2, 3]
+    assert "ranks 2-3 did not come" in found["peers"]["seen"]
+    assert "(node 1)" in found["peers"]["seen"]
+    assert found["store"] | {"seen": ""} == found["store"] | {"seen": "", "level": "skipped"}
+    assert found["torch"]["level"] == "ok", "the host itself is examined all the same"
+
+
+FOLLOWERS = {
+    "master-does-not-resolve": ("no-such-host.invalid", "no-such-host.invalid does not resolve", "master_addr=ADDRESS"),
+    "nobody-listens": ("127.0.0.1", "connection refused: nobody listens there", "does it start, is port"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("master", "words", "fix"), FOLLOWERS.values(), ids=FOLLOWERS.keys())
+def test_a_rank_that_cannot_reach_rank_0_says_so_itself(master: str, words: str, fix: str, noether) -> None:
+    started = time.monotonic()
+    done = noether("doctor", "--timeout", "25", "accelerator=cpu", **ranks_environ(1, 2, free_port(), master))
+    assert time.monotonic() - started < LIMIT_S
+    assert (done.code, done.out) == (1, "")
+    assert words in done.err
+    assert fix in done.err
+
+
+@pytest.mark.slow
+def test_rank_0_says_that_the_masters_name_does_not_resolve(noether) -> None:
+    done = noether(
+        "doctor",
+        "--json",
+        "--timeout",
+        "25",
+        "accelerator=cpu",
+        **ranks_environ(0, 2, free_port(), "no-such-host.invalid"),
+    )
+    found = by_check(json.loads(done.out))
+    assert done.code == 1
+    assert found["names"]["level"] == "error"
+    assert found["names"]["fix"] == "master_addr=ADDRESS"
+    assert found["store"]["level"] == "skipped"
+
+
+@pytest.mark.slow
+def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        rank_0 = noether("doctor", "--json", "accelerator=cpu", **ranks_environ(0, 2, port))
+        assert rank_0.code == 1
+        found = by_check(json.loads(rank_0.out))
+        assert f"port {port} is taken by another program" in found["port"]["seen"]
+        assert found["port"]["fix"] == "unset MASTER_PORT"
+        assert found["store"]["seen"] == "rank 0 has no port"
+        # This program takes the connection and says nothing.
+        rank_1 = noether("doctor", "accelerator=cpu", "--timeout", "20", **ranks_environ(1, 2, port))
+        assert f"port {port}: no answer within" in rank_1.err
+
+
+@pytest.mark.slow
+def test_a_refused_launch_does_not_end_the_examination(noether) -> None:
+    done = noether("doctor", "--json", "accelerator=cpu", WORLD_SIZE="4")
+    found = by_check(json.loads(done.out))
+    assert done.code == 1
+    assert found["launch"]["level"] == "error"
+    assert "WORLD_SIZE=4 and no RANK" in found["launch"]["seen"]
+    assert found["gloo"]["level"] == "ok"
+
+
+@pytest.mark.slow
+def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
+    """As a configuration does that lies on a dead file system."""
+    script = (
+        "import time; from noether.doctor.examine import doctor_here; doctor_here(lambda: time.sleep(600), 5, False)"
+    )
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert time.monotonic() - started < LIMIT_S
+    assert done.returncode == 1
+    assert "hangs in: the configuration" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--timeout", "soon"), "--timeout is a number of seconds"),
+        (("--timeout", "0"), "5 to 3600"),
+        (("acelerator=cpu",), "did you mean 'accelerator'?"),
+    ],
+    ids=["no-number", "no-time", "unknown-setting"],
+)
+def test_a_wrong_request_ends_with_2(arguments: tuple[str, ...], words: str, noether) -> None:
+    done: Finished = noether("doctor", *arguments)
+    assert done.code == 2
+    assert words in done.err

@@ -1,0 +1,276 @@
+"""What the doctor says of one host: a table of cases for each check."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from noether.doctor.finding import Finding, merged
+from noether.doctor.host_facts import (
+    Driver,
+    Folder,
+    HostFacts,
+    Infiniband,
+    User,
+    container_kind,
+    cpu_quota,
+    gather_facts,
+    wanted_folders,
+)
+from noether.doctor.machine_checks import (
+    check_container,
+    check_cores,
+    check_folder,
+    check_infiniband,
+    check_locked_memory,
+    check_shared_memory,
+    check_user,
+)
+from noether.doctor.mounts import Mount, mount_of, read_mounts
+from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
+from noether.launch.devices import Gpu
+
+MIB, GIB = 1 << 20, 1 << 30
+ACTIVE = Infiniband((("mlx5_0", "ACTIVE"),), ("rdma_cm", "uverbs0"), True)
+TWO = (Gpu(0, "GPU-a"), Gpu(1, "GPU-b"))
+FOLDER = Folder("triton cache", "/home/a/.triton", "TRITON_CACHE_DIR", True, "ext4", "/dev/sda", False, 9 * GIB)
+OUTPUT = replace(FOLDER, purpose="output", fixed_by="output_path")
+CUDA_13 = {"version": "2.13.0", "cuda": "13.0", "nccl": "2.28", "gloo": True}
+CUDA_12 = CUDA_13 | {"cuda": "12.6"}
+CPU_ONLY = CUDA_13 | {"cuda": "", "nccl": ""}
+USER = User(1000, "ann", "/home/ann", True)
+
+
+def shm(size: int | None, container: str = "", needed: bool = True) -> Finding:
+    return check_shared_memory(HostFacts(shared_memory=size, container=container), needed)
+
+
+def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Finding:
+    return check_cores(HostFacts(cpus=cpus, cpu_quota=quota), environ, ranks)
+
+
+def driver(found: Driver | None, torch: dict) -> Finding:
+    return check_driver(HostFacts(driver=found), torch)
+
+
+def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why: str = "") -> Finding:
+    environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    asked = {"count": count, "names": ["H200"] * count, "why": why}
+    return check_devices(HostFacts(driver=Driver("580.65.06", gpus)), asked, environ)
+
+
+CASES: dict[str, tuple[Finding, str, str]] = {
+    # name: the finding, its level, words of its seen or fix
+    "shm-docker-default": (shm(64 * MIB, "docker"), "error", "docker run --shm-size=8g …      (or --ipc=host)"),
+    "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", False), "warning", "64 MiB"),
+    "shm-small": (shm(512 * MIB), "warning", "mount -o remount,size=8g /dev/shm"),
+    "shm-large": (shm(8 * GIB), "ok", "8 GiB"),
+    "shm-unknown": (shm(None), "skipped", "cannot be looked at"),
+    "infiniband-none": (check_infiniband(HostFacts(infiniband=Infiniband())), "ok", "none here"),
+    "infiniband-works": (check_infiniband(HostFacts(infiniband=ACTIVE)), "ok", "mlx5_0 ACTIVE"),
+    "infiniband-cable-out": (
+        check_infiniband(HostFacts(infiniband=replace(ACTIVE, ports=(("mlx5_0", "DOWN"),)))),
+        "warning",
+        "mlx5_0 DOWN",
+    ),
+    "infiniband-not-passed-into-the-container": (
+        check_infiniband(HostFacts(infiniband=replace(ACTIVE, nodes=()))),
+        "warning",
+        "--device /dev/infiniband --cap-add IPC_LOCK",
+    ),
+    "infiniband-without-its-library": (
+        check_infiniband(HostFacts(infiniband=replace(ACTIVE, has_verbs=False))),
+        "warning",
+        "apt-get install rdma-core",
+    ),
+    "memlock-small-and-infiniband": (
+        check_locked_memory(HostFacts(memlock=8 * MIB, infiniband=ACTIVE)),
+        "error",
+        "ulimit -l unlimited",
+    ),
+    "memlock-small-and-nothing-needs-it": (check_locked_memory(HostFacts(memlock=8 * MIB)), "ok", "8 MiB"),
+    "memlock-unlimited": (check_locked_memory(HostFacts(memlock=-1, infiniband=ACTIVE)), "ok", "unlimited"),
+    "more-threads-than-cores": (cores(2, {"OMP_NUM_THREADS": "8"}), "warning", "unset OMP_NUM_THREADS"),
+    "threads-that-are-no-number": (cores(2, {"OMP_NUM_THREADS": "many"}), "warning", "unset OMP_NUM_THREADS"),
+    "threads-by-nesting-level": (cores(4, {"OMP_NUM_THREADS": "4,2"}), "ok", "OMP_NUM_THREADS=4"),
+    "quota-below-the-cores": (cores(64, {}, 4.0, 2), "warning", "export OMP_NUM_THREADS=2"),
+    "cores-for-all": (cores(8, {}, None, 4), "ok", "8 usable cores, 4 ranks"),
+    "user-known": (check_user(HostFacts(user=USER), {}), "ok", "ann"),
+    "user-without-passwd-entry": (
+        check_user(HostFacts(user=User(4711, "", "/", True)), {}),
+        "warning",
+        "export USER=uid4711",
+    ),
+    "user-without-passwd-entry-but-USER": (
+        check_user(HostFacts(user=User(4711, "", "/", True)), {"USER": "a"}),
+        "ok",
+        "",
+    ),
+    "home-that-is-not-there": (
+        check_user(HostFacts(user=replace(USER, home_exists=False)), {}),
+        "warning",
+        "export HOME=/tmp",
+    ),
+    "user-directory-hangs": (check_user(HostFacts(), {}), "skipped", "directory service"),
+    "container": (check_container(HostFacts(container="apptainer")), "ok", "apptainer"),
+    "cache-on-nfs": (
+        check_folder(replace(FOLDER, kind="nfs4", source="filer:/home", on_network=True)),
+        "warning",
+        "export TRITON_CACHE_DIR=/tmp/cache-$(id -u)",
+    ),
+    "output-on-nfs-is-fine": (check_folder(replace(OUTPUT, kind="nfs4", on_network=True)), "ok", "nfs4"),
+    "file-system-hangs": (check_folder(replace(OUTPUT, answered=False)), "error", "does not answer"),
+    "output-read-only": (
+        check_folder(replace(OUTPUT, refusal="Read-only file system (/runs)")),
+        "error",
+        "output_path=FOLDER",
+    ),
+    "cache-read-only": (check_folder(replace(FOLDER, refusal="Permission denied (/)")), "warning", "TRITON_CACHE_DIR"),
+    "disk-nearly-full": (check_folder(replace(OUTPUT, free=500 * MIB)), "warning", "500 MiB free"),
+    "disk-full": (check_folder(replace(OUTPUT, free=3 * MIB)), "error", "3 MiB free"),
+    "torch-missing": (check_versions(HostFacts(versions={"noether": "1"}), {}), "error", "pip install"),
+    "versions": (check_versions(HostFacts(versions={"torch": "2.13"}), CUDA_13), "ok", "CUDA 13.0, NCCL 2.28"),
+    "torch-broken": (check_torch({"error": "ImportError: libcudart.so"}), "error", "libcudart.so"),
+    "torch-without-gloo": (check_torch(CUDA_13 | {"gloo": False}), "error", "without gloo"),
+    "torch-works": (check_torch(CUDA_13), "ok", "2.13.0"),
+    "driver-too-old-for-cuda-13": (
+        driver(Driver("550.54.14", TWO), CUDA_13),
+        "error",
+        "a torch built for CUDA 12.x, or a newer driver",
+    ),
+    "driver-at-the-limit-of-cuda-13": (driver(Driver("580.65.06", TWO), CUDA_13), "ok", "580.65.06"),
+    "driver-for-cuda-12": (driver(Driver("525.60.13", TWO), CUDA_12), "ok", "CUDA 12.6"),
+    "driver-too-old-for-all": (driver(Driver("390.10", TWO), CUDA_12), "error", "a newer driver"),
+    "driver-hangs": (driver(None, CUDA_13), "error", "does not answer"),
+    "driver-not-passed-into-the-container": (
+        driver(Driver(error="Driver Not Loaded", nodes=("nvidia0",)), CUDA_13),
+        "error",
+        "--gpus all",
+    ),
+    "cuda-torch-without-a-gpu": (driver(Driver(error="Not Found"), CUDA_13), "warning", "accelerator=cpu"),
+    "no-gpu-and-none-wanted": (driver(Driver(error="Not Found"), CPU_ONLY), "ok", "no NVIDIA GPU"),
+    "gpu-and-a-torch-for-cpus": (driver(Driver("580.65.06", TWO), CPU_ONLY), "warning", "built without CUDA"),
+    "devices-agree": (devices(TWO, 2), "ok", "torch sees 2 (H200)"),
+    "mask-cut-by-cuda": (devices(TWO, 1, "0,7"), "error", "unset CUDA_VISIBLE_DEVICES"),
+    "torch-sees-fewer": (devices(TWO, 1), "error", "the driver lists 2"),
+    "a-device-that-fails": (devices(TWO, 2, None, "CUDA error: no kernel image"), "error", "no kernel image"),
+    "mask-hides-all": (devices(TWO, 0, "NoDevFiles"), "ok", "NoDevFiles"),
+    "mig": (devices((Gpu(0, "GPU-a", ("MIG-1", "MIG-2")),), 1), "ok", "torch sees 1"),
+    "no-devices": (devices(None, 0), "ok", "the CPU only"),
+    "torch-hangs-on-a-gpu": (
+        check_devices(HostFacts(driver=Driver("580", TWO)), {"error": "no answer within 10 s"}, {}),
+        "error",
+        "no answer within 10 s",
+    ),
+    "pythonpath-hides-the-standard-library": (
+        check_imports(HostFacts(shadows=(("random", "/home/a/scripts"),))),
+        "warning",
+        "unset PYTHONPATH",
+    ),
+    "user-site-hides-torch": (
+        check_imports(HostFacts(shadows=(("torch", "/home/a/.local/lib/python3.11/site-packages"),))),
+        "warning",
+        "export PYTHONNOUSERSITE=1",
+    ),
+    "imports-clean": (check_imports(HostFacts()), "ok", "nothing"),
+}
+
+
+@pytest.mark.parametrize(("finding", "level", "words"), CASES.values(), ids=CASES.keys())
+def test_what_is_said(finding: Finding, level: str, words: str) -> None:
+    assert finding.level == level, finding
+    assert words in f"{finding.seen} {finding.fix}"
+    if level == "error":
+        assert finding.expected or finding.fix
+
+
+MOUNTS = """\
+22 1 8:1 / / rw - ext4 /dev/sda rw
+30 22 0:40 / /home rw shared:5 master:1 - nfs4 filer:/export/home rw
+31 30 0:41 / /home/with\\040blank rw - lustre 10.0.0.1@o2ib:/scratch rw
+32 22 0:42 / /home/ann/local rw - fuse.sshfs me@there: rw
+33 22 0:43 / /home/ann/local rw - tmpfs tmpfs rw
+broken line
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "network"),
+    [
+        ("/var/tmp", "ext4", False),
+        ("/home/ann/.cache", "nfs4", True),
+        ("/home/with blank/x", "lustre", True),
+        ("/home/ann/local/x", "tmpfs", False),
+        ("/homes", "ext4", False),
+    ],
+    ids=["root", "nfs-home", "blank-in-the-name", "mounted-over", "same-beginning"],
+)
+def test_the_mount_of_a_path(path: str, kind: str, network: bool) -> None:
+    found = mount_of(path, read_mounts(MOUNTS))
+    assert found is not None
+    assert (found.kind, found.on_network) == (kind, network)
+
+
+def test_a_path_on_no_mount() -> None:
+    assert mount_of("/x", [Mount("/y", "ext4", "sda")]) is None
+
+
+def test_findings_of_several_hosts_become_one_and_the_worst_is_first() -> None:
+    on = [replace(Finding("user", "ok", "ann"), hosts=(host,), ranks=(rank,)) for rank, host in enumerate("ab")]
+    bad = Finding("store", "error", "broken")
+    assert merged([*on, bad]) == [bad, replace(on[0], hosts=("a", "b"), ranks=(0, 1))]
+    assert Finding.from_dict(merged(on)[0].as_dict()) == merged(on)[0]
+
+
+def test_the_facts_of_this_host_survive_json(tmp_path: Path) -> None:
+    facts = HostFacts.from_dict(gather_facts([("output", str(tmp_path / "new" / "runs"), "output_path")]))
+    assert facts.host == socket.gethostname()
+    assert facts.unanswered == ()
+    assert HostFacts.from_dict(facts.as_dict()) == facts
+    (folder,) = facts.folders
+    assert folder.answered
+    assert folder.free > 0
+    assert folder.refusal == ""
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    facts = HostFacts.from_dict(gather_facts([("output", str(tmp_path / "file" / "runs"), "output_path")]))
+    assert facts.folders[0].refusal
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "kind"),
+    [
+        ([".dockerenv"], {}, "docker"),
+        ([".dockerenv", "run/.containerenv"], {}, "podman"),
+        ([], {"APPTAINER_CONTAINER": "/a.sif"}, "apptainer"),
+        ([".singularity.d/x"], {}, "apptainer"),
+        ([], {}, ""),
+    ],
+)
+def test_container_kinds(files: list[str], environ: dict[str, str], kind: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert container_kind(tmp_path, environ) == kind
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2.5)])
+def test_a_quota(text: str, cpus: float | None) -> None:
+    assert cpu_quota(text) == cpus
+
+
+def test_caches_are_where_their_variables_say() -> None:
+    named = {"HOME": "/h", "TRITON_CACHE_DIR": "/t", "MPLCONFIGDIR": "/m", "USER": "ann"}
+    folders = {purpose: path for purpose, path, _ in wanted_folders(Path("/out"), named)}
+    assert folders == {
+        "output": "/out",
+        "data cache": "/h/.cache",
+        "triton cache": "/t",
+        "inductor cache": "/tmp/torchinductor_ann",
+        "CUDA cache": "/h/.nv/ComputeCache",
+        "matplotlib cache": "/m",
+    }
