@@ -17,6 +17,7 @@ from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.run_folder import RunFolder, describe_environment, existing_run, write_json
+from noether.run_process import job_of_task, record_end, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.training.request import TrainRequest
@@ -48,7 +49,10 @@ def train_here(config: RunConfig) -> int:
     if start.checkpoint is None:
         _record(config, plan, start)
     console.say(f"run    {start.folder.path}")
-    return _run(placement, TrainRequest(config, start, data, plan.as_dict()), start.folder.logs)
+    process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
+    code = _run(placement, TrainRequest(config, start, data, plan.as_dict()), start.folder.logs)
+    record_end(start.folder, process, code)
+    return code
 
 
 def _join(config: RunConfig, plan: RunPlan) -> int:

@@ -4,6 +4,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
@@ -82,6 +83,9 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             folder,
         )
         signal = loop.run()
+    if signal and group.is_first:
+        # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
+        write_json(folder.stopped, {"signal": Signals(signal).name, "update": run.state.progress.updates})
     group.barrier()
     if signal:
         if group.is_first:
