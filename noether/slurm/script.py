@@ -90,8 +90,12 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
 
 
 def train_words(job: Job) -> list[str]:
-    """Returns the words after `noether` that every run of the job has in common."""
-    return ["train", *(["--hp", job.hp] if job.hp else []), *job.shared]
+    """Returns the words after `noether` that every run of the job has in common.
+
+    What was said of the place is in the script's options: someone who edits those need not edit it twice.
+    """
+    settings = [text for text in job.shared if not text.lstrip("+~").startswith("slurm.")]
+    return ["train", *(["--hp", job.hp] if job.hp else []), *settings]
 
 
 def is_apptainer(image: str) -> bool:

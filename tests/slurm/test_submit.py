@@ -153,7 +153,7 @@ def test_a_wrong_configuration_never_reaches_the_queue(wrong, slurm: Slurm, user
 
 
 def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
-    job, folder = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
+    job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
     words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")
     assert f"job {job}, PENDING" in user.types(*words, code=2).stderr
     assert "taken out of the queue" in user.types(*NOETHER, "cancel", "runs/once").stdout

@@ -35,7 +35,7 @@ SCRIPTS = {
         ),
     ),
     "apptainer": (None, (*GPUS, "slurm.container=images/noether.sif", "slurm.container_mounts=[/data]")),
-    "pyxis": (None, (*GPUS, "slurm.container=ghcr.io#my/noether:1.0", "slurm.container_mounts=['/data:/mnt']")),
+    "pyxis": (None, (*GPUS, 'slurm.container="ghcr.io#my/noether:1.0"', "slurm.container_mounts=['/data:/mnt']")),
     "sweep": (None, ("-m", "seed=1,2", "optimizer=adamw,lion", "slurm.slurm_array_parallelism=2")),
     "awkward-words": (None, ('output_path="my runs/it\'s"', "slurm.slurm_setup=['echo $HOME']")),
 }
