@@ -38,11 +38,11 @@ class Commands:
         from noether.config.compose import load_config
         from noether.start import dry_run_here, train_here
 
-        if json and not dry_run:
+        if json and (multirun or not dry_run):
             raise RequestError(
                 "--json belongs to a dry run",
                 seen="train --json",
-                expected="the figures of a run are in its result.json",
+                expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
                 fix="noether train --dry-run --json",
             )
         if multirun:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.run_folder import RunFolder
 from noether.run_process import RunProcess, read_json, read_process
+from noether.slurm.job import STOP_SIGNAL
 from noether.slurm.queue import queued_jobs, run_slurm
-from noether.slurm.runs import find_run, has_begun, job_of_run, run_state
+from noether.slurm.runs import find_run, has_begun, job_of_run, queue_of, run_state
 
 LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""
@@ -25,7 +26,7 @@ def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
     """
     folder = find_run(run)
     job_id = job_of_run(folder)
-    job = queued_jobs().get(job_id or "")
+    job = queue_of(folder).get(job_id or "")
     if job is not None:
         return _cancel_job(folder, job.job_id, job.state, limit_s)
     process = read_process(folder)
@@ -53,7 +54,7 @@ def _cancel_job(folder: RunFolder, job_id: str, state: str, limit_s: float) -> i
         return ExitCode.DONE
     _wait_for_trainer(folder, job_id, limit_s)
     if job_id in queued_jobs():
-        run_slurm(["scancel", "--signal=USR1", job_id])  # To the ranks; the script only hears how they end.
+        run_slurm(["scancel", f"--signal={STOP_SIGNAL}", job_id])  # To the ranks; the script only hears how they end.
     print(f"job {job_id} was told to save and stop", flush=True)
     if not _within(limit_s, lambda: job_id not in queued_jobs(), pause_s=1.0):
         raise NoetherError(f"job {job_id} has not stopped within {limit_s:g} s\n  to end it unsaved: scancel {job_id}")

@@ -18,6 +18,8 @@ from noether.run_folder import RunFolder, new_run_id
 from noether.training.resume import find_start
 
 Options = Mapping[str, str | int | bool]
+STOP_SIGNAL = "USR2"
+"""What the ranks are told to save and leave with; submitit's own too. NCCL uses SIGUSR1 in places (submitit #1697)."""
 OWN_WORDS = ("run_id", "resume", "output_path")
 """Settings that the job says itself, so that a requeued run goes on with the run that it was."""
 
@@ -81,6 +83,13 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     """
     expanded = expand_sweep(overrides) if multirun else [list(overrides)]
     configs = [load_config(run, hp) for run in expanded]
+    if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
+        raise RequestError(
+            "a sweep goes on with its own runs only",
+            seen=f"resume={configs[0].resume}",
+            expected="resume=auto, with the run_id of the sweep",
+            fix="run_id=NAME resume=auto",
+        )
     base = configs[0].run_id or new_run_id()
     plans = {_shape(config): plan_job(config) for config in configs}
     if len(plans) > 1 or any(config.slurm != configs[0].slurm for config in configs):
@@ -141,13 +150,8 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
 
 
-def job_options(job: Job, signal: str) -> dict[str, str | int | bool]:
-    """Returns sbatch's options by name in the order of the script; True is an option without a value.
-
-    Args:
-        job: the job.
-        signal: what the ranks are told to stop with before the time limit: "USR1".
-    """
+def job_options(job: Job) -> dict[str, str | int | bool]:
+    """Returns sbatch's options by name in the order of the script; True is an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
     asked: dict[str, str | int | bool | None] = {
@@ -165,7 +169,7 @@ def job_options(job: Job, signal: str) -> dict[str, str | int | bool]:
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{int(memory * 1024)}M",
         "time": slurm.timeout_min,
         # To the ranks, not to the script: they save, and leave with 75.
-        "signal": f"{signal}@{slurm.slurm_signal_delay_s}",
+        "signal": f"{STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
         # A requeued job must go on writing, not start its file anew.
         "open-mode": "append",
         "requeue": True,
@@ -197,7 +201,10 @@ def describe_plan(job: Job) -> list[str]:
 
 def user_folder(slurm: SlurmConfig) -> str:
     """Returns the folder of the job's files with %u replaced: Slurm knows it, but makes no folders."""
-    return str(Path(slurm.folder.replace("%u", getpass.getuser())).expanduser())
+    folder = slurm.folder
+    if "%u" in folder:  # In a container the user may have no name.
+        folder = folder.replace("%u", getpass.getuser())
+    return str(Path(folder).expanduser())
 
 
 def _shape(config: RunConfig) -> tuple[object, ...]:

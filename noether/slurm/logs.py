@@ -6,8 +6,7 @@ from pathlib import Path
 from noether.errors import ExitCode, RequestError
 from noether.run_folder import RunFolder
 from noether.run_process import read_json
-from noether.slurm.queue import queued_jobs
-from noether.slurm.runs import RUNNING, WAITING, find_run, run_state
+from noether.slurm.runs import RUNNING, WAITING, find_run, queue_of, run_state
 
 POLL_S = 0.5
 STATE_POLL_S = 5.0
@@ -22,7 +21,7 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
     folder = find_run(run)
     offsets: dict[Path, int] = {}
     if not follow and not log_files(folder, rank):
-        state = run_state(folder, queued_jobs())
+        state = run_state(folder, queue_of(folder))
         raise RequestError(
             f"{folder.path} has written nothing yet",
             seen=f"{state.state}: {state.why}",
@@ -34,7 +33,7 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
     while True:
         going_on = follow
         if follow and time.monotonic() - asked >= STATE_POLL_S:
-            going_on = run_state(folder, queued_jobs()).state in (RUNNING, WAITING)
+            going_on = run_state(folder, queue_of(folder)).state in (RUNNING, WAITING)
             asked = time.monotonic()
         for path in log_files(folder, rank):
             text = _new_text(path, offsets)

@@ -1,6 +1,5 @@
 """What Slurm says of this user's jobs, and what it is asked to do with them: squeue, sbatch, scancel."""
 
-import getpass
 import os
 import shutil
 import subprocess
@@ -46,7 +45,7 @@ def queued_jobs() -> dict[str, QueuedJob]:
     """
     if not has_slurm():
         return {}
-    text = run_slurm(["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", f"--format={FIELDS}"])
+    text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
     jobs = (QueuedJob(*line.strip().split("|", 4)) for line in text.splitlines() if line.count("|") >= 4)
     return {job.job_id: job for job in jobs}
 

@@ -9,7 +9,7 @@ from typing import Any
 from noether.errors import RequestError
 from noether.run_folder import RunFolder, existing_run
 from noether.run_process import RunProcess, read_json, read_process
-from noether.slurm.queue import QueuedJob
+from noether.slurm.queue import QueuedJob, queued_jobs
 from noether.tracking.metrics_file import read_metrics
 
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -76,6 +76,15 @@ def job_of_run(folder: RunFolder) -> str | None:
         return submitted
     newer = folder.job.is_file() and folder.job.stat().st_mtime > process.began
     return submitted if newer and submitted else process.job
+
+
+def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
+    """Returns the queue where any of the runs was ever in a job: runs of this machine do not need Slurm to answer.
+
+    Raises:
+        SlurmError: where Slurm does not answer.
+    """
+    return queued_jobs() if any(job_of_run(folder) for folder in folders) else {}
 
 
 def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:

@@ -75,7 +75,7 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         job: from `describe_job`.
         program: how noether is started on the nodes; None: by this Python, or inside the container.
     """
-    options = {**job_options(job, "USR1"), "output": job.output}
+    options = {**job_options(job), "output": job.output}
     head = HEAD.format(
         version=__version__,
         options="\n".join(_sbatch_line(name, options) for name in options),

@@ -1,6 +1,7 @@
 """`noether status`: one line a run, or JSON."""
 
 import json
+import sys
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -8,8 +9,8 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.errors import ExitCode
-from noether.slurm.queue import queued_jobs
-from noether.slurm.runs import RunState, run_state, runs_under
+from noether.slurm.queue import SlurmError
+from noether.slurm.runs import RunState, queue_of, run_state, runs_under
 from noether.tracking.console import Console
 
 FIGURES_SHOWN = 2
@@ -22,7 +23,11 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         RequestError: where there is no such folder.
     """
     folders = runs_under(Path(output_path).expanduser())
-    queued = queued_jobs()
+    try:
+        queued = queue_of(*folders)
+    except SlurmError as error:
+        print(f"noether: {error}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
+        queued = {}
     states = [run_state(folder, queued) for folder in folders]
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))

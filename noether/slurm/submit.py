@@ -12,7 +12,7 @@ from noether.run_folder import RunFolder, write_json
 from noether.run_process import read_json
 from noether.slurm.job import Job, describe_job, describe_plan
 from noether.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
-from noether.slurm.script import render_script
+from noether.slurm.script import is_apptainer, render_script
 
 
 def submit_here(
@@ -91,6 +91,13 @@ def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
+    if not is_apptainer(image):
+        raise RequestError(
+            "the image that this runs in is no file that the job's nodes could open",
+            seen=f"APPTAINER_CONTAINER={image}",
+            expected="a .sif file on a file system that the nodes share",
+            fix="slurm.container=noether.sif",
+        )
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
 
 

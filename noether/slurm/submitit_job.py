@@ -75,7 +75,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
 
     executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
     # In submitit a name with an underscore is sbatch's with a hyphen.
-    options = {name.replace("-", "_"): value for name, value in job_options(job, "USR2").items()}
+    options = {name.replace("-", "_"): value for name, value in job_options(job).items()}
     own = ("job_name", "nodes", "ntasks_per_node", "signal", "open_mode", "array")
     cpus = [f"--cpus-per-task={job.slurm.cpus_per_task}"] if job.slurm.cpus_per_task else []
     parallelism = {"array_parallelism": job.slurm.slurm_array_parallelism or len(job.runs)}

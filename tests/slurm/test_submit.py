@@ -13,7 +13,7 @@ from slurm.conftest import PATH, Finished, Slurm, wait_for
 
 NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2", "slurm.tasks_per_node=2")
-LONG = "trainer.max_updates=200"
+LONG = "trainer.max_updates=160"
 WAYS = {"submitit": (), "script": ("--script",)}
 
 
@@ -79,25 +79,25 @@ def test_both_ways_survive_a_preemption(slurm: Slurm, user: User) -> None:
         assert slurm.show(job)["Restarts"] == "1"
         resumed = re.search(r"resumed \w+ after update (\d+)", said(folder))
         assert resumed, said(folder)
-        assert 0 < int(resumed[1]) < 200
+        assert 0 < int(resumed[1]) < 160
         result = json.loads(folder.result.read_text())
-        assert (result["world_size"], result["updates"]) == (4, 200)
+        assert (result["world_size"], result["updates"]) == (4, 160)
         updates = [row["update"] for row in user.rows(folder) if row["kind"] == "training"]
-        assert updates == list(range(2, 201, 2)), "no update is lost or made twice"
+        assert updates == list(range(2, 161, 2)), "no update is lost or made twice"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
     """What --signal sends before the time limit; then `noether cancel`, which saves too."""
-    jobs = {
-        "USR2": user.submits("by-submitit", LONG, 'slurm.nodelist="n[1-2]"'),
-        "USR1": user.submits("by-script", "--script", LONG, 'slurm.nodelist="n[3-4]"'),
-    }
-    for number, (job, folder) in jobs.items():
+    jobs = (
+        user.submits("by-submitit", LONG, 'slurm.nodelist="n[1-2]"'),
+        user.submits("by-script", "--script", LONG, 'slurm.nodelist="n[3-4]"'),
+    )
+    for job, folder in jobs:
         user.waits_for_updates(folder, job)
-        slurm.run("scancel", f"--signal={number}", str(job))
-    for job, folder in jobs.values():
+        slurm.run("scancel", "--signal=USR2", str(job))
+    for job, folder in jobs:
         wait_for(
             f"{folder.path.name} to be resumed",
             lambda folder=folder: "resumed" in said(folder),  # type: ignore[misc]
@@ -106,15 +106,15 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
         )
         assert slurm.show(job)["Restarts"] == "1"
         assert "queued again" in said(folder)
-    for job, folder in jobs.values():
+    for job, folder in jobs:
         done = user.types(*NOETHER, "cancel", f"runs/{folder.path.name}")
         assert "everything is saved" in done.stdout, done.stdout + said(folder)
         assert str(job) not in slurm.jobs()
         assert "cancelled; everything is saved" in said(folder)
     states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
     assert [state["state"] for state in states] == ["stopped", "stopped"]
-    assert all(0 < state["update"] < 200 and state["total_updates"] == 200 for state in states)
-    assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs.values())
+    assert all(0 < state["update"] < 160 and state["total_updates"] == 160 for state in states)
+    assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs)
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None
     """docs/slurm.md in its own order, in one folder; only the data and the lengths are made small behind the words."""
     from test_readme import SMALL
 
-    quick = f"{SMALL} accelerator=cpu trainer.max_updates=4 slurm.cpus_per_task=1"
+    quick = f"{SMALL} accelerator=cpu trainer.max_updates=4 tracker.report=false tracker.tensorboard=false"
     program = user.folder / "bin" / "noether"
     program.parent.mkdir()
     start = f"exec {sys.executable} -m noether"
@@ -182,8 +182,9 @@ def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines() if line.strip()]
     assert len(lines) > 6
     for line in lines:
+        if "noether logs" in line:
+            wait_for("the first run", (user.folder / "runs" / "cars" / "result.json").exists, 170)
         user.types("sh", "-c", line, limit_s=170)
-        if "noether submit" in line or "submit-job" in line:
-            wait_for(line, lambda: not slurm.jobs(), 170, lambda: user.types("squeue").stdout)
+    wait_for("the jobs of the page", lambda: not slurm.jobs(), 240, lambda: user.types("squeue").stdout)
     states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
     assert {state["state"] for state in states} == {"done"}, states

@@ -149,6 +149,7 @@ REFUSED = {
     "a-place-for-each-run": (["-m", "slurm.nodes=1,2"], "submit these runs one by one"),
     "a-sweep-without-m": (["seed=1,2"], "one value"),
     "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),
+    "a-sweep-from-another-run": (["-m", "seed=1,2", "resume=latest"], "run_id=NAME resume=auto"),
     "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume"),
 }
 

@@ -4,7 +4,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
 #SBATCH --gpus-per-node=a100:4
-#SBATCH --signal=USR1@90
+#SBATCH --signal=USR2@90
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --output=slurm/%j.out

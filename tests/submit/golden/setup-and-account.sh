@@ -7,7 +7,7 @@
 #SBATCH --nodes=2
 #SBATCH --nodelist='n[1-2]'
 #SBATCH --ntasks-per-node=1
-#SBATCH --signal=USR1@120
+#SBATCH --signal=USR2@120
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --mail-type=END

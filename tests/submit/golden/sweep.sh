@@ -3,7 +3,7 @@
 #SBATCH --job-name=cars
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --signal=USR1@90
+#SBATCH --signal=USR2@90
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --array=0-3%2

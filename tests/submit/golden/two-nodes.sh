@@ -8,7 +8,7 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --mem=64G
 #SBATCH --time=240
-#SBATCH --signal=USR1@90
+#SBATCH --signal=USR2@90
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --output=slurm/%j.out
