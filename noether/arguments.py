@@ -9,6 +9,8 @@ from typing import Any
 from noether.config.suggest import did_you_mean, nearest
 from noether.errors import RequestError
 
+SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
+
 
 @dataclass(frozen=True)
 class CommandLine:
@@ -58,6 +60,8 @@ def parse_arguments(
     queue = list(rest)
     while queue:
         word = queue.pop(0)
+        long = SHORT_FLAGS.get(word, word)
+        word = long if long[2:] in own else word
         if not word.startswith("--"):
             if word.startswith("-") and not word[1:2].isdigit():
                 raise _unknown_flag(verb, word, own, settings)

@@ -66,7 +66,14 @@ class DataCommands:
 class Commands:
     """noether: one training program for every machine."""
 
-    def train(self, *overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
+    def train(
+        self,
+        *overrides: str,
+        hp: str | None = None,
+        multirun: bool = False,
+        dry_run: bool = False,
+        json: bool = False,
+    ) -> int:
         """Train on whatever is here, and end with a report.
 
         With no argument: UPT on the embedded flow data, on every visible device of this machine.
@@ -74,19 +81,24 @@ class Commands:
         Args:
             overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
             hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
+            multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
             dry_run: build everything, make one update and one evaluation batch, leave nothing behind
             json: print the dry run as one JSON object
         """
         from noether.config.compose import load_config
         from noether.start import dry_run_here, train_here
 
-        if json and not dry_run:
+        if json and (multirun or not dry_run):
             raise RequestError(
                 "--json belongs to a dry run",
                 seen="train --json",
-                expected="the figures of a run are in its result.json",
+                expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
                 fix="noether train --dry-run --json",
             )
+        if multirun:
+            from noether.sweep import sweep_here
+
+            return sweep_here(overrides, hp, dry_run=dry_run)
         config = load_config(overrides, hp)
         return dry_run_here(config, as_json=json) if dry_run else train_here(config)
 
@@ -237,6 +249,64 @@ class Commands:
 
         return doctor_here(load, read_seconds(timeout), json)
 
+    def submit(
+        self,
+        *overrides: str,
+        hp: str | None = None,
+        multirun: bool = False,
+        print: bool = False,
+        script: bool = False,
+        dry_run: bool = False,
+    ) -> int:
+        """Ask Slurm for a place to train in, as the slurm section says; requeued, the job goes on.
+
+        The configuration is checked here, so that a mistake never waits in the queue.
+
+        Args:
+            overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
+            hp: a YAML file with settings, from anywhere
+            multirun: (or -m) one job array with a run for each value of seed=1,2,3
+            print: write the job script to standard output, for noether submit --print … | sbatch
+            script: submit that script also where submitit is installed
+            dry_run: show the plan and the script, submit nothing
+        """
+        from noether.slurm.submit import submit_here
+
+        return submit_here(overrides, hp, multirun=multirun, to_print=print, script=script, dry_run=dry_run)
+
+    def status(self, *, output_path: str = "runs", json: bool = False) -> int:
+        """Say how the runs in a folder are doing: waiting, running, stopped, done.
+
+        Args:
+            output_path: the folder that holds the run folders
+            json: print one JSON object
+        """
+        from noether.slurm.status import show_status
+
+        return show_status(output_path, as_json=json)
+
+    def logs(self, run: str, *, rank: str | None = None, follow: bool = False) -> int:
+        """Print what a run says: its job's output and its ranks' logs.
+
+        Args:
+            run: the run's folder: runs/NAME
+            rank: the log of this rank only
+            follow: (or -f) go on until the run has ended
+        """
+        from noether.slurm.logs import show_logs
+
+        return show_logs(run, rank=rank, follow=follow)
+
+    def cancel(self, run: str) -> int:
+        """Stop a run, here or in its Slurm job, with everything saved; it is not queued again.
+
+        Args:
+            run: the run's folder: runs/NAME
+        """
+        from noether.slurm.cancel import cancel_run
+
+        return cancel_run(run)
+
 
 EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:
@@ -281,15 +351,8 @@ def train_main() -> NoReturn:
 
 
 def submit_main() -> NoReturn:
-    """Is `noether-train-submit-job`. Refuses in words: this version asks no scheduler for a place."""
-    error = RequestError(
-        "this version does not submit jobs",
-        seen=" ".join(["noether-train-submit-job", *sys.argv[1:]]),
-        expected="a job script of your own that ends in: srun noether train …",
-        fix="sbatch job.sh",
-    )
-    print(f"noether: {error}", file=sys.stderr)
-    _leave(int(error.exit_code))
+    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
+    main(["submit", *sys.argv[1:]])
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -398,7 +461,7 @@ def command_help(verb: str) -> str:
             usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
         lines.append(f"  {shown:<36} {described[name]}")
     parts = [" ".join(usage), text.strip(), "\n".join(lines)]
-    if verb in ("train", "plan", "data describe"):
+    if verb in ("train", "plan", "data describe", "submit"):
         parts.append(settings_help())
     return "\n\n".join(parts)
 

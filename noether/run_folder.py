@@ -39,6 +39,10 @@ class RunFolder:
     checkpoints = property(lambda self: self.path / "checkpoints")
     tensorboard = property(lambda self: self.path / "tensorboard")
     evaluation = property(lambda self: self.path / "evaluation")
+    process = property(lambda self: self.path / "process.json")
+    stopped = property(lambda self: self.path / "stopped.json")
+    job = property(lambda self: self.path / "job.json")
+    cancelled = property(lambda self: self.path / "cancelled")
 
     def create(self) -> None:
         """Makes the folder and proves that it can be written.

@@ -21,6 +21,7 @@ from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.run_folder import RunFolder, describe_environment, existing_run, write_json
+from noether.run_process import job_of_task, record_end, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.training.checkpoint_table import (
@@ -69,7 +70,10 @@ def train_here(config: RunConfig) -> int:
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
-    return _run(placement, request, start.folder.logs)
+    process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
+    code = _run(placement, request, start.folder.logs)
+    record_end(start.folder, process, code)
+    return code
 
 
 def _join(config: RunConfig, plan: RunPlan) -> int:

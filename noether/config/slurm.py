@@ -1,26 +1,73 @@
 """What a job asks of Slurm."""
 
+import re
+from collections.abc import Mapping
+
 from pydantic import Field, model_validator
 
 from noether.config.section import Section
 from noether.errors import RequestError
 
+OWN_OPTIONS: Mapping[str, str] = {
+    "partition": "slurm_partition",
+    "nodes": "nodes",
+    "nodelist": "nodelist",
+    "exclude": "slurm_exclude",
+    "gpus-per-node": "gpus_per_node",
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "mem": "mem_gb",
+    "time": "timeout_min",
+    "account": "slurm_account",
+    "qos": "slurm_qos",
+    "constraint": "slurm_constraint",
+    "signal": "slurm_signal_delay_s",
+    "output": "folder",
+    "error": "folder",
+    "array": "slurm_array_parallelism",
+    "ntasks": "tasks_per_node",
+}
+"""sbatch's options that a key of the section sets."""
+FIXED_OPTIONS = ("open-mode", "requeue", "no-requeue", "job-name", "wrap")
+"""sbatch's options on which requeueing or finding the job again rests."""
+
 
 class SlurmConfig(Section):
     """What a job asks of Slurm; unset keys are left to the cluster's defaults."""
 
-    folder: str = Field("slurm/%j", description="Folder of the job's files; %u is the user, %j the job id.")
+    folder: str = Field(
+        "slurm/%j", description="Folder of the job's own files; %u is the user, %j the job id. The runs are elsewhere."
+    )
+    container: str | None = Field(
+        None, description="Image to run in: a .sif file (Apptainer), or whatever --container-image takes (pyxis)."
+    )
+    container_mounts: tuple[str, ...] = Field(
+        (), description="Folders to mount in the container besides the working directory: /data or /data:/mnt."
+    )
     slurm_partition: str | None = Field(None, description="Partition.")
     nodes: int = Field(1, gt=0, description="Nodes.")
     nodelist: str | None = Field(None, description="Nodes by name, as Slurm writes them: n[1-2].")
+    slurm_exclude: str | None = Field(None, description="Nodes that are not to be used, by name.")
     gpus_per_node: int | str | None = Field(None, description="GPUs of each node: 4, or with a type a100:4.")
-    tasks_per_node: int | None = Field(None, gt=0, description="Ranks of each node; by default gpus_per_node.")
-    cpus_per_task: int | None = Field(None, gt=0, description="CPUs of each rank.")
+    tasks_per_node: int | None = Field(
+        None, gt=0, description="Tasks of each node; by default gpus_per_node. 1: one task, a rank per GPU."
+    )
+    cpus_per_task: int | None = Field(None, gt=0, description="CPUs of each task.")
     mem_gb: float | None = Field(None, gt=0, description="Memory of each node, in GB.")
     timeout_min: int | None = Field(None, gt=0, description="Time limit, in minutes.")
+    slurm_account: str | None = Field(None, description="Account that is charged.")
+    slurm_qos: str | None = Field(None, description="Quality of service.")
+    slurm_constraint: str | None = Field(None, description="Features that the nodes must have.")
     slurm_setup: tuple[str, ...] = Field((), description="Shell lines run before the program (module load …).")
+    slurm_signal_delay_s: int = Field(
+        90,
+        ge=60,
+        description="Seconds before the time limit at which the run is told to save; Slurm is late by up to 30.",
+    )
+    slurm_array_parallelism: int | None = Field(None, gt=0, description="Most runs of a sweep at once; null: all.")
+    max_requeues: int = Field(50, ge=0, description="Most times that a job which saved and left is queued again.")
     slurm_additional_parameters: dict[str, str | int | bool] = Field(
-        default_factory=dict, description="Further #SBATCH options by name."
+        default_factory=dict, description="Further #SBATCH options by name; true: one without a value."
     )
 
     @property
@@ -30,17 +77,60 @@ class SlurmConfig(Section):
             return self.gpus_per_node
         return int(self.gpus_per_node.rpartition(":")[2])
 
+    @property
+    def ntasks_per_node(self) -> int:
+        """Tasks of each node: as asked, else one for each GPU, else one."""
+        return self.tasks_per_node or self.gpu_count or 1
+
     @model_validator(mode="after")
     def _one_rank_per_gpu(self) -> "SlurmConfig":
         try:
             gpus = self.gpu_count
         except ValueError:
             raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write 4, or with a type a100:4") from None
-        if gpus is not None and self.tasks_per_node not in (None, 1, gpus):
+        if gpus is not None and gpus < 0:
+            raise ValueError(f"gpus_per_node={self.gpus_per_node}: a node cannot have fewer than none")
+        if gpus and self.tasks_per_node not in (None, 1, gpus):
             raise RequestError(
                 "slurm.tasks_per_node contradicts slurm.gpus_per_node",
                 seen=f"tasks_per_node={self.tasks_per_node}, gpus_per_node={self.gpus_per_node}",
                 expected="one task per GPU, or one task per node, which starts a rank per GPU itself",
                 fix=f"slurm.tasks_per_node={gpus}      (or leave it out)",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _time_to_save(self) -> "SlurmConfig":
+        # Signalled at its start, a job would be requeued for ever without an update made.
+        if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
+            least = self.slurm_signal_delay_s // 60 + 1
+            raise RequestError(
+                "the job would be told to stop when it starts",
+                seen=f"slurm.timeout_min={self.timeout_min}, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
+                expected="a time limit longer than the time left for saving",
+                fix=f"slurm.timeout_min={least}      (or more)",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _additional_parameters_are_others(self) -> "SlurmConfig":
+        for name, value in self.slurm_additional_parameters.items():
+            option = name.replace("_", "-")
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", option) or "\n" in str(value):
+                raise ValueError(f"slurm_additional_parameters: {name!r} is no option of sbatch; write mail-type: END")
+            if option in OWN_OPTIONS:
+                key = f"slurm.{OWN_OPTIONS[option]}"
+                raise RequestError(
+                    f"--{option} has a key of its own",
+                    seen=f"slurm.slurm_additional_parameters.{name}={value}",
+                    expected=f"{key}, which the plan of the job is read from",
+                    fix=f"{key}=VALUE",
+                )
+            if option in FIXED_OPTIONS:
+                raise RequestError(
+                    f"--{option} is set by noether submit",
+                    seen=f"slurm.slurm_additional_parameters.{name}={value}",
+                    expected="other options: a requeued run rests on this one",
+                    fix=f"~slurm.slurm_additional_parameters.{name}",
+                )
         return self

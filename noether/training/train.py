@@ -102,6 +102,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if not reason:
         return ExitCode.DONE
     if group.is_first:
+        # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
+        stopped = {"reason": outcome, "update": run.state.progress.updates}
+        _note(console, lambda: write_json(folder.stopped, stopped))
+    group.barrier()
+    if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
 
@@ -130,7 +135,7 @@ def _note(console: Console, write: Callable[[], None]) -> None:
     try:
         write()
     except OSError as error:
-        console.warn(f"attempts.jsonl cannot be written: {error.strerror}")
+        console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""Which runs does a sweep ask for: `seed=1,2 model=upt,mine` is four lists of overrides (Hydra's grammar)."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+
+from noether.errors import RequestError
+
+
+def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """Returns the overrides of each run of a sweep, the last of the listed keys turning fastest.
+
+    Lists (`a=1,2,3`), `choice(…)` and `range(…)` are Hydra's; a text without
+    several values is in every run as it was written, and so is one that cannot be read: composing says what is wrong
+    with it. Without several values anywhere there is one run.
+
+    Args:
+        overrides: Hydra overrides in the order given.
+
+    Raises:
+        RequestError: for a sweep over every file of a group (`glob(…)`) or over an interval, which has no list.
+    """
+    parser = OverridesParser.create()
+    choices = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException:
+            choices.append([text])
+            continue
+        choices.append(_values(override, text) if override.is_sweep_override() else [text])
+    return [list(run) for run in product(*choices)]
+
+
+def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns of each run only the overrides in which the runs differ."""
+    if len(runs) < 2:
+        return [[] for _ in runs]
+    differs = [len({run[place] for run in runs}) > 1 for place in range(len(runs[0]))]
+    return [[text for text, shown in zip(run, differs, strict=True) if shown] for run in runs]
+
+
+def _values(override: Override, text: str) -> list[str]:
+    if override.is_interval_sweep() or isinstance(override.value(), Glob):
+        key = override.get_key_element()
+        raise RequestError(
+            f"{key} has no list of values",
+            seen=text,
+            expected="a list, choice(…) or range(…)",
+            fix=f"{key}=VALUE,VALUE",
+        )
+    # Quotes and escapes of each value are kept, so that it reads back as it was written.
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]

@@ -1,0 +1,1 @@
+"""Asking Slurm for a place: job scripts, submitit, and what became of the jobs."""

@@ -1,0 +1,242 @@
+"""What one job is: its runs, its options, and the plan of its ranks, made on the login node. No torch here."""
+
+import getpass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.config.slurm import SlurmConfig
+from noether.config.sweep import expand_sweep, varied
+from noether.errors import RequestError
+from noether.launch.nodelist import compress_nodelist, compress_task_counts, parse_nodelist
+from noether.launch.process_facts import NOTHING_KNOWN
+from noether.plan import RunPlan, plan_run
+from noether.run_folder import RunFolder, new_run_id
+from noether.training.resume import find_start
+
+Options = Mapping[str, str | int | bool]
+STOP_SIGNAL = "USR2"
+"""What the ranks are told to save and leave with; submitit's own too. NCCL uses SIGUSR1 in places (submitit #1697)."""
+OWN_WORDS = ("run_id", "resume", "output_path")
+"""Settings that the job says itself, so that a requeued run goes on with the run that it was."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of a job: its folder, its words on the command line, and its checked configuration."""
+
+    folder: Path
+    overrides: tuple[str, ...]
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request to Slurm: a run, or an array of the runs of a sweep.
+
+    name: the run's id; of an array, that with which its runs' ids begin.
+    shared: the overrides that all runs have in common, in the order given; `runs` have the others.
+    hp: the file of settings, as given.
+    plan: where the ranks of a run are and how they share a batch; the same for every run of an array.
+    """
+
+    name: str
+    output_path: Path
+    hp: str | None
+    shared: tuple[str, ...]
+    runs: tuple[JobRun, ...]
+    slurm: SlurmConfig
+    plan: RunPlan
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is a sweep of several runs."""
+        return len(self.runs) > 1
+
+    @property
+    def base_folder(self) -> Path:
+        """The folder of the job's files up to the part that names the job: Slurm makes no folders itself."""
+        parts = Path(user_folder(self.slurm)).parts
+        known = next((index for index, part in enumerate(parts) if "%" in part), len(parts))
+        return Path(*parts[:known]) if known else Path()
+
+    @property
+    def output(self) -> str:
+        """The file of what the job says, with Slurm's %j, or %A_%a for an array."""
+        return str(self.base_folder / ("%A_%a.out" if self.is_array else "%j.out"))
+
+
+def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> Job:
+    """Composes and checks every run of a job, as `train` would on its nodes.
+
+    Args:
+        overrides: as given to `train`; with `multirun`, Hydra's lists of values.
+        hp: a YAML file with settings.
+        multirun: whether lists of values make several runs.
+
+    Raises:
+        RequestError: for a wrong setting of any run; for a batch, devices or tasks that do not fit; for a run that
+            exists already or cannot be resumed; for runs of one array that ask for different places.
+    """
+    expanded = expand_sweep(overrides) if multirun else [list(overrides)]
+    configs = [load_config(run, hp) for run in expanded]
+    if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
+        raise RequestError(
+            "a sweep goes on with its own runs only",
+            seen=f"resume={configs[0].resume}",
+            expected="resume=auto, with the run_id of the sweep",
+            fix="run_id=NAME resume=auto",
+        )
+    base = configs[0].run_id or new_run_id()
+    plans = {_shape(config): plan_job(config) for config in configs}
+    if len(plans) > 1 or any(config.slurm != configs[0].slurm for config in configs):
+        raise RequestError(
+            "the runs of one job array ask Slurm for different places",
+            seen="a sweep over slurm.…, devices, accelerator or a batch size",
+            expected="the same nodes, tasks and devices for each run",
+            fix="submit these runs one by one",
+        )
+    differing = varied(expanded)
+    shared = [text for place, text in enumerate(expanded[0]) if all(run[place] == text for run in expanded)]
+    runs = []
+    for index, (config, words) in enumerate(zip(configs, differing, strict=True)):
+        placed, folder = _own_place(config, base if len(configs) == 1 else f"{base}-{index}")
+        runs.append(JobRun(folder, tuple(words), placed))
+    if len({run.folder.parent for run in runs}) > 1:
+        raise RequestError("the runs of one job array write to different folders", seen="a sweep over output_path")
+    name = runs[0].folder.name if len(runs) == 1 else base
+    kept = tuple(text for text in shared if _key(text) not in OWN_WORDS)
+    plan = next(iter(plans.values()))
+    return Job(name, runs[0].folder.parent, hp, kept, tuple(runs), configs[0].slurm, plan)
+
+
+def plan_job(config: RunConfig) -> RunPlan:
+    """Plans a run for the job's nodes as its rank 0 would see them; ids, and the names of nodes, are stand-ins.
+
+    Raises:
+        RequestError: as `train` there.
+    """
+    slurm = config.slurm
+    gpus = slurm.gpu_count
+    if gpus is None and config.accelerator == "gpu":
+        gpus = slurm.ntasks_per_node  # Clusters that hand out whole nodes want no GPUs asked for.
+    mask = ",".join(str(index) for index in range(gpus or 0))
+    return plan_run(config, visible_devices=mask, environ=stand_in_environment(slurm), facts=NOTHING_KNOWN)
+
+
+def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
+    """Returns the variables that srun will give to rank 0 of the job.
+
+    Raises:
+        RequestError: where the node list names more nodes than are asked for, or cannot be read.
+    """
+    named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
+    if len(named) > slurm.nodes:
+        raise RequestError(
+            "slurm.nodelist names more nodes than slurm.nodes",
+            seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
+            expected="every node that is named is asked for",
+            fix=f"slurm.nodes={len(named)}",
+        )
+    nodes = compress_nodelist([*named, *(f"node{index + 1}" for index in range(len(named), slurm.nodes))])
+    tasks = str(slurm.nodes * slurm.ntasks_per_node)
+    counts = compress_task_counts([slurm.ntasks_per_node] * slurm.nodes)
+    of_job = {"JOB_ID": "1", "JOB_NODELIST": nodes, "NTASKS": tasks, "TASKS_PER_NODE": counts}
+    of_step = {"STEP_ID": "0", "STEP_NODELIST": nodes, "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": counts}
+    of_task = dict.fromkeys(("PROCID", "LOCALID", "NODEID"), "0")
+    return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
+
+
+def job_options(job: Job) -> dict[str, str | int | bool]:
+    """Returns sbatch's options by name in the order of the script; True is an option without a value."""
+    slurm = job.slurm
+    memory = slurm.mem_gb
+    asked: dict[str, str | int | bool | None] = {
+        "job-name": job.name,
+        "partition": slurm.slurm_partition,
+        "account": slurm.slurm_account,
+        "qos": slurm.slurm_qos,
+        "constraint": slurm.slurm_constraint,
+        "nodes": slurm.nodes,
+        "nodelist": slurm.nodelist,
+        "exclude": slurm.slurm_exclude,
+        "ntasks-per-node": slurm.ntasks_per_node,
+        "gpus-per-node": slurm.gpus_per_node or None,
+        "cpus-per-task": slurm.cpus_per_task,
+        "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{int(memory * 1024)}M",
+        "time": slurm.timeout_min,
+        # To the ranks, not to the script: they save, and leave with 75.
+        "signal": f"{STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
+        # A requeued job must go on writing, not start its file anew.
+        "open-mode": "append",
+        "requeue": True,
+    }
+    if job.is_array:
+        at_once = f"%{slurm.slurm_array_parallelism}" if slurm.slurm_array_parallelism else ""
+        asked["array"] = f"0-{len(job.runs) - 1}{at_once}"
+    additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
+    return {name: value for name, value in {**asked, **additional}.items() if value not in (None, False)}
+
+
+def describe_plan(job: Job) -> list[str]:
+    """Returns the job in lines for a person: its ranks, the arithmetic of a batch, its runs."""
+    slurm, placement = job.slurm, job.plan.placement
+    nodes = f"{slurm.nodes} node{'s' if slurm.nodes > 1 else ''}"
+    tasks = f"{slurm.ntasks_per_node} task{'s' if slurm.ntasks_per_node > 1 else ''}"
+    ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
+    device = placement.workers[0].device.kind
+    limit = f"{slurm.timeout_min} min at most" if slurm.timeout_min else "the cluster's time limit"
+    lines = [
+        f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}",
+        f"batch  {job.plan.batch.describe(placement.world_size)}",
+    ]
+    for run in job.runs:
+        lines.append(f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}")
+    lines += [f"warning: {warning}" for warning in placement.warnings]
+    return lines
+
+
+def user_folder(slurm: SlurmConfig) -> str:
+    """Returns the folder of the job's files with %u replaced: Slurm knows it, but makes no folders."""
+    folder = slurm.folder
+    if "%u" in folder:  # In a container the user may have no name.
+        folder = folder.replace("%u", getpass.getuser())
+    return str(Path(folder).expanduser())
+
+
+def _shape(config: RunConfig) -> tuple[object, ...]:
+    trainer = config.trainer
+    return (
+        config.accelerator,
+        config.devices,
+        config.slurm.nodes,
+        config.slurm.ntasks_per_node,
+        config.slurm.gpus_per_node,
+        trainer.effective_batch_size,
+        trainer.max_batch_size,
+    )
+
+
+def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
+    """Returns a run's configuration with the name and the resume that hold for every start of its job."""
+    resume = config.resume
+    named = config.model_copy(update={"run_id": run_id})
+    start = find_start(named, lambda warning: None)
+    if resume and start.checkpoint and Path(resume).expanduser().resolve() == start.checkpoint.resolve():
+        raise RequestError(
+            "a job cannot resume from one checkpoint",
+            seen=f"resume={resume}",
+            expected="the run: a requeued job goes on from its newest checkpoint, and would go back to this one",
+            fix=f"resume={start.folder.path}",
+        )
+    folder = start.folder.path
+    update = {"run_id": folder.name, "output_path": folder.parent, "resume": "auto"}
+    RunFolder(folder).check_writable()
+    return named.model_copy(update=update), folder
+
+
+def _key(text: str) -> str:
+    return re.split(r"=", text.lstrip("+~"), maxsplit=1)[0]

@@ -1,0 +1,82 @@
+"""What Slurm says of this user's jobs, and what it is asked to do with them: squeue, sbatch, scancel."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from noether.errors import NoetherError
+
+COMMAND_LIMIT_S = 60
+FIELDS = "%i|%T|%L|%r|%j"
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """One job that has not ended, in squeue's words; of an array, one element ("12_3").
+
+    state: PENDING, RUNNING, COMPLETING, …
+    time_left: as squeue writes it: "1:59:30", "UNLIMITED".
+    """
+
+    job_id: str
+    state: str
+    time_left: str
+    reason: str
+    name: str
+
+
+class SlurmError(NoetherError):
+    """A command of Slurm's that failed, in its own words."""
+
+
+def has_slurm() -> bool:
+    """Says whether Slurm's commands are here; in a container they are not."""
+    return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
+
+
+def queued_jobs() -> dict[str, QueuedJob]:
+    """Returns this user's jobs that have not ended by their id; none where there is no Slurm.
+
+    Raises:
+        SlurmError: where Slurm does not answer.
+    """
+    if not has_slurm():
+        return {}
+    text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
+    jobs = (QueuedJob(*line.strip().split("|", 4)) for line in text.splitlines() if line.count("|") >= 4)
+    return {job.job_id: job for job in jobs}
+
+
+def run_slurm(command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None) -> str:
+    """Runs one of Slurm's commands and returns what it wrote.
+
+    Raises:
+        SlurmError: where it fails or does not answer within a minute.
+    """
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, env=environ and dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"{command[0]} does not answer: {error}") from None
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise SlurmError(f"{command[0]} refused\n  seen      {said}\n  command   {' '.join(command)}")
+    return done.stdout
+
+
+def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns an environment for sbatch without the variables of the job or step it is called from.
+
+    They would be defaults of the new job (SLURM_MEM_PER_CPU beside --mem is an error) and ranks of its processes.
+    SBATCH_… and SLURM_CONF, which a user sets for sbatch, stay.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in RANK_VARIABLES
+        and (not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")) or name == "SLURM_CONF")
+    }

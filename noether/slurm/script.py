@@ -1,0 +1,151 @@
+"""The job script that a person can read: everything between sbatch and the trainer, and nothing else."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from noether import __version__
+from noether.slurm.job import Job, Options, job_options
+
+STALLED_LIMIT = 3
+"""Requeued starts in a row that saved nothing new, after which the script gives up."""
+
+# Variables by which a launcher tells its processes their ranks, and what a step leaves to jobs submitted from it.
+# sbatch passes the environment of the submission on; inside the job these would be another's.
+STRIPPED = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \\\n"
+    "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
+    "    ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}"
+)
+
+HEAD = """\
+#!/bin/bash
+# Written by noether {version} submit. To start it: sbatch FILE
+{options}
+
+# What another launcher, or another job's step, has left in the environment is not this job's.
+unset {stripped}
+{setup}
+{runs}
+restarts=${{SLURM_RESTART_COUNT:-0}}
+[ "$restarts" -gt 0 ] || rm -f "$run/cancelled" "$run/stalled"
+rm -f "$run/stopped.json"
+newest() {{ ls "$run/checkpoints" 2>/dev/null | tail -n 1; }}
+before=$(newest)
+
+# When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
+ended_by_slurm=no
+trap 'ended_by_slurm=yes' TERM
+{srun}
+code=$?
+trap - TERM
+
+# The ranks leave with 75 when they have saved everything. --kill-on-bad-exit may kill some while they leave, and srun's
+# code is then theirs; stopped.json was written before the first one left.
+[ -e "$run/stopped.json" ] && code=75
+[ "$code" -eq 75 ] || exit "$code"
+"""
+
+REQUEUE = """\
+
+stalled=0
+[ "$(newest)" = "$before" ] && stalled=$(($(cat "$run/stalled" 2>/dev/null || echo 0) + 1))
+echo "$stalled" > "$run/stalled"
+if [ -e "$run/cancelled" ]; then
+    echo "noether: cancelled; everything is saved in $run"
+elif [ "$ended_by_slurm" = yes ]; then
+    echo "noether: Slurm ended the job; everything is saved in $run"
+elif [ "$restarts" -ge {max_requeues} ]; then
+    echo "noether: queued again {max_requeues} times already (slurm.max_requeues); submit it again to go on"
+elif [ "$stalled" -ge {stalled_limit} ]; then
+    echo "noether: {stalled_limit} starts in a row saved nothing new; not queued again"
+else
+    echo "noether: everything is saved in $run; queued again"
+    scontrol requeue "{job_id}"
+fi
+exit "$code"
+"""
+
+
+def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
+    """Returns the job's script.
+
+    Args:
+        job: from `describe_job`.
+        program: how noether is started on the nodes; None: by this Python, or inside the container.
+    """
+    options = {**job_options(job), "output": job.output}
+    head = HEAD.format(
+        version=__version__,
+        options="\n".join(_sbatch_line(name, options) for name in options),
+        stripped=STRIPPED,
+        setup="".join(["", *(f"\n{line}" for line in job.slurm.slurm_setup), "\n" if job.slurm.slurm_setup else ""]),
+        runs=_runs(job),
+        srun=_srun(job, program),
+    )
+    # A job of an array is one element: by the array's id every element would be queued again.
+    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
+    return head + REQUEUE.format(max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT, job_id=job_id)
+
+
+def train_words(job: Job) -> list[str]:
+    """Returns the words after `noether` that every run of the job has in common.
+
+    What was said of the place is in the script's options: someone who edits those need not edit it twice.
+    """
+    settings = [text for text in job.shared if not text.lstrip("+~").startswith("slurm.")]
+    return ["train", *(["--hp", job.hp] if job.hp else []), *settings]
+
+
+def is_apptainer(image: str) -> bool:
+    """Says whether an image is Apptainer's; every other is left to pyxis."""
+    return Path(image).suffix == ".sif"
+
+
+def _sbatch_line(name: str, options: Options) -> str:
+    value = options[name]
+    return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
+
+
+def _runs(job: Job) -> str:
+    output = shlex.quote(str(job.output_path))
+    if not job.is_array:
+        return f"run={output}/{shlex.quote(job.name)}"
+    cases = [f"    {index}) overrides=({shlex.join(run.overrides)}) ;;" for index, run in enumerate(job.runs)]
+    lines = ["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"]
+    return "\n".join([*lines, f"run={output}/{shlex.quote(job.name)}-$SLURM_ARRAY_TASK_ID"])
+
+
+def _srun(job: Job, program: Sequence[str] | None) -> str:
+    slurm = job.slurm
+    # srun no longer takes --cpus-per-task from sbatch (Slurm 22.05, release notes).
+    cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
+    srun = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus]
+    words = [[*(program or (sys.executable, "-m", "noether"))]]
+    if slurm.container and is_apptainer(slurm.container):
+        binds = [part for mount in slurm.container_mounts for part in ("--bind", mount)]
+        gpu = ["--nv"] if job.plan.placement.workers[0].device.kind == "cuda" else []
+        words = [["apptainer", "exec", *gpu, *binds, slurm.container], [*(program or ("noether",))]]
+    elif slurm.container:
+        pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in slurm.container_mounts)
+        mounts = ",".join(["$PWD:$PWD", *pairs])
+        srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
+        words = [[*(program or ("noether",))]]
+    lines = [" ".join(_quoted(word) for word in srun), *(shlex.join(line) for line in words[:-1])]
+    own = ["output_path=" + _hydra(str(job.output_path)), "resume=auto"]
+    name = f"run_id={job.name}" if not job.is_array else f'run_id={job.name}-"$SLURM_ARRAY_TASK_ID"'
+    sweep = ' "${overrides[@]}"' if job.is_array else ""
+    lines.append(shlex.join([*words[-1], *train_words(job)]) + sweep)
+    lines.append(f"{name} {shlex.join(own)}")
+    return " \\\n    ".join(lines)
+
+
+def _quoted(word: str) -> str:
+    return word.replace("$PWD", '"$PWD"') if "$PWD" in word else shlex.quote(word)
+
+
+def _hydra(text: str) -> str:
+    """Quotes a value for Hydra's grammar where it holds more than a plain path."""
+    plain = all(character.isalnum() or character in "/._-" for character in text)
+    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

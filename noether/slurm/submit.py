@@ -1,0 +1,114 @@
+"""A job asked for in words becomes a script on paper, a plan on the screen, or a job in the queue."""
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from noether.errors import ExitCode, RequestError
+from noether.run_folder import RunFolder, write_json
+from noether.run_process import read_json
+from noether.slurm.job import Job, describe_job, describe_plan
+from noether.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
+from noether.slurm.script import is_apptainer, render_script
+
+
+def submit_here(
+    overrides: Sequence[str],
+    hp: str | None,
+    *,
+    multirun: bool = False,
+    to_print: bool = False,
+    dry_run: bool = False,
+    script: bool = False,
+) -> int:
+    """Checks a job and submits it, through submitit where that serves, else as the script that `--print` shows.
+
+    Raises:
+        RequestError: as `train` would, and where there is no Slurm, or the run is in the queue already.
+    """
+    job = _in_this_container(describe_job(overrides, hp, multirun=multirun), os.environ)
+    by_submitit = not script and serves_submitit(job)
+    if dry_run:
+        print(*describe_plan(job), f"by     {'submitit' if by_submitit else 'sbatch'}", "", sep="\n")
+        print(render_script(job), end="")
+        return ExitCode.DONE
+    if to_print or (not has_slurm() and not sys.stdout.isatty()):
+        return _print_script(job)
+    if not has_slurm():
+        words = ["noether", "submit", *(["--hp", hp] if hp else []), *overrides]
+        raise RequestError(
+            "there is no Slurm here",
+            seen="no sbatch on the PATH",
+            expected="the login node of a cluster, or a script for it on standard output",
+            fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)",
+        )
+    _refuse_queued(job)
+    job.base_folder.mkdir(parents=True, exist_ok=True)
+    if by_submitit:
+        from noether.slurm.submitit_job import submit_by_submitit
+
+        started = submit_by_submitit(job)
+    else:
+        started = _submit_script(job)
+    for run, (job_id, output) in zip(job.runs, started, strict=True):
+        # In the run's folder, so that a run that still waits is known.
+        folder = RunFolder(run.folder)
+        folder.cancelled.unlink(missing_ok=True)
+        write_json(folder.job, {"job": job_id, "output": os.path.abspath(output)})
+    print(*describe_plan(job), sep="\n")
+    print(f"submitted as job {started[0][0].partition('_')[0]}; how it goes:")
+    print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
+    return ExitCode.DONE
+
+
+def serves_submitit(job: Job) -> bool:
+    """Says whether submitit can start the job: it is installed, and this Python is the one of the nodes."""
+    return job.slurm.container is None and importlib.util.find_spec("submitit") is not None
+
+
+def _submit_script(job: Job) -> list[tuple[str, str]]:
+    said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
+    job_id = said.strip().partition(";")[0]  # ";CLUSTER" follows where there are several.
+    elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
+    return [(one, job.output.replace("%A_%a", one).replace("%j", one)) for one in elements]
+
+
+def _print_script(job: Job) -> int:
+    # The same run may be printed twice; only what is started counts, and resume=auto makes that one run.
+    print(render_script(job), end="")
+    try:
+        job.base_folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        print(f"noether: make the folder {job.base_folder} where the job is submitted: Slurm does not", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
+    """Inside `apptainer run noether.sif submit …` the job is to run in that image too."""
+    image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    if not image or job.slurm.container:
+        return job
+    if not is_apptainer(image):
+        raise RequestError(
+            "the image that this runs in is no file that the job's nodes could open",
+            seen=f"APPTAINER_CONTAINER={image}",
+            expected="a .sif file on a file system that the nodes share",
+            fix="slurm.container=noether.sif",
+        )
+    return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
+
+
+def _refuse_queued(job: Job) -> None:
+    queued = queued_jobs()
+    for run in job.runs:
+        known = read_json(RunFolder(run.folder).job).get("job")
+        if known in queued:
+            raise RequestError(
+                f"the run {run.folder} is in the queue already",
+                seen=f"job {known}, {queued[known].state}",
+                expected="one job for a run",
+                fix=f"noether cancel {run.folder}      (or another run_id)",
+            )

@@ -1,0 +1,110 @@
+"""A run as submitit starts it: pickled on the login node, called in each task of srun, requeued by its protocol.
+
+submitit calls `checkpoint` on SIGUSR2 and ignores SIGTERM, which Slurm sends at a preemption. From the trainer's start
+on both are the trainer's own: every rank saves at an agreed update and leaves. What is left to do here is to put the
+job back into the queue where Slurm does not do so itself.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from noether.config.compose import validate
+from noether.errors import ExitCode, NoetherError
+from noether.run_folder import RunFolder
+from noether.run_process import job_of_task, read_json
+from noether.slurm.job import Job, job_options, user_folder
+from noether.slurm.queue import clean_environment, run_slurm
+from noether.slurm.script import STRIPPED
+
+REQUEUED_BY_SLURM = "SIGTERM"
+"""Told so, a job is preempted (Slurm queues it again) or cancelled (nobody should)."""
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What submitit pickles: the run's whole configuration, so that a file edited in the meantime changes nothing."""
+
+    settings: dict[str, Any]
+    max_requeues: int
+
+    def __call__(self) -> int:
+        """Trains as one task of srun; leaves the process itself unless the run is done."""
+        from noether.start import train_here
+
+        config = validate(self.settings)
+        assert config.run_id is not None
+        folder = RunFolder(config.output_path / config.run_id)
+        is_first, restarts = os.environ.get("SLURM_PROCID") == "0", int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        if is_first and not restarts:
+            folder.cancelled.unlink(missing_ok=True)
+        try:
+            code = train_here(config)
+        except NoetherError as error:
+            print(f"noether: {error}", flush=True)
+            code = int(error.exit_code)
+        if code == ExitCode.DONE:
+            return code
+        if code == ExitCode.CHECKPOINTED:
+            if not is_first:
+                _leave(0)  # srun must not end rank 0 for its peer's code while it asks for the requeue.
+            self._requeue(folder, restarts)
+        _leave(code)
+
+    def checkpoint(self) -> Any:
+        """Serves submitit's own signal where it comes before the trainer's handlers: queue the same run again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _requeue(self, folder: RunFolder, restarts: int) -> None:
+        if folder.cancelled.exists():
+            print(f"noether: cancelled; everything is saved in {folder.path}", flush=True)
+        elif read_json(folder.stopped).get("reason") == REQUEUED_BY_SLURM:
+            print(f"noether: Slurm ended the job; everything is saved in {folder.path}", flush=True)
+        elif restarts >= self.max_requeues:
+            print(f"noether: queued again {restarts} times already (slurm.max_requeues); submit it again", flush=True)
+        else:
+            print(f"noether: everything is saved in {folder.path}; queued again", flush=True)
+            run_slurm(["scontrol", "requeue", job_of_task() or ""])
+
+
+def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
+    """Submits a job, or the array of a sweep; returns for each run its job ("12", "12_3") and its output file."""
+    from submitit import SlurmExecutor
+
+    executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
+    # In submitit a name with an underscore is sbatch's with a hyphen.
+    options = {name.replace("-", "_"): value for name, value in job_options(job).items()}
+    own = ("job_name", "nodes", "ntasks_per_node", "signal", "open_mode", "array")
+    cpus = [f"--cpus-per-task={job.slurm.cpus_per_task}"] if job.slurm.cpus_per_task else []
+    parallelism = {"array_parallelism": job.slurm.slurm_array_parallelism or len(job.runs)}
+    executor.update_parameters(
+        **{name: options[name] for name in own[:3]},
+        time=None,  # submitit's own default is 5 minutes; unset is the cluster's to say.
+        wckey=None,
+        signal_delay_s=job.slurm.slurm_signal_delay_s,
+        setup=[f"unset {STRIPPED}", *job.slurm.slurm_setup],
+        srun_args=["--kill-on-bad-exit=1", "--wait=60", *cpus],
+        stderr_to_stdout=True,
+        additional_parameters={name: value for name, value in options.items() if name not in own},
+        **(parallelism if job.is_array else {}),
+    )
+    calls = [TrainJob(run.config.model_dump(mode="json"), job.slurm.max_requeues) for run in job.runs]
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(clean_environment(before))
+    try:
+        submitted = executor.submit_array(calls)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return [(one.job_id, str(one.paths.stdout)) for one in submitted]
+
+
+def _leave(code: int) -> NoReturn:
+    """Leaves without the interpreter's shutdown, as the commands do once torch has been used."""
+    from noether.launch.worker import flush_output
+
+    flush_output()
+    os._exit(code)

@@ -1,0 +1,171 @@
+"""`noether train -m seed=1,2,3`: the runs of a sweep one after another, and what they have in common."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from types import FrameType
+from typing import Any
+
+from rich.table import Table
+
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.config.sweep import expand_sweep, varied
+from noether.errors import ExitCode, RequestError
+from noether.plan import RunPlan, plan_run
+from noether.run_folder import RunFolder, new_run_id, write_json
+from noether.run_process import read_json
+from noether.tracking.console import Console
+from noether.training.resume import find_start
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class SweptRun:
+    """One run of a sweep: its folder, all its words, and those in which it differs from the others."""
+
+    folder: RunFolder
+    words: tuple[str, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        """What it has in common with the runs that differ from it by their seed alone."""
+        return " ".join(text for text in self.differs if not text.lstrip("+").startswith("seed="))
+
+
+def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = False) -> int:
+    """Trains each run of a sweep in a process of its own, so that nothing leaks from one into the next.
+
+    Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
+
+    Raises:
+        RequestError: for a wrong setting of any run, and where a launcher has placed ranks of its own.
+    """
+    base, runs = _plan_sweep(overrides, hp)
+    console = Console(None, speaks=True)
+    for index, run in enumerate(runs):
+        console.say(f"run {index + 1} of {len(runs)}: {run.folder.path}   {' '.join(run.differs)}")
+        if dry_run:
+            continue
+        code = _train(run, hp)
+        if code != ExitCode.DONE:
+            how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
+            console.say(
+                f"run {index + 1} of {len(runs)} {how}; to go on, the same command with\n  run_id={base} resume=auto"
+            )
+            return code
+    if dry_run:
+        return ExitCode.DONE
+    results = {run: figures_of_test(run.folder) for run in runs}
+    summary = summarise(results)
+    path = runs[0].folder.path.parent / f"{base}.sweep.json"
+    each = [{"run": str(run.folder.path), "overrides": run.differs, "figures": results[run]} for run in runs]
+    write_json(path, {"groups": summary, "runs": each})
+    console.say("", sweep_table(summary), f"\nsweep  {path}", sep="\n")
+    return ExitCode.DONE
+
+
+def figures_of_test(folder: RunFolder) -> dict[str, float]:
+    """Returns the figures of a finished run's test split by name: the task's, and the scores of its scalars."""
+    result = read_json(folder.result)
+    figures = dict(result.get("figures") or {})
+    for scalar, scores in (result.get("scalars") or {}).items():
+        figures |= {f"{scalar}/{name}": value for name, value in scores.items()}
+    return {name: value for name, value in figures.items() if isinstance(value, (int, float))}
+
+
+def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns mean, standard deviation (of the sample: n - 1) and n of each figure, for runs that differ by seed.
+
+    The deviation of a single run is None.
+    """
+    groups: dict[str, list[Mapping[str, float]]] = {}
+    for run, figures in results.items():
+        groups.setdefault(run.group, []).append(figures)
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for group, members in groups.items():
+        summary[group] = {}
+        for name in members[0]:
+            values = [figures[name] for figures in members if name in figures]
+            spread = stdev(values) if len(values) > 1 else None
+            summary[group][name] = {"mean": fmean(values), "std": spread, "n": len(values)}
+    return summary
+
+
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    """Returns one row for each figure of the test split, and one column for each group of runs."""
+    counts = [max((figure["n"] for figure in figures.values()), default=0) for figures in summary.values()]
+    heads = [
+        f"{group or 'all'} ({count} run{'s' if count > 1 else ''})"
+        for group, count in zip(summary, counts, strict=True)
+    ]
+    table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
+    for name in dict.fromkeys(name for figures in summary.values() for name in figures):
+        cells = [_cell(figures.get(name)) for figures in summary.values()]
+        table.add_row(name, *cells)
+    return table
+
+
+def _cell(figure: Mapping[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    return f"{figure['mean']:.5g}" + ("" if figure["std"] is None else f" ± {figure['std']:.2g}")
+
+
+def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun]]:
+    expanded = expand_sweep(overrides)
+    configs = [load_config(words, hp) for words in expanded]
+    base = configs[0].run_id or new_run_id()
+    runs = []
+    for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
+        _refuse_placed(plan_run(config))
+        runs.append(_swept_run(config, f"{base}-{index}", words, differs))
+    return base, runs
+
+
+def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Sequence[str]) -> SweptRun:
+    if config.resume not in (None, "auto"):
+        raise RequestError(
+            "a sweep goes on with its own runs only",
+            seen=f"resume={config.resume}",
+            expected="resume=auto, with the run_id of the sweep",
+            fix="run_id=NAME resume=auto",
+        )
+    start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
+    kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
+    return SweptRun(start.folder, (*kept, f"run_id={run_id}"), tuple(differs))
+
+
+def _refuse_placed(plan: RunPlan) -> None:
+    """Refuses where each process of a launcher would start a sweep of its own, or a store is shared by all runs."""
+    placement = plan.placement
+    if len(placement.workers) == placement.world_size and not placement.endpoint.served_by:
+        return
+    raise RequestError(
+        "a sweep starts its runs itself, one after another",
+        seen=f"{placement.launcher} has placed {placement.world_size} ranks",
+        expected="one process for the whole sweep; on a cluster, a job array",
+        fix="noether submit -m …      (or one value for each setting)",
+    )
+
+
+def _train(run: SweptRun, hp: str | None) -> int:
+    """Runs one training to its end; signals to this process are the run's too."""
+    words = ["train", *(["--hp", str(Path(hp).expanduser().resolve())] if hp else []), *run.words]
+    process = subprocess.Popen([sys.executable, "-m", "noether", *words])
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

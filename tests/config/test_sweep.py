@@ -1,0 +1,50 @@
+"""A sweep's lists of values become the runs that Hydra would make."""
+
+import pytest
+
+from noether.config.compose import load_config
+from noether.config.sweep import expand_sweep, varied
+from noether.errors import RequestError
+
+SWEEPS = {
+    "no-list-is-one-run": (["seed=1"], [["seed=1"]]),
+    "nothing": ([], [[]]),
+    "last-turns-fastest": (
+        ["seed=1,2", "optimizer=adamw,sgd"],
+        [
+            ["seed=1", "optimizer=adamw"],
+            ["seed=1", "optimizer=sgd"],
+            ["seed=2", "optimizer=adamw"],
+            ["seed=2", "optimizer=sgd"],
+        ],
+    ),
+    "range-and-choice": (["seed=range(1,3)", "+x=choice(a)"], [["seed=1", "+x=a"], ["seed=2", "+x=a"]]),
+    "quoted-comma-is-one-text": (['devices="0,1"', "seed=1,2"], [['devices="0,1"', f"seed={n}"] for n in (1, 2)]),
+    "quoted-value-in-a-list": (['devices="0,1","2,3"'], [['devices="0,1"'], ['devices="2,3"']]),
+    "list-value-is-one-value": (["x=[1,2]"], [["x=[1,2]"]]),
+    "added-key-stays-added": (["+seed=1,2"], [["+seed=1"], ["+seed=2"]]),
+    "what-cannot-be-read-is-left-to-composing": (["seed=1,2", "a b"], [["seed=1", "a b"], ["seed=2", "a b"]]),
+}
+
+
+@pytest.mark.parametrize(("overrides", "runs"), SWEEPS.values(), ids=SWEEPS.keys())
+def test_sweep(overrides, runs) -> None:
+    assert expand_sweep(overrides) == runs
+
+
+def test_each_run_composes_to_what_its_words_say() -> None:
+    runs = [load_config(words) for words in expand_sweep(["seed=3,4", "optimizer=adamw,sgd", 'devices="0,1"'])]
+    assert [(run.seed, run.optimizer.kind, run.devices) for run in runs] == [
+        (seed, kind, "0,1") for seed in (3, 4) for kind in ("adamw", "sgd")
+    ]
+
+
+@pytest.mark.parametrize("text", ["model=glob(*)", "seed=interval(0,1)"])
+def test_what_has_no_list_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="has no list of values"):
+        expand_sweep([text])
+
+
+def test_varied_names_only_the_differences() -> None:
+    assert varied([["a=1", "b=1"], ["a=1", "b=2"]]) == [["b=1"], ["b=2"]]
+    assert varied([["a=1"]]) == [[]]

@@ -1,0 +1,190 @@
+"""`noether submit` on a real Slurm: both ways in, preemption, requeue, cancel, sweeps, and the page that says so."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+
+from noether.run_folder import RunFolder
+from slurm.conftest import PATH, Finished, Slurm, wait_for
+
+NOETHER = (sys.executable, "-m", "noether")
+SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2", "slurm.tasks_per_node=2")
+LONG = "trainer.max_updates=160"
+WAYS = {"submitit": (), "script": ("--script",)}
+
+
+class User:
+    """A user on the login node, in a folder of their own."""
+
+    def __init__(self, slurm: Slurm, folder: Path, cache: Path) -> None:
+        self.slurm, self.folder = slurm, folder
+        self.variables = {
+            "PATH": f"{folder}/bin:{PATH}",
+            "HOME": "/root",
+            "PYTHONPATH": str(REPOSITORY),
+            "XDG_CACHE_HOME": str(cache),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def types(self, *command: str, limit_s: float = 120, code: int = 0) -> Finished:
+        done = self.slurm.on("login", "env", f"--chdir={self.folder}", *command, limit_s=limit_s, **self.variables)
+        assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def submits(self, name: str, *words: str) -> tuple[int, RunFolder]:
+        flags = [word for word in words if word.startswith("-")]
+        settings = [word for word in words if not word.startswith("-")]
+        self.types(*NOETHER, "submit", *flags, "--hp", str(TINY), *SHAPE, f"run_id={name}", *settings)
+        folder = RunFolder(self.folder / "runs" / name)
+        return int(json.loads(folder.job.read_text())["job"]), folder
+
+    def rows(self, folder: RunFolder) -> list[dict]:
+        lines = folder.metrics.read_text().splitlines() if folder.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def waits_for_updates(self, folder: RunFolder, job: int, more_than: int = 0) -> None:
+        def trained() -> bool:
+            return any(row["kind"] == "training" and row["update"] > more_than for row in self.rows(folder))
+
+        wait_for(f"updates of {folder.path.name}", trained, 150, lambda: said(folder) + str(self.slurm.show(job)))
+
+
+def said(folder: RunFolder) -> str:
+    output = Path(json.loads(folder.job.read_text())["output"])
+    return output.read_text() if output.exists() else "no output"
+
+
+@pytest.fixture
+def user(slurm: Slurm, tmp_path: Path, cache: Path) -> User:
+    return User(slurm, tmp_path, cache)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_both_ways_survive_a_preemption(slurm: Slurm, user: User) -> None:
+    """SIGTERM to every rank: saved, queued again by Slurm, gone on with to the end."""
+    jobs = {
+        "submitit": user.submits("submitit", LONG, 'slurm.nodelist="n[1-2]"'),
+        "script": user.submits("script", "--script", LONG, 'slurm.nodelist="n[3-4]"'),
+    }
+    for job, folder in jobs.values():
+        user.waits_for_updates(folder, job)
+    slurm.submit("sleep 1", "--partition=high", "-N4", "--exclusive")
+    for job, folder in jobs.values():
+        assert slurm.wait(job, limit_s=250) == "COMPLETED", said(folder)
+        assert slurm.show(job)["Restarts"] == "1"
+        resumed = re.search(r"resumed \w+ after update (\d+)", said(folder))
+        assert resumed, said(folder)
+        assert 0 < int(resumed[1]) < 160
+        result = json.loads(folder.result.read_text())
+        assert (result["world_size"], result["updates"]) == (4, 160)
+        updates = [row["update"] for row in user.rows(folder) if row["kind"] == "training"]
+        assert updates == list(range(2, 161, 2)), "no update is lost or made twice"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
+    """What --signal sends before the time limit; then `noether cancel`, which saves too."""
+    jobs = (
+        user.submits("by-submitit", LONG, 'slurm.nodelist="n[1-2]"'),
+        user.submits("by-script", "--script", LONG, 'slurm.nodelist="n[3-4]"'),
+    )
+    for job, folder in jobs:
+        user.waits_for_updates(folder, job)
+        slurm.run("scancel", "--signal=USR2", str(job))
+    for job, folder in jobs:
+        wait_for(
+            f"{folder.path.name} to be resumed",
+            lambda folder=folder: "resumed" in said(folder),  # type: ignore[misc]
+            120,
+            lambda folder=folder: said(folder),  # type: ignore[misc]
+        )
+        assert slurm.show(job)["Restarts"] == "1"
+        assert "queued again" in said(folder)
+    for job, folder in jobs:
+        done = user.types(*NOETHER, "cancel", f"runs/{folder.path.name}")
+        assert "everything is saved" in done.stdout, done.stdout + said(folder)
+        assert str(job) not in slurm.jobs()
+        assert "cancelled; everything is saved" in said(folder)
+    states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
+    assert [state["state"] for state in states] == ["stopped", "stopped"]
+    assert all(0 < state["update"] < 160 and state["total_updates"] == 160 for state in states)
+    assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sweep_of_four_is_one_array_by_either_way(slurm: Slurm, user: User) -> None:
+    words = ("--hp", str(TINY), "devices=null", "slurm.slurm_array_parallelism=2", "trainer.max_updates=4")
+    for way, flags in WAYS.items():
+        user.types(*NOETHER, "submit", "-m", *flags, *words, f"run_id={way}", "seed=1,2", "optimizer=sgd,adamw")
+    waiting = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
+    assert len(waiting) == 8
+    wait_for("the arrays", lambda: not slurm.jobs(), 240, lambda: user.types("squeue").stdout)
+    states = {
+        state["run"]: state["state"] for state in json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
+    }
+    assert set(states.values()) == {"done"}, states
+    for way in WAYS:
+        configs = [(user.folder / "runs" / f"{way}-{index}" / "config.yaml").read_text() for index in range(4)]
+        found = [(re.search(r"^seed: (\d)", text, re.M)[1], "kind: sgd" in text) for text in configs]  # type: ignore[index]
+        assert found == [("1", True), ("1", False), ("2", True), ("2", False)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(["trainer.max_updates=soon"], id="wrong-type"),
+        pytest.param(["+experiment/ellipsoid=quik"], id="unknown-experiment"),
+        pytest.param(["slurm.tasks_per_node=3", "slurm.gpus_per_node=a100:4"], id="tasks-contradict-gpus"),
+    ],
+)
+def test_a_wrong_configuration_never_reaches_the_queue(wrong, slurm: Slurm, user: User) -> None:
+    before = slurm.jobs()
+    submitted = user.types(*NOETHER, "submit", "--hp", str(TINY), *wrong, code=2)
+    trained = user.types(*NOETHER, "train", "--hp", str(TINY), *wrong, code=2)
+    assert submitted.stderr == trained.stderr
+    assert slurm.jobs() == before
+
+
+def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
+    job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
+    words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")
+    assert f"job {job}, PENDING" in user.types(*words, code=2).stderr
+    assert "taken out of the queue" in user.types(*NOETHER, "cancel", "runs/once").stdout
+    assert "nothing" in user.types(*NOETHER, "logs", "runs/once", code=2).stderr
+    assert str(job) not in slurm.jobs()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None:
+    """docs/slurm.md in its own order, in one folder; only the data and the lengths are made small behind the words."""
+    from test_readme import SMALL
+
+    quick = f"{SMALL} accelerator=cpu trainer.max_updates=4 tracker.report=false tracker.tensorboard=false"
+    program = user.folder / "bin" / "noether"
+    program.parent.mkdir()
+    start = f"exec {sys.executable} -m noether"
+    program.write_text(f'#!/bin/sh\ncase "$1" in submit) {start} "$@" {quick};; *) {start} "$@";; esac\n')
+    documented = user.folder / "bin" / "noether-train-submit-job"
+    entry = Path(sys.executable).with_name("noether-train-submit-job")
+    documented.write_text(f'#!/bin/sh\nexec {entry} "$@" {quick}\n')
+    for path in (program, documented):
+        path.chmod(0o755)
+    (user.folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    blocks = re.findall(r"^```sh\n(.*?)^```", (REPOSITORY / "docs" / "slurm.md").read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines() if line.strip()]
+    assert len(lines) > 6
+    for line in lines:
+        if "noether logs" in line:
+            wait_for("the first run", (user.folder / "runs" / "cars" / "result.json").exists, 170)
+        user.types("sh", "-c", line, limit_s=170)
+    wait_for("the jobs of the page", lambda: not slurm.jobs(), 240, lambda: user.types("squeue").stdout)
+    states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
+    assert {state["state"] for state in states} == {"done"}, states

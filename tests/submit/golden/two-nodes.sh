@@ -1,0 +1,57 @@
+#!/bin/bash
+# Written by noether 0.1.0 submit. To start it: sbatch FILE
+#SBATCH --job-name=cars
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64G
+#SBATCH --time=240
+#SBATCH --signal=USR2@90
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --output=slurm/%j.out
+
+# What another launcher, or another job's step, has left in the environment is not this job's.
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \
+    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \
+    ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}
+
+run=runs/cars
+restarts=${SLURM_RESTART_COUNT:-0}
+[ "$restarts" -gt 0 ] || rm -f "$run/cancelled" "$run/stalled"
+rm -f "$run/stopped.json"
+newest() { ls "$run/checkpoints" 2>/dev/null | tail -n 1; }
+before=$(newest)
+
+# When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
+ended_by_slurm=no
+trap 'ended_by_slurm=yes' TERM
+srun --kill-on-bad-exit=1 --wait=60 --cpus-per-task=8 \
+    noether train --hp cars.yaml trainer.effective_batch_size=64 \
+    run_id=cars output_path=runs resume=auto
+code=$?
+trap - TERM
+
+# The ranks leave with 75 when they have saved everything. --kill-on-bad-exit may kill some while they leave, and srun's
+# code is then theirs; stopped.json was written before the first one left.
+[ -e "$run/stopped.json" ] && code=75
+[ "$code" -eq 75 ] || exit "$code"
+
+stalled=0
+[ "$(newest)" = "$before" ] && stalled=$(($(cat "$run/stalled" 2>/dev/null || echo 0) + 1))
+echo "$stalled" > "$run/stalled"
+if [ -e "$run/cancelled" ]; then
+    echo "noether: cancelled; everything is saved in $run"
+elif [ "$ended_by_slurm" = yes ]; then
+    echo "noether: Slurm ended the job; everything is saved in $run"
+elif [ "$restarts" -ge 50 ]; then
+    echo "noether: queued again 50 times already (slurm.max_requeues); submit it again to go on"
+elif [ "$stalled" -ge 3 ]; then
+    echo "noether: 3 starts in a row saved nothing new; not queued again"
+else
+    echo "noether: everything is saved in $run; queued again"
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

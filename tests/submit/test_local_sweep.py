@@ -1,0 +1,50 @@
+"""`noether train -m`: every run in a process of its own, and what they have in common at the end."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.run_folder import RunFolder
+from noether.sweep import SweptRun, summarise
+
+
+def swept(name: str, *differs: str) -> SweptRun:
+    return SweptRun(RunFolder(Path(name)), (), differs)
+
+
+def test_runs_that_differ_by_seed_alone_are_one_group() -> None:
+    results = {
+        swept("0", "model=a", "seed=1"): {"error": 1.0},
+        swept("1", "model=a", "seed=2"): {"error": 3.0},
+        swept("2", "model=b", "seed=1"): {"error": 5.0, "other": 1.0},
+    }
+    summary = summarise(results)
+    # Of the sample: with n in place of n - 1 two runs would look 1.4 times more alike than they are.
+    assert summary["model=a"]["error"] == {"mean": 2.0, "std": pytest.approx(2**0.5), "n": 2}
+    assert summary["model=b"]["error"] == {"mean": 5.0, "std": None, "n": 1}
+
+
+@pytest.mark.slow
+def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> None:
+    words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=4")
+    done = noether(*words, "seed=1,2")
+    assert done.code == 0, done.out + done.err
+    sweep = json.loads((tmp_path / "s.sweep.json").read_text())
+    values = [json.loads((tmp_path / f"s-{i}" / "result.json").read_text())["figures"]["loss"] for i in (0, 1)]
+    figure = sweep["groups"][""]["loss"]
+    assert figure["mean"] == pytest.approx(sum(values) / 2)
+    assert figure["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert values[0] != values[1]
+    assert "mean ± std" in done.out
+    assert f"{figure['mean']:.5g} ± " in done.out
+    again = noether(*words, "seed=1,2", "resume=auto")
+    assert again.out.count("complete already") == 2, "what is done is not done again"
+
+
+def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(noether, tmp_path: Path) -> None:
+    done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "seed=1,2")
+    assert done.code == 0, done.err
+    assert f"{tmp_path}/s-1   seed=2" in done.out
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,190 @@
+"""The job script, whole: a change to it is read as a change to a golden file."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+
+from noether.errors import RequestError
+from noether.slurm.job import describe_job
+from noether.slurm.script import render_script
+
+GOLDEN = Path(__file__).with_name("golden")
+GPUS = ("slurm.nodes=2", "slurm.gpus_per_node=a100:4", "trainer.effective_batch_size=64")
+SCRIPTS = {
+    "two-nodes": (
+        "cars.yaml",
+        (*GPUS, "slurm.cpus_per_task=8", "slurm.mem_gb=64", "slurm.timeout_min=240", "slurm.slurm_partition=gpu"),
+    ),
+    "setup-and-account": (
+        None,
+        (
+            "slurm.slurm_setup=[module load cuda/12.8, 'ulimit -n 4096']",
+            "slurm.slurm_account=cfd",
+            "slurm.slurm_qos=long",
+            "slurm.slurm_constraint=ib",
+            'slurm.nodelist="n[1-2]"',
+            "slurm.nodes=2",
+            "slurm.folder=/scratch/jobs/%j",
+            "slurm.slurm_additional_parameters={mail-type: END, exclusive: true}",
+            "slurm.slurm_signal_delay_s=120",
+            "slurm.max_requeues=5",
+        ),
+    ),
+    "apptainer": (None, (*GPUS, "slurm.container=images/noether.sif", "slurm.container_mounts=[/data]")),
+    "pyxis": (None, (*GPUS, 'slurm.container="ghcr.io#my/noether:1.0"', "slurm.container_mounts=['/data:/mnt']")),
+    "sweep": (None, ("-m", "seed=1,2", "optimizer=adamw,lion", "slurm.slurm_array_parallelism=2")),
+    "awkward-words": (None, ('output_path="my runs/it\'s"', "slurm.slurm_setup=['echo $HOME']")),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    return tmp_path
+
+
+def script(hp: str | None, words: tuple[str, ...]) -> str:
+    overrides = [word for word in words if word != "-m"]
+    job = describe_job(["run_id=cars", *overrides], hp, multirun="-m" in words)
+    return render_script(job, program=("noether",))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_as_it_was_read_last(name: str) -> None:
+    path = GOLDEN / f"{name}.sh"
+    written = script(*SCRIPTS[name])
+    if os.environ.get("NOETHER_WRITE_GOLDEN"):
+        path.write_text(written)
+    assert written == path.read_text(), "if this is meant: NOETHER_WRITE_GOLDEN=1 pytest tests/submit"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_reads_it(name: str) -> None:
+    done = subprocess.run(["bash", "-n", str(GOLDEN / f"{name}.sh")], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_shows_the_script() -> None:
+    assert (GOLDEN / "two-nodes.sh").read_text() in (REPOSITORY / "docs" / "slurm.md").read_text()
+
+
+FAKES = """\
+srun() {{ echo "$@"; mkdir -p "$run/checkpoints"; {srun}; }}
+scontrol() {{ echo "scontrol $*"; }}
+"""
+ENDS = {
+    "done": ("return 0", {}, 0, ""),
+    "failed": ("return 7", {}, 7, ""),
+    "saved": ('touch "$run/checkpoints/update-1"; return 75', {}, 75, "scontrol requeue 12"),
+    "saved-and-code-masked-by-kill-on-bad-exit": (
+        'touch "$run/stopped.json" "$run/checkpoints/update-1"; return 137',
+        {},
+        75,
+        "scontrol requeue 12",
+    ),
+    "ended-by-slurm": ('touch "$run/checkpoints/update-1"; kill -TERM $$; return 75', {}, 75, "Slurm ended the job"),
+    "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
+    "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "queued again 50 times already"),
+    "nothing-new-three-times": (
+        'echo 2 > "$run/stalled"; return 75',
+        {"SLURM_RESTART_COUNT": "3"},
+        75,
+        "3 starts in a row saved nothing new",
+    ),
+    "an-old-mark-does-not-count": ("return 1", {"SLURM_RESTART_COUNT": "1"}, 1, ""),
+}
+
+
+@pytest.mark.parametrize(("srun", "variables", "code", "says"), ENDS.values(), ids=ENDS.keys())
+def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: Path) -> None:
+    (folder / "runs" / "cars").mkdir(parents=True)
+    (folder / "runs" / "cars" / "stopped.json").touch()
+    text = script(None, ()).replace("\nrestarts=", f"\n{FAKES.format(srun=srun)}restarts=", 1)
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "RANK": "3", "SLURM_STEP_ID": "7", **variables}
+    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stdout
+    assert ("scontrol requeue" in done.stdout) == ("scontrol" in says)
+
+
+def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
+    fakes = "srun() { env; }\n"
+    text = script(None, ()).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    inherited = (
+        "RANK",
+        "MASTER_PORT",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "OMPI_COMM_WORLD_RANK",
+        "SLURM_CPU_BIND",
+    )
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **dict.fromkeys(inherited, "3")}
+    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    left = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert left.isdisjoint(inherited)
+    assert "SLURM_JOB_ID" in left
+
+
+REFUSED = {
+    "tasks-contradict-gpus": (["slurm.gpus_per_node=4", "slurm.tasks_per_node=2"], "slurm.tasks_per_node=4"),
+    "gpus-without-a-number": (["slurm.gpus_per_node=a100"], "write 4, or with a type a100:4"),
+    "batch-not-shared-by-the-job": (
+        ["slurm.nodes=3", "slurm.tasks_per_node=1", "trainer.effective_batch_size=8"],
+        "trainer.effective_batch_size=6      or trainer.effective_batch_size=9",
+    ),
+    "devices-the-job-does-not-ask-for": (
+        ["slurm.gpus_per_node=2", 'devices="0,1,2,3"', "slurm.tasks_per_node=1", "accelerator=gpu"],
+        "devices",
+    ),
+    "more-names-than-nodes": (['slurm.nodelist="n[1-3]"'], "slurm.nodes=3"),
+    "no-time-to-save": (["slurm.timeout_min=1"], "slurm.timeout_min=2"),
+    "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "greater than or equal to 60"),
+    "option-with-a-key-of-its-own": (["slurm.slurm_additional_parameters={time: 60}"], "slurm.timeout_min=VALUE"),
+    "option-that-requeueing-rests-on": (["slurm.slurm_additional_parameters={open_mode: truncate}"], "rests on"),
+    "a-place-for-each-run": (["-m", "slurm.nodes=1,2"], "submit these runs one by one"),
+    "a-sweep-without-m": (["seed=1,2"], "one value"),
+    "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),
+    "a-sweep-from-another-run": (["-m", "seed=1,2", "resume=latest"], "run_id=NAME resume=auto"),
+    "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume"),
+}
+
+
+@pytest.mark.parametrize(("words", "way_out"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_run_is_refused_before_the_queue(words, way_out) -> None:
+    overrides = [word for word in words if word != "-m"]
+    with pytest.raises(RequestError, match=re.escape(way_out)):
+        describe_job(overrides, None, multirun="-m" in words)
+
+
+def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
+    run = folder / "runs" / "cars"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(RequestError, match="exists already"):
+        describe_job(["run_id=cars"], None)
+    assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].config.resume == "auto"
+
+
+def test_submit_without_slurm_prints_or_refuses(noether, folder: Path) -> None:
+    """Piped, the script is what the next command reads; in an image the job runs in that image."""
+    nowhere = {"PATH": "/nonexistent", "APPTAINER_CONTAINER": "/images/noether.sif"}
+    done = noether("submit", "--hp", str(TINY), "run_id=x", f"slurm.folder={folder}/jobs/%j", **nowhere)
+    assert done.code == 0, done.err
+    assert done.out.startswith("#!/bin/bash\n")
+    assert "apptainer exec /images/noether.sif" in done.out
+    assert (folder / "jobs").is_dir()
+
+
+def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Path) -> None:
+    words = ("--hp", str(TINY), "devices=null", "slurm.nodes=2", "slurm.tasks_per_node=2", f"output_path={folder}/runs")
+    done = noether("submit", "--dry-run", *words)
+    assert done.code == 0, done.err
+    assert "2 nodes × 2 tasks: 4 ranks on cpu" in done.out
+    assert "4 samples per update = 4 ranks × 1" in done.out
+    assert "#!/bin/bash" in done.out
+    assert sorted(path.name for path in folder.iterdir()) == ["cars.yaml"]
