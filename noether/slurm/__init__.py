@@ -1,0 +1,1 @@
+"""Asking Slurm for a place: job scripts, their submission, and what is wrong with them."""
