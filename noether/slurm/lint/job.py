@@ -128,6 +128,13 @@ class Job:
             return shapes[0]
         return merged(self.shape, srun, self.variables_at(launch), self.known)
 
+    def options_of(self, launch: Launch) -> Options:
+        """Returns the options of the component that a step runs in; the first one's where it names none."""
+        srun = launch.layer("srun")
+        group = (srun.option("het-group", "pack-group") if srun else None) or "0"
+        index = int(group) if group.isdigit() else 0
+        return self.components[index] if index < len(self.components) else self.options
+
     def variables_at(self, launch: Launch) -> Variables:
         """Returns the variables as they stand where a launch begins."""
         return Variables(dict(launch.assigned))

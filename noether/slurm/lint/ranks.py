@@ -54,10 +54,11 @@ def step_ranks(job: Job) -> Iterator[Finding]:
             continue
         on_node = shape.gpus_per_node or shape.total_gpus
         if shape.tasks == shape.total_gpus:
-            uneven = shape.nodes > 1 and not job.given("ntasks-per-node") and shape.tasks > shape.nodes
+            options = job.options_of(launch)
+            uneven = shape.nodes > 1 and not options.last("ntasks-per-node") and shape.tasks > shape.nodes
             srun = launch.layer("srun")
             own = srun is not None and any(srun.option(n) for n in ("ntasks-per-node", "gpus-per-task", "distribution"))
-            if uneven and not own and not job.given("gpus-per-task") and not job.given("ntasks-per-gpu"):
+            if uneven and not own and not options.last("gpus-per-task") and not options.last("ntasks-per-gpu"):
                 message = (
                     f"{shape.tasks} tasks on {shape.nodes} nodes may be placed unevenly: Slurm fills nodes in turn"
                 )
