@@ -121,9 +121,7 @@ def test_what_is_mended_lints_clean_and_is_mended_once(rule) -> None:
 
 
 WORDS = st.sampled_from(
-    """#SBATCH #! -N --nodes= 2 -n --ntasks=4 --gres=gpu:4 srun torchrun python -m torch.distributed.launch mpirun & && | ||
-    ; ( ) { } $( ` " ' \\ \n <<EOF EOF bash -c export MASTER_ADDR= $X ${X} $((1+ hetjob apptainer exec if then fi for do done
-    # =4 trap wait exit $? > < noether train --het-group=0,7 4 nodes × 8 GPUs 0""".split(" ")
+    ["#SBATCH", "#!", "-N", "--nodes=", "2", "-n", "--ntasks=4", "--gres=gpu:4", "srun", "torchrun", "python", "-m", "torch.distributed.launch", "mpirun", "&", "&&", "|", "||\n", "", "", "", ";", "(", ")", "{", "}", "$(", "`", '"', "'", "\\", "\n", "<<EOF", "EOF", "bash", "-c", "export", "MASTER_ADDR=", "$X", "${X}", "$((1+", "hetjob", "apptainer", "exec", "if", "then", "fi", "for", "do", "done\n", "", "", "", "#", "=4", "trap", "wait", "exit", "$?", ">", "<", "noether", "train", "--het-group=0,7", "4", "nodes", "×", "8", "GPUs", "0"]
 )  # fmt: skip
 
 

@@ -23,17 +23,71 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "micromamba": ("-n", "-p"), "shifter": ("--image",), "nsys": ("-o", "-t"),
 }  # fmt: skip
 _SECOND_WORD = {"poetry": "run", "uv": "run", "pixi": "run", "conda": "run", "micromamba": "run", "nsys": "profile"}
-_CONTAINER_FLAGS = set(
-    """--nv --rocm --nvccli --cleanenv -e --contain -c --containall -C --compat --fakeroot -f --writable -w
-    --writable-tmpfs --no-home --no-init --no-umask --no-eval --no-privs --pid -p --ipc -i --userns -u --net --uts
-    --keep-privs --allow-setuid --unsquash --disable-cache --no-https --passphrase --no-pid --sharens --underlay""".split()
-)
+_CONTAINER_FLAGS = {
+    "--nv",
+    "--rocm",
+    "--nvccli",
+    "--cleanenv",
+    "-e",
+    "--contain",
+    "-c",
+    "--containall",
+    "-C",
+    "--compat",
+    "--fakeroot",
+    "-f",
+    "--writable",
+    "-w",
+    "--writable-tmpfs",
+    "--no-home",
+    "--no-init",
+    "--no-umask",
+    "--no-eval",
+    "--no-privs",
+    "--pid",
+    "-p",
+    "--ipc",
+    "-i",
+    "--userns",
+    "-u",
+    "--net",
+    "--uts",
+    "--keep-privs",
+    "--allow-setuid",
+    "--unsquash",
+    "--disable-cache",
+    "--no-https",
+    "--passphrase",
+    "--no-pid",
+    "--sharens",
+    "--underlay",
+}
 _TORCHRUN_FLAGS = {"standalone", "no_python", "module", "use_env", "help", "run_path", "virtual_local_rank"}
-_MPI_FLAGS = set(
-    """--oversubscribe --allow-run-as-root --tag-output --report-bindings --nolocal -nolocal --bynode -bynode
-    --byslot --verbose -v -q --quiet --display-map --display-allocation --use-hwthread-cpus -bind-to-core
-    --pernode -pernode --noprefix --mca-base-env-list -prepend-rank -l""".split()
-)
+_MPI_FLAGS = {
+    "--oversubscribe",
+    "--allow-run-as-root",
+    "--tag-output",
+    "--report-bindings",
+    "--nolocal",
+    "-nolocal",
+    "--bynode",
+    "-bynode",
+    "--byslot",
+    "--verbose",
+    "-v",
+    "-q",
+    "--quiet",
+    "--display-map",
+    "--display-allocation",
+    "--use-hwthread-cpus",
+    "-bind-to-core",
+    "--pernode",
+    "-pernode",
+    "--noprefix",
+    "--mca-base-env-list",
+    "-prepend-rank",
+    "-l",
+}
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
 """Variables that differ from task to task; the batch shell has those of task 0."""
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from noether.launch.nodelist import parse_nodelist
 from noether.errors import RequestError
+from noether.launch.nodelist import parse_nodelist
 from noether.slurm.lint.finding import Edit, Finding
 from noether.slurm.lint.job import Job
-from noether.slurm.lint.launch import PER_TASK_VARIABLES, Launch
+from noether.slurm.lint.launch import PER_TASK_VARIABLES
 from noether.slurm.lint.shell import Command, unquote
 
 HEAD = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
@@ -165,7 +165,7 @@ def early(job: Job) -> Iterator[Finding]:
             if layer.kind == "per-node":
                 value = layer.option("node_rank", "machine_rank")
                 inner = launch.layer("shell") is not None
-                match = re.search(rf"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value or "")
+                match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value or "")
                 shape = job.step_shape(launch)
                 if match and value and not value.startswith("'") and shape is not None and shape.nodes > 1:
                     message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"

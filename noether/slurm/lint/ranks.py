@@ -1,5 +1,6 @@
 """Does every GPU get one rank? The rules about tasks, GPUs and the programs that start workers."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -151,7 +152,7 @@ def launchers(job: Job) -> Iterator[Finding]:
             edit = Edit(per_node.line, (fix,)) if "torchrun" in fix and "use" in line.replace("-", "_") else None
             edit = edit if re.search(r"--use[-_]env\b", line) else None
             yield Finding(per_node.line, "warning", "deprecated-launcher", message, fix.strip(), edit)
-        nested = [(a, b) for a, b in zip(chain, chain[1:], strict=False) if (a.kind, b.kind) != ("srun", "per-node")]
+        nested = [(a, b) for a, b in itertools.pairwise(chain) if (a.kind, b.kind) != ("srun", "per-node")]
         for outer, inner in nested:
             message = (
                 f"{inner.name} inside {outer.name}: each of {outer.name}'s processes starts a whole run of its own"

@@ -41,10 +41,21 @@ _WORDS = {
     "distribution": "block",
     "gpu-bind": "none",
 }
-_MAIL = set(
-    """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
-    ARRAY_TASKS""".split()
-)
+_MAIL = {
+    "NONE",
+    "BEGIN",
+    "END",
+    "FAIL",
+    "REQUEUE",
+    "ALL",
+    "INVALID_DEPEND",
+    "STAGE_OUT",
+    "TIME_LIMIT",
+    "TIME_LIMIT_90",
+    "TIME_LIMIT_80",
+    "TIME_LIMIT_50",
+    "ARRAY_TASKS",
+}
 
 
 def form(job: Job) -> Iterator[Finding]:
