@@ -43,6 +43,7 @@ def test_version(noether) -> None:
 NO_TORCH = {
     "help": ["--help"],
     "help-of-train": ["train", "--help"],
+    "lint": ["lint", "tests/lint/clean/apptainer.sbatch"],
     "plan": ["plan"],
     "plan-json": ["plan", "--json", "--visible-devices", "0,1,2,3"],
     "wrong-key": ["train", "acelerator=cpu"],

@@ -12,8 +12,8 @@ from noether.slurm.lint.values import signal_request
 
 RELIABLE_LEAD_S = 60
 """slurmstepd looks about every 30 s whether a signal is due."""
-_SAYING = {"echo", "printf", "date", "sleep", "true", ":", "cp", "mv", "rm", "rsync", "sacct", "seff", "ls", "cat", "touch",
-           "mkdir", "nvidia-smi", "module", "conda", "deactivate", "scontrol", "tar", "chmod", "unset", "kill"}  # fmt: skip
+_SAYING = {"echo", "printf", "date", "sleep", "true", ":", "cp", "mv", "rm", "rsync", "sacct", "seff", "ls", "cat",
+           "touch", "mkdir", "nvidia-smi", "module", "conda", "deactivate", "scontrol", "tar", "chmod", "unset", "kill"}  # fmt: skip
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
@@ -87,13 +87,11 @@ def _swallowed(
     message = f"the script ends with {rest[-1].name}: a failed {name} ends as COMPLETED"
     text = job.script.source(launch.command.last_line)
     whole = rest[0].line > launch.command.last_line and launch.command.depth == 0
-    end = job.script.lines[-1]
     edit = None
     if whole and not text.endswith("\\"):
         edit = Edit(
             job.script.first_line + job.script.end_of_options, ("set -e", job.script.lines[job.script.end_of_options])
         )
-    del end
     return Finding(
         line,
         "error",

@@ -1,6 +1,5 @@
 """What is a finding, and what is a rule?"""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,6 +40,3 @@ class Rule:
     why: str
     bad: str
     good: str
-
-
-Check = Callable[..., Iterator[Finding]]

@@ -296,7 +296,7 @@ def _at_line(command: Command, line: int) -> Command:
 
 
 def inner_script(raw: str) -> str:
-    """Returns what an inner shell reads of a quoted word; what the outer shell expands first is written @early:NAME@."""
+    """Returns what an inner shell reads of a quoted word; what the outer shell expands is @early:NAME@."""
     if raw.startswith('"') and raw.endswith('"') and len(raw) > 1:
         text = raw[1:-1]
         names = "|".join((*PER_TASK_VARIABLES, "HOSTNAME", "SLURMD_NODENAME"))

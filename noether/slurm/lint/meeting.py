@@ -107,10 +107,9 @@ def master(job: Job) -> Iterator[Finding]:
             "scontrol" in expanded and re.search(r"\btail\b|sed\s+-n\s+['\"]?[2-9]p", expanded) and several and not c10d
         ):
             yield found("master-not-first", "rank 0 runs on the first node, and this is not the first")
-        elif re.fullmatch(r"[A-Za-z0-9][\w.-]*", expanded) and not expanded.startswith("@early"):
-            if expanded not in _hosts(listed):
-                level = "error" if several else "warning"
-                yield found("master-fixed", f"the job may run on other nodes than {expanded}", level)
+        elif re.fullmatch(r"[A-Za-z0-9][\w.-]*", expanded) and expanded not in _hosts(listed):
+            level = "error" if several else "warning"
+            yield found("master-fixed", f"the job may run on other nodes than {expanded}", level)
         if "SLURM_JOB_NODELIST" in expanded or "SLURM_NODELIST" in expanded:
             yield from _subset(job, setting.line)
 

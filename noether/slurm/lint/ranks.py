@@ -4,14 +4,13 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from noether.slurm.lint.finding import Edit, Finding
+from noether.slurm.lint.finding import Edit, Finding, Level
 from noether.slurm.lint.job import Job, Shape
 from noether.slurm.lint.launch import Launch
 from noether.slurm.lint.values import count, node_range
 
 _SPAWNS = re.compile(r"mp\.spawn\(|multiprocessing\.spawn\(|\bspawn\(|mp\.start_processes\(|notebook_launcher\(")
 _SPREADS = re.compile(r"DataParallel\(|device_map|mp\.Process\(|start_processes\(")
-NOT_ONE_RANK = {"ntasks-override"}
 
 
 def tasks(job: Job) -> Iterator[Finding]:
@@ -28,7 +27,9 @@ def tasks(job: Job) -> Iterator[Finding]:
         if number == product or (not shape.total_gpus and nodes[0] <= number < product):
             continue
         fix = f"#SBATCH --ntasks={product}"
-        message = f"--ntasks={number} wins over --ntasks-per-node={per_node}: {nodes[0]} nodes × {per_node} tasks are {product}"
+        message = (
+            f"--ntasks={number} wins over --ntasks-per-node={per_node}: {nodes[0]} nodes × {per_node} are {product}"
+        )
         if shape.total_gpus:
             message += f", and of {shape.total_gpus} GPUs {number} get a rank" if number < product else ""
         yield Finding(total.line, "error", "ntasks-override", message, fix, Edit(total.line, (_with(job, total, fix),)))
@@ -79,7 +80,7 @@ def step_ranks(job: Job) -> Iterator[Finding]:
             + ("GPUs stay idle" if shape.tasks < shape.total_gpus else "several ranks share a GPU")
         )
         fix, line, edit = _tasks_fix(job, shape, on_node, launch)
-        level = "warning" if deliberate else "error"
+        level: Level = "warning" if deliberate else "error"
         rule = "idle-gpus" if deliberate else "one-rank-per-gpu"
         yield Finding(line, level, rule, message, fix, edit)
 
@@ -139,7 +140,7 @@ def bare(job: Job) -> Iterator[Finding]:
 
 
 def launchers(job: Job) -> Iterator[Finding]:
-    """deprecated-launcher, launcher-in-launcher, launcher-per-task, processes-per-node, node-count, spawn-under-srun."""
+    """deprecated-launcher, launcher-in-launcher, launcher-per-task, processes-per-node, node-count …"""
     for launch in job.launches:
         chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
         kinds = [layer.kind for layer in chain]

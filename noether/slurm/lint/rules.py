@@ -1,6 +1,8 @@
 """Which rules are there? The table that docs/lint.md is written from and that the tests run, example by example."""
 
-from noether.slurm.lint.finding import Rule
+# ruff: noqa: E501  (a table: each example on one line)
+
+from noether.slurm.lint.finding import Level, Rule
 
 _TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
 _ONE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
@@ -17,18 +19,18 @@ def _script(options: str, body: str = _RUN) -> str:
     return f"#!/bin/bash\n{options}\n{body}\n"
 
 
-def _option(name: str, level: str, why: str, bad: str, good: str, head: str = "") -> Rule:
+def _option(name: str, level: Level, why: str, bad: str, good: str, head: str = "") -> Rule:
     return Rule(
         name, level, why, _script(f"{head}#SBATCH {bad}\n", "hostname"), _script(f"{head}#SBATCH {good}\n", "hostname")
-    )  # type: ignore[arg-type]
+    )
 
 
-def _body(name: str, level: str, why: str, bad: str, good: str, head: str = _TWO) -> Rule:
-    return Rule(name, level, why, _script(head, bad), _script(head, good))  # type: ignore[arg-type]
+def _body(name: str, level: Level, why: str, bad: str, good: str, head: str = _TWO) -> Rule:
+    return Rule(name, level, why, _script(head, bad), _script(head, good))
 
 
-def _head(name: str, level: str, why: str, bad: str, good: str, body: str = _RUN) -> Rule:
-    return Rule(name, level, why, _script(bad, body), _script(good, body))  # type: ignore[arg-type]
+def _head(name: str, level: Level, why: str, bad: str, good: str, body: str = _RUN) -> Rule:
+    return Rule(name, level, why, _script(bad, body), _script(good, body))
 
 
 _SUBMISSION = (

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from noether.slurm.lint.finding import Edit, Finding
+from noether.slurm.lint.finding import Edit, Finding, Level
 from noether.slurm.lint.job import Job, gpus_on_node
 from noether.slurm.lint.options import Given
 from noether.slurm.lint.values import (
@@ -66,10 +66,12 @@ def form(job: Job) -> Iterator[Finding]:
         return
     if script.complete and not script.text.startswith("#!"):
         message = "the first line does not begin with #!: sbatch refuses the script"
-        line = script.lines[0]
-        clean = line.lstrip("\ufeff")
-        instead = (clean,) if clean.startswith("#!") else ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
-        if not line.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
+        top = script.lines[0]
+        clean = top.lstrip("\ufeff")
+        instead: tuple[str, ...] = (
+            (clean,) if clean.startswith("#!") else ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
+        )
+        if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
         yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
     if "\r\n" in script.text:
@@ -107,7 +109,7 @@ def ignored(job: Job) -> Iterator[Finding]:
         if not names and not found.options.problems:
             continue
         needed = bool(names & SHAPING - live) or (found.kind == "late" and bool(names - live))
-        level = "warning" if found.kind == "disabled" or not needed else "error"
+        level: Level = "warning" if found.kind == "disabled" or not needed else "error"
         message = f"sbatch ignores this line: {found.reason}"
         fix = f"#SBATCH {found.text}"
         edit = Edit(found.line, (fix,)) if found.kind == "mistyped" and level == "error" else None
