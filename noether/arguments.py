@@ -84,7 +84,8 @@ def parse_arguments(
         else:
             positional.append(_as_override(key, value))
     needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    if not takes_overrides and len(positional) != len(needed):
+    takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    if not takes_words and len(positional) != len(needed):
         example = [*positional, *map(_placeholder, needed[len(positional) :])][: len(needed)]
         raise RequestError(
             f"noether {verb} takes {' '.join(needed).upper()} and nothing else",

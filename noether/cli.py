@@ -307,6 +307,29 @@ class Commands:
 
         return cancel_run(run)
 
+    def lint(
+        self,
+        *scripts: str,
+        hp: str | None = None,
+        fix: bool = False,
+        json: bool = False,
+        rules: bool = False,
+    ) -> int:
+        """Say what is wrong with a job script before it waits in the queue.
+
+        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone.
+
+        Args:
+            scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
+            hp: a YAML file with settings, whose batch the job's ranks are to share
+            fix: write the mended script beside each: job.fixed.sbatch
+            json: print one JSON list of findings
+            rules: list the rules instead
+        """
+        from noether.slurm.lint.command import run_lint
+
+        return run_lint(scripts, hp, fix, json, rules)
+
 
 EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:
@@ -457,7 +480,7 @@ def command_help(verb: str) -> str:
             shown = flag if parameter.annotation is bool else f"{flag} {name.upper()}"
             usage.append(f"[{flag}]" if parameter.annotation is bool else f"[{shown}]")
         else:
-            shown = "OVERRIDES" if parameter.kind is parameter.VAR_POSITIONAL else name.upper()
+            shown = name.upper()
             usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
         lines.append(f"  {shown:<36} {described[name]}")
     parts = [" ".join(usage), text.strip(), "\n".join(lines)]

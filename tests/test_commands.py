@@ -36,6 +36,7 @@ def test_version(noether) -> None:
 NO_TORCH = {
     "help": ["--help"],
     "help-of-train": ["train", "--help"],
+    "lint": ["lint", "tests/lint/clean/apptainer.sbatch"],
     "plan": ["plan"],
     "plan-json": ["plan", "--json", "--visible-devices", "0,1,2,3"],
     "submit-print": ["submit", "--print", "slurm.nodes=2", "slurm.gpus_per_node=2", "slurm.folder=/tmp"],

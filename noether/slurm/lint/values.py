@@ -1,0 +1,121 @@
+"""What do the values of Slurm's options mean: times, sizes, counts, devices, signals? None where Slurm refuses them.
+
+Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
+`--time=1:99`, `--mem=4GB`, `--nodes=-1`.
+"""
+
+import re
+from dataclasses import dataclass
+
+_TIME = re.compile(
+    r"""(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?   # days-hours[:minutes[:seconds]]
+    |   (?P<plain>\d+(?::\d+){0,2})                  # minutes[:seconds], hours:minutes:seconds
+    """,
+    re.VERBOSE,
+)
+_SIGNALS = [
+    "HUP",
+    "INT",
+    "QUIT",
+    "ABRT",
+    "KILL",
+    "ALRM",
+    "TERM",
+    "USR1",
+    "USR2",
+    "URG",
+    "CONT",
+    "STOP",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "XCPU",
+]
+NO_LIMIT = float("inf")
+DEFAULT_LEAD_S = 60
+"""Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""
+
+
+def time_limit(text: str) -> float | None:
+    """Returns a time limit in seconds, infinity for none, or None where Slurm refuses the text."""
+    if text.lower() in ("unlimited", "infinite", "-1") or re.fullmatch(r"-\d+", text):
+        return NO_LIMIT
+    match = _TIME.fullmatch(text)
+    if not match:
+        return None
+    if match["days"] is not None:
+        clock = [int(part) for part in (match["clock"] or "0").split(":")] + [0, 0]
+        return int(match["days"]) * 86_400 + clock[0] * 3_600 + clock[1] * 60 + clock[2]
+    parts = [int(part) for part in match["plain"].split(":")]
+    if len(parts) == 3:
+        return parts[0] * 3_600 + parts[1] * 60 + parts[2]
+    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
+
+
+def memory_mib(text: str) -> float | None:
+    """Returns a size in MiB (Slurm's unit where none is written), or None where Slurm refuses the text."""
+    match = re.fullmatch(r"(\d+)(?:([kmgt])b?)?", text, re.IGNORECASE)
+    return (
+        int(match[1]) * {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}[(match[2] or "m").lower()] if match else None
+    )
+
+
+def count(text: str) -> int | None:
+    """Returns a number of at least 1, or None where Slurm refuses the text (0, -1, 0x10, 1k)."""
+    return int(text) if re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
+
+
+def node_range(text: str) -> tuple[int, int] | None:
+    """Returns the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
+    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text)
+    if not match:
+        return None
+    least = int(match[1]) * (1024 if match[2] else 1)
+    most = least if match[3] is None else int(match[3]) * (1024 if match[4] else 1)
+    return (least, most) if 0 < least <= most else None
+
+
+def gpus_in_gres(text: str) -> int | None:
+    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: it is no such list."""
+    total = 0
+    for item in filter(None, text.split(",")):
+        if item in ("none", "help"):
+            continue
+        item = item.removeprefix("gres:").replace("gres/", "", 1)
+        match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::([A-Za-z_][\w.-]*))?(?::(\d+)([kKmMgGtT]?))?(\(S:[\d,-]+\))?", item)
+        if not match:
+            return None
+        if match[1] == "gpu":
+            total += int(match[3] or 1)
+    return total
+
+
+def gpu_count(text: str) -> int | None:
+    """Returns the GPUs of `4`, `a100:4`, `a100` (one) or a list of such; None where Slurm refuses the text."""
+    total = 0
+    for item in text.split(","):
+        match = re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?(\d+)|([A-Za-z_][\w.-]*\d[\w.-]*)", item)
+        if not match or match[1] == "gpu":
+            return None
+        total += int(match[2] or 1)
+    return total
+
+
+@dataclass(frozen=True)
+class SignalRequest:
+    """`--signal`: which, how long before the end in seconds, and whether the batch shell alone gets it."""
+
+    name: str
+    lead_s: int
+    to_batch_shell: bool
+
+
+def signal_request(text: str) -> SignalRequest | None:
+    """Reads `[{R|B}:]SIGNAL[@seconds]`, or returns None where Slurm refuses it."""
+    match = re.fullmatch(r"(?:([RrBb]{1,2}):)?([A-Za-z]+\d?|\d{1,2})(?:@(\d{1,5}))?", text)
+    if not match:
+        return None
+    name, lead = match[2].upper().removeprefix("SIG"), int(match[3] or DEFAULT_LEAD_S)
+    known = 0 < int(name) < 65 if name.isdigit() else name in _SIGNALS
+    # The field is 16 bits wide in Slurm.
+    return SignalRequest(name, lead, "B" in (match[1] or "").upper()) if known and lead < 65_535 else None

@@ -1,0 +1,140 @@
+"""Does each rule find its defect, and nothing else; and is nothing found in scripts that are right?"""
+
+# ruff: noqa: E501  (tables)
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noether.slurm.lint.check import lint_text, mend
+from noether.slurm.lint.rules import RULES, rules_reference
+
+HERE = Path(__file__).parent
+CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
+WITH_EXAMPLE = [rule for rule in RULES if rule.bad or rule.good]
+
+
+def found(text: str, path: Path = Path("/nowhere/job.sbatch")) -> list[tuple[str, str]]:
+    return [(finding.rule, finding.level) for finding in lint_text(text, path)[0]]
+
+
+@pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.name)
+def test_each_rule_finds_its_defect_alone_and_the_mended_script_clean(rule) -> None:
+    assert {name for name, _ in found(rule.bad)} == {rule.name}
+    assert found(rule.bad)[0][1] == rule.level
+    assert found(rule.good) == []
+
+
+DESERVED = {"torchrun_rendezvous": {"fixed-port"}, "single_gpu": {"ignored-option"}, "submitit": {"kill-on-bad-exit"}}
+
+
+@pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)
+def test_right_scripts_have_only_the_warnings_that_they_deserve(path: Path) -> None:
+    findings = found(path.read_text(), path)
+    assert {name for name, _ in findings} == DESERVED.get(path.stem, set())
+    assert {level for _, level in findings} <= {"warning"}
+
+
+G = "#SBATCH --gres=gpu:4\n#SBATCH -c 8\n"
+QUESTION = {
+    "one-launcher-a-node": (
+        "#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=1\n" + G,
+        "srun -K python -m torch.distributed.launch --nproc_per_node=4 --use_env main.py",
+        {"deprecated-launcher": "warning", "separate-runs": "warning"},
+    ),
+    "sixteen-gpus-and-four-tasks": (
+        "#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=4\n" + G,
+        "srun -K python main.py",
+        {"ntasks-override": "error"},
+    ),
+    "sixty-four-processes-on-sixteen-gpus": (
+        "#SBATCH --ntasks=16 --nodes=4 --ntasks-per-node=4\n" + G,
+        "srun -K torchrun --nnodes=4 --nproc_per_node=4 main.py",
+        {"launcher-per-task": "error"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "body", "expected"), QUESTION.values(), ids=QUESTION.keys())
+def test_the_three_scripts_of_a_popular_question(options, body, expected) -> None:
+    assert dict(found(f"#!/bin/bash\n{options}{body}\n")) == expected
+
+
+TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4 -c8\n"
+DEFECTS = {
+    "hash-space-SBATCH": ("# SBATCH --nodes=2\n", "hostname", "ignored-option"),
+    "option-below-set": ("", "set -e\n#SBATCH --nodes=2\nhostname", "ignored-option"),
+    "long-option-one-dash": ("#SBATCH -nodes=2\n", "hostname", "unknown-option"),
+    "srun-option": ("#SBATCH --kill-on-bad-exit=1\n", "hostname", "unknown-option"),
+    "other-scheduler": ("#SBATCH --walltime=10\n", "hostname", "unknown-option"),
+    "swallowed-by-or-true": (TWO, "srun -K python t.py || true", "exit-code-lost"),
+    "swallowed-by-tee": (TWO, "srun -K python t.py | tee log", "exit-code-lost"),
+    "swallowed-on-one-line": (TWO, "srun -K python t.py; echo done", "exit-code-lost"),
+    "too-many-tasks": (TWO.replace("node=4 ", "node=8 ", 1), "srun -K python t.py", "one-rank-per-gpu"),
+    "bare-torchrun": (TWO.replace("node=4 ", "node=1 ", 1), "torchrun --nnodes=2 --nproc_per_node=4 t.py", "missing-srun"),
+    "bare-noether": (TWO, "noether train trainer.effective_batch_size=64", "missing-srun"),
+    "endpoint-localhost": (
+        TWO.replace("node=4 ", "node=1 ", 1),
+        "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_endpoint=localhost:0 t.py",
+        "master-is-localhost",
+    ),
+    "hostname-in-quotes-for-the-inner-shell": (
+        TWO,
+        'srun -K bash -c "export MASTER_ADDR=\\$(hostname); exec python t.py"',
+        "master-per-task",
+    ),
+    "signal-to-bare-python": ("#SBATCH --gpus=1 -c8 --signal=USR1@120\n", "python t.py", "signal-lost"),
+    "trap-behind-foreground-srun": (TWO + "#SBATCH --signal=B:USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
+    "trap-without-B": (TWO + "#SBATCH --signal=USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
+    "job-exports-nothing": (TWO + "#SBATCH --export=NONE\n", "export MASTER_PORT=$((1+SLURM_JOB_ID))\nsrun -K python t.py", "export-drops"),
+    "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
+    "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
+    "loopback": (TWO, "export NCCL_SOCKET_IFNAME=lo\nsrun -K python t.py", "nccl-interface"),
+    "docker-has-4": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "body", "rule"), DEFECTS.values(), ids=DEFECTS.keys())
+def test_one_defect_is_one_finding(options, body, rule) -> None:
+    assert [name for name, _ in found(f"#!/bin/bash\n{options}{body}\n")] == [rule]
+
+
+def test_spawn_in_a_python_file_under_srun_is_found(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
+    text = f"#!/bin/bash\n{TWO}srun -K python t.py\n"
+    assert found(text, tmp_path / "job.sbatch") == [("spawn-under-srun", "error")]
+
+
+def test_a_readme_whose_numbers_do_not_add_up() -> None:
+    text = "# Training\n\nWe use 4 nodes × 8 GPUs = 16.\n\n```bash\n#SBATCH --bogus\nhostname\n```\n"
+    findings, _ = lint_text(text, Path("/nowhere/README.md"))
+    assert [(f.line, f.rule) for f in findings] == [(3, "claim-arithmetic"), (6, "unknown-option")]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in WITH_EXAMPLE if "\0" not in rule.bad], ids=lambda rule: rule.name)
+def test_what_is_mended_lints_clean_and_is_mended_once(rule) -> None:
+    path = Path("/nowhere/job.sbatch")
+    before = {f.rule for f in lint_text(rule.bad, path)[0] if f.edit}
+    text, left = mend(rule.bad, path)
+    assert (text == rule.bad) == ({f.rule for f in left} >= before) or not before
+    assert mend(text, path)[0] == text
+
+
+WORDS = st.sampled_from(
+    ["#SBATCH", "#!", "-N", "--nodes=", "2", "-n", "--ntasks=4", "--gres=gpu:4", "srun", "torchrun", "python", "-m", "torch.distributed.launch", "mpirun", "&", "&&", "|", "||\n", "", "", "", ";", "(", ")", "{", "}", "$(", "`", '"', "'", "\\", "\n", "<<EOF", "EOF", "bash", "-c", "export", "MASTER_ADDR=", "$X", "${X}", "$((1+", "hetjob", "apptainer", "exec", "if", "then", "fi", "for", "do", "done\n", "", "", "", "#", "=4", "trap", "wait", "exit", "$?", ">", "<", "noether", "train", "--het-group=0,7", "4", "nodes", "×", "8", "GPUs", "0"]
+)  # fmt: skip
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.lists(WORDS, max_size=40).map(" ".join), st.text(max_size=200), st.binary(max_size=200)))
+def test_nothing_makes_it_fail(text: str | bytes) -> None:
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    for name in ("job.sbatch", "README.md"):
+        findings, _ = lint_text(text, Path("/nowhere") / name)
+        assert all(f.line >= 1 and f.level in ("error", "warning") and f.message for f in findings)
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    assert (HERE.parents[1] / "docs" / "lint.md").read_text() == rules_reference()

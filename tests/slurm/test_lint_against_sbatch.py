@@ -1,0 +1,70 @@
+"""Does noether lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
+
+from pathlib import Path
+
+import pytest
+
+from noether.slurm.lint.check import lint_text
+from slurm.conftest import Slurm
+
+REFUSED = {  # id: (script or options, sbatch's words, the rule)
+    "no-shebang": ("hostname\n", "does not look like a batch script", "no-shebang"),
+    "blank-first-line": ("\n#!/bin/bash\nhostname\n", "does not look like a batch script", "no-shebang"),
+    "dos-line-ends": ("#!/bin/bash\nhostname\r\n", "DOS line breaks", "dos-line-ends"),
+    "unknown": ("--ntask-per-node=1", "unrecognized option", "unknown-option"),
+    "underscores": ("--ntasks_per_node=1", "unrecognized option", "unknown-option"),
+    "ambiguous": ("--gpu=1", "is ambiguous", "unknown-option"),
+    "srun-only": ("--kill-on-bad-exit=1", "unrecognized option", "unknown-option"),
+    "one-dash": ("-time=10", "Invalid --time", "unknown-option"),
+    "short-with-equals": ("-N=2", "not a valid node count", "unknown-option"),
+    "no-value": ("-N", "requires an argument", "missing-value"),
+    "value-of-a-switch": ("--requeue=yes", "doesn't allow an argument", "unwanted-value"),
+    "stray-word": ("-n 4 four tasks", "Invalid directive", "stray-word"),
+    "open-quote": ('--job-name="a b', "Unmatched", "stray-word"),
+    "time": ("--time=2h", "Invalid --time", "bad-time"),
+    "time-parts": ("--time=1-2-3", "Invalid --time", "bad-time"),
+    "memory": ("--mem=1.5G", "Invalid --mem", "bad-memory"),
+    "memory-unit": ("--mem=4GiB", "Invalid --mem", "bad-memory"),
+    "nodes-falling": ("--nodes=4-2", "less than minimum", "bad-nodes"),
+    "nodes-word": ("--nodes=$N", "not a valid node count", "bad-nodes"),
+    "no-tasks": ("--ntasks=0", "Invalid numeric value", "bad-count"),
+    "cpus": ("-c four", "Invalid numeric value", "bad-count"),
+    "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-gpus"),
+    "gres-misspelt": ("--gres=gpus:2", "Invalid generic resource", "bad-gpus"),
+    "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-signal"),
+    "array": ("--array=5-1", "Invalid job array", "bad-array"),
+    "open-mode": ("--open-mode=write", "Invalid --open-mode", "bad-choice"),
+    "exclusive": ("--exclusive=yes", "Invalid --exclusive", "bad-choice"),
+    "mail": ("--mail-type=SOON", "Invalid --mail-type", "bad-choice"),
+    "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
+    "gpus-against-nodes": ("--gpus=8 --gpus-per-node=2 -N2", "Failed to validate", "gpu-options"),
+    "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
+}
+TAKEN = (
+    "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
+    "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120", "--exclusive=user",
+    "--array=1,3,5-9%2", "--no-kill=off", "--mail-type=END,SOON", "--tasks-per-node=2", "--gpu-bind=closest --gpus=1",
+)  # fmt: skip
+
+
+def findings(text: str) -> set[str]:
+    return {f.rule for f in lint_text(text, Path("/nowhere/job.sbatch"))[0] if f.level == "error"}
+
+
+def script(text: str) -> str:
+    return text if "\n" in text else f"#!/bin/bash\n#SBATCH {text}\nhostname\n"
+
+
+@pytest.mark.parametrize(("text", "words", "rule"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_sbatch_refuses_is_an_error(slurm: Slurm, text: str, words: str, rule: str) -> None:
+    done = slurm.on("login", "sbatch", "--test-only", text=script(text))
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert rule in findings(script(text))
+
+
+@pytest.mark.parametrize("options", TAKEN)
+def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
+    done = slurm.on("login", "sbatch", "--test-only", text=script(options))
+    assert done.returncode == 0, done.stderr
+    assert findings(script(options)) == set()
