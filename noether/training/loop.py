@@ -57,7 +57,9 @@ class Loop:
         signal = 0
         for batches in self._batches():
             update = self.state.progress.updates
+            self.group.begin_update(update + 1)
             window.add(updater.update(batches, self.schedule(update)))
+            self.group.expect_steady_pace()
             update += 1
             last = update == self.length.total_updates
             self.trackers.advance(update)
@@ -118,6 +120,7 @@ class Loop:
             metric=metric,
             about={"run_id": self.folder.path.name, "effective_batch_size": self.plan.effective},
         )
+        self.group.wait_for_first()
         if checkpoint is not None:
             self.trackers.log(self._row("checkpoint", path=str(checkpoint.path), metric=metric))
 
