@@ -16,7 +16,7 @@ from noether.data.build import prepare_data
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.request import EvaluateRequest
 from noether.launch.identity import configuration_digest, run_identity
-from noether.launch.placement import Placement, RunTerms
+from noether.launch.placement import Placement, RunTerms, Timeouts
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
@@ -79,7 +79,8 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     """
     digest = configuration_digest(config.model_dump(mode="json"))
     identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest)
-    return RunTerms(identity, with_environment(config.distributed, environ), config.output_path.expanduser().absolute())
+    timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
+    return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:

@@ -135,16 +135,21 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folde
     return "\n".join(lines)
 
 
-def describe_elsewhere(failure: WorkerReport, own: Iterable[int]) -> str:
-    """Return the one line of a launcher whose ranks end because of one elsewhere: rank 0's launcher says the rest."""
-    ranks = ", ".join(map(str, sorted(own)))
+def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
+    """Return the one line of a launcher without rank 0: that of rank 0 says the rest."""
     message = failure.message.partition("\n")[0]
     verb = " failed:" if failure.kind == "failed" else " refused:" if failure.kind == "refused" else ""
-    return f"noether: rank {ranks} ends with the run: rank {failure.rank} on {failure.host}{verb} {message}"
+    who = f"rank {failure.rank} on {failure.host}{verb} {message}"
+    if failure.rank in own:
+        return f"noether: {who} (in full: {error_file})"
+    return f"noether: rank {', '.join(map(str, sorted(own)))} ends with the run: {who}"
 
 
 def as_phrase(report: WorkerReport) -> str:
     """Return what a rank did, to follow "rank 3:", in one line."""
+    if report.standing.collective and is_echo(report):
+        waited = "waited in vain" if is_timeout(report) else "lost a peer"
+        return f"{waited} in {report.standing}"
     verb = "reported " if report.kind in ("failed", "refused") else ""
     message = report.message.partition("\n")[0]
     return verb + (message if len(message) <= 120 else message[:119] + "…")

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from noether.config.distributed import DistributedConfig
 from noether.launch.link import Doing
-from noether.launch.placement import WorkerReport
+from noether.launch.placement import Timeouts, WorkerReport
 from noether.launch.standing import Standing
 
 
 def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: DistributedConfig
+    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts
 ) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None where every rank was there.
 
@@ -44,7 +43,7 @@ def name_missing(
         pid=0,
         kind="hung",
         message="\n".join(lines),
-        traceback=culprit.stack,
+        traceback=own_frames(culprit.stack),
         exit_code=1,
         standing=culprit.standing,
     )
@@ -54,7 +53,15 @@ def _is_there(standing: Standing, there: Standing) -> bool:
     return bool(standing.collective) and standing.entered >= there.entered
 
 
-def _how_long(message: str, timeouts: DistributedConfig) -> str:
+def own_frames(stack: str) -> str:
+    """Return the frames of the thread that is the rank's own, without those that start it, of faulthandler's text."""
+    thread = stack.rpartition("Current thread")[2]
+    lines = thread.partition("\n\n")[0].splitlines()[1:]
+    count = next((number for number, line in enumerate(lines) if line.endswith(" in call_target")), len(lines))
+    return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
+
+
+def _how_long(message: str, timeouts: Timeouts) -> str:
     # gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
     found = re.search(r"(\d+) ?ms|Timeout\(ms\)=(\d+)", message)
     if found is None:

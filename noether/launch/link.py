@@ -14,6 +14,7 @@ import hmac
 import json
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,7 @@ from noether.launch.placement import Endpoint, WorkerReport
 from noether.launch.standing import Standing
 
 # A launcher that cannot be told something for this long is not heard any more either.
-SEND_S = 2.0
+SEND_S = 2
 # A line is a report of at most 10,000 characters, escaped; whoever sends more is no launcher.
 MOST_BYTES = 1 << 18
 
@@ -294,7 +295,8 @@ class Spoke(Link):
 
 
 def _prepare(connection: socket.socket) -> None:
-    connection.settimeout(SEND_S)
+    connection.setblocking(True)  # Reads say MSG_DONTWAIT, writes have a limit.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
     connection.set_inheritable(False)
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from noether.config.distributed import DistributedConfig
 from noether.launch.identity import RunIdentity
 from noether.launch.standing import LauncherLine, Standing
 
@@ -108,6 +107,15 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Timeouts:
+    """How long the ranks of a run wait for each other, in seconds: the `distributed` section of the configuration."""
+
+    init_timeout_s: float = 600.0
+    timeout_s: float = 300.0
+    heartbeat_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
 class RunTerms:
     """What every rank of a run is told alike, and what the ranks of the first launcher add for the others.
 
@@ -117,7 +125,7 @@ class RunTerms:
     """
 
     identity: RunIdentity = RunIdentity()
-    timeouts: DistributedConfig = DistributedConfig()
+    timeouts: Timeouts = Timeouts()
     shared_folder: Path | None = None
     hub_port: int = 0
     secret: str = ""

@@ -19,7 +19,7 @@ from noether.launch.death_signal import adopt_orphans, end_descendants, is_stopp
 from noether.launch.failure import (
     as_phrase,
     death_report,
-    describe_elsewhere,
+    describe_briefly,
     describe_failure,
     first_failure,
     is_failure,
@@ -32,7 +32,7 @@ from noether.launch.link import Doing, Hub, Spoke
 from noether.launch.placement import WorkerContext, WorkerReport
 from noether.launch.spawner import RunningWorker
 from noether.launch.standing import Meeting, read_board
-from noether.launch.worker import STACK_SIGNAL, STOP_SIGNALS, write_error_file
+from noether.launch.worker import STACK_SIGNAL, STOP_SIGNALS, error_file, write_error_file
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
@@ -40,7 +40,7 @@ GRACE_S = 2.0
 STACK_S = 0.5
 # How long the other launchers may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
-VERDICT_S = 3.0
+VERDICT_S = 5.0
 # How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
 KILL_S = 4.0
 # How long what a finished worker left running may take to end by itself.
@@ -138,6 +138,9 @@ class _Watch:
                     self.link.ask()
             elif deadline is not None and (time.monotonic() >= deadline or self.verdict is not None):
                 return
+            if deadline is not None and not self.alive and isinstance(self.link, Hub):
+                if all(rank in self.reports for rank in self.link.remote_ranks):
+                    return  # Everyone has had the last word.
 
     def _has_failed(self) -> bool:
         return self.verdict is not None or any(is_failure(report) for report in self.reports.values())
@@ -200,9 +203,8 @@ class _Watch:
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
-        own = self.reports.get(failure.rank)
-        if self.is_spoke and (failure is self.verdict or failure.kind == "lost" or own is None):
-            return describe_elsewhere(failure, self.workers)
+        if self.is_spoke and (failure is self.verdict or failure.kind == "lost"):
+            return describe_briefly(failure, self.workers, error_file(self._run_logs, failure.rank))
         doing = {rank: entry.phrase for rank, entry in self.doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self.reports.items()}
         doing.pop(failure.rank, None)
@@ -210,7 +212,9 @@ class _Watch:
 
     @property
     def _run_logs(self) -> Path:
-        return self.meeting_logs or self.log_folder
+        # Where the hosts share no file system, the run's folder may not be here.
+        told = self.meeting_logs
+        return told if told is not None and told.is_dir() else self.log_folder
 
     def hang_up(self, failure: WorkerReport | None) -> None:
         """Tell the other launchers how it ended, and close the link."""
