@@ -116,8 +116,8 @@ class _NotedWork:
             self._work.wait()
 
 
-def set_group_timeout(group: dist.ProcessGroup, seconds: float) -> None:
-    """Sets how long the collectives that are started from now on may take; where torch has no such thing, nothing."""
+def set_group_timeout(group: dist.ProcessGroup | None, seconds: float) -> None:
+    """Sets how long collectives started from now on may take (None: the default group); nothing where torch cannot."""
     setter = getattr(distributed_c10d, "_set_pg_timeout", None)
     if setter is not None:
         setter(timedelta(seconds=seconds), group)
@@ -136,10 +136,7 @@ def nccl_defaults(environ: Any, log_folder: Path, rank: int) -> dict[str, str]:
         ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): trace,
     }
     return {
-        name: value
-        for names, value in wanted.items()
-        if not any(name in environ for name in names)
-        for name in names
+        name: value for names, value in wanted.items() if not any(name in environ for name in names) for name in names
     }
 
 

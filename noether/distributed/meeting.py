@@ -1,4 +1,4 @@
-"""Do the ranks that meet belong together: the run's store is joined, and whoever does not belong is refused in words."""
+"""Do the ranks that meet belong together: they join the run's store, and a stranger is refused in words."""
 
 import json
 import os
@@ -281,9 +281,9 @@ def _late(missing: list[int], context: WorkerContext) -> NoetherError:
     names = ", ".join(map(str, missing[:16])) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
     return NoetherError(
         f"rank {names} of {context.world_size} did not join within {context.terms.timeouts.init_timeout_s:g} s\n"
-        f"  seen      {context.world_size - len(missing)} ranks at {context.endpoint.host} port {context.endpoint.port}\n"
+        f"  seen      {context.world_size - len(missing)} at {context.endpoint.host} port {context.endpoint.port}\n"
         "  expected  all of them\n"
-        "  fix       see what the missing ranks' hosts say; distributed.init_timeout_s=1800 where they are slow to start"
+        "  fix       see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start"
     )
 
 

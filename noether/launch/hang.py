@@ -9,9 +9,7 @@ from noether.launch.placement import Timeouts, WorkerReport
 from noether.launch.standing import Standing
 
 
-def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts
-) -> WorkerReport | None:
+def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None where every rank was there.
 
     A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.

@@ -53,6 +53,10 @@ class RunIdentity:
             raise ValueError(f"no identity of a run: {text!r}") from error
 
 
+NO_RUN = RunIdentity()
+"""Of a process that was not told; equal in all such."""
+
+
 def run_identity(
     launcher: str, world_size: int, attempt: int, environ: Mapping[str, str], configuration: str
 ) -> RunIdentity:

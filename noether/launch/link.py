@@ -22,7 +22,7 @@ from typing import Any
 
 from noether.launch.endpoint import HeldPort, hold_port
 from noether.launch.placement import Endpoint, WorkerReport
-from noether.launch.standing import Standing
+from noether.launch.standing import BEFORE_ALL, Standing
 
 # A launcher that cannot be told something for this long is not heard any more either.
 SEND_S = 2
@@ -38,7 +38,7 @@ class Doing:
     host: str
     phrase: str
     stack: str = ""
-    standing: Standing = Standing()
+    standing: Standing = BEFORE_ALL
     stopped: bool = False
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from noether.launch.identity import RunIdentity
-from noether.launch.standing import LauncherLine, Standing
+from noether.launch.identity import NO_RUN, RunIdentity
+from noether.launch.standing import BEFORE_ALL, LauncherLine, Standing
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class RunTerms:
     rank is this launcher's, and in the launchers that do not answer for rank 0. `log_folder` is this launcher's.
     """
 
-    identity: RunIdentity = RunIdentity()
+    identity: RunIdentity = NO_RUN
     timeouts: Timeouts = Timeouts()
     shared_folder: Path | None = None
     hub_port: int = 0
@@ -172,4 +172,4 @@ class WorkerReport:
     message: str
     traceback: str
     exit_code: int
-    standing: Standing = Standing()
+    standing: Standing = BEFORE_ALL

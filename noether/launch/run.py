@@ -11,8 +11,8 @@ from typing import Any
 from noether.errors import ExitCode
 from noether.launch.devices import usable_cpus
 from noether.launch.failure import describe_failure
-from noether.launch.openmp import openmp_defaults
 from noether.launch.link import Hub
+from noether.launch.openmp import openmp_defaults
 from noether.launch.placement import Placement, RunTerms
 from noether.launch.spawner import start_workers, worker_contexts
 from noether.launch.watcher import watch_workers

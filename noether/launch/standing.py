@@ -41,6 +41,9 @@ class Standing:
         return f"of update {self.update}" if self.update else "before the first update"
 
 
+BEFORE_ALL = Standing()
+
+
 @dataclass(frozen=True)
 class Meeting:
     """What a worker hears when it joins: how its launcher reaches that of rank 0, and where the run keeps its logs."""

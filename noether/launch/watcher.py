@@ -138,9 +138,11 @@ class _Watch:
                     self.link.ask()
             elif deadline is not None and (time.monotonic() >= deadline or self.verdict is not None):
                 return
-            if deadline is not None and not self.alive and isinstance(self.link, Hub):
-                if all(rank in self.reports for rank in self.link.remote_ranks):
-                    return  # Everyone has had the last word.
+            if deadline is not None and not self.alive and self._all_have_reported():
+                return
+
+    def _all_have_reported(self) -> bool:
+        return isinstance(self.link, Hub) and all(rank in self.reports for rank in self.link.remote_ranks)
 
     def _has_failed(self) -> bool:
         return self.verdict is not None or any(is_failure(report) for report in self.reports.values())

@@ -71,9 +71,7 @@ def worker_main(
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
 
     line = LauncherLine(reports, board)
-    report = replace(
-        call_target(target, replace(context, line=line), packed_payload), standing=line.standing()
-    )
+    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=line.standing())
     flush_output()
     with contextlib.suppress(OSError):
         reports.send(shortened(report))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from slurm.conftest import CLUSTER, PATH, Slurm, wait_for
 # Ten seconds are promised; machines that run tests are busy.
 GONE_S = 40
 START_S = 150
+WELL = ("+model.how=never", "+model.rank=0")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Started:
         wait_for("the end of every process of the run", lambda: not processes_of(mine), limit_s, lambda: self.left())
         out, err = self.srun.communicate(timeout=GONE_S)
         return self.srun.returncode, out + err
+
+    @property
+    def pid(self) -> int:
+        """Srun's own: the oldest of its processes."""
+        return min(pid for pid, command in processes_of(str(self.folder)).items() if command.startswith("srun "))
 
     def left(self) -> str:
         """Says which processes are left."""
@@ -69,6 +74,11 @@ def start(slurm: Slurm, cache: Path, tmp_path: Path) -> Iterator:
 def first_updates(folder: Path) -> bool:
     metrics = folder / "run" / "metrics.jsonl"
     return metrics.exists() and len(metrics.read_text().splitlines()) >= 2
+
+
+def ranks(folder: Path) -> list[str]:
+    """The command lines of what computes, on any host."""
+    return [words for words in processes_of(str(folder)).values() if "noether train" in words and "srun" not in words]
 
 
 CASES = {
@@ -107,19 +117,11 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
 @pytest.mark.slow
 def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
     """Both sides end by themselves: the isolated one would compute on, and write, until someone noticed."""
-    run = start(*WORDS, "+model.how=never", "+model.rank=0", "distributed.timeout_s=60")
+    run = start(*WORDS, *WELL, "distributed.timeout_s=60")
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
     slurm.unplug("n2")
     try:
-        training = f"run_id=run"
-        deadline = time.monotonic() + GONE_S
-
-        def computing() -> list[str]:
-            return [c for c in processes_of(str(tmp_path)).values() if training in c and "srun" not in c]
-
-        while computing():
-            assert time.monotonic() < deadline, run.left()
-            time.sleep(0.3)
+        wait_for("the end of every rank", lambda: not ranks(tmp_path), GONE_S, run.left)
     finally:
         slurm.plug("n2")
     code, said = run.wait_gone(limit_s=90)
@@ -129,19 +131,28 @@ def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_srun_is_killed(start, tmp_path: Path) -> None:
-    run = start(*WORDS, "+model.how=never", "+model.rank=0")
+    run = start(*WORDS, *WELL)
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
-    for pid, command in processes_of(str(tmp_path)).items():
-        if command.startswith("srun "):
-            os.kill(pid, signal.SIGKILL)
-            break
+    os.kill(run.pid, signal.SIGKILL)
     code, said = run.wait_gone()
     assert code != 0, said
 
 
 @pytest.mark.slow
-def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, tmp_path: Path) -> None:
-    """Two steps on one port: a rank of the second would join the store of the first."""
-    run = start(*WORDS, "+model.how=never", "+model.rank=0", "master_port=23456")
+def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cache: Path, tmp_path: Path) -> None:
+    """It knocks at the port of a run that trains: that goes on, and says at its end who was refused."""
+    run = start(*WORDS, *WELL, "master_port=23456")
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
-    assert run.srun.poll() is None
+    words = ["--hp", str(TINY), "nodes=2", "node_rank=1", "master_addr=n1", "master_port=23456", "devices=1"]
+    command = [sys.executable, "-m", "noether", "train", *words, f"output_path={tmp_path}/other"]
+    environ = {"PYTHONPATH": str(REPOSITORY), "XDG_CACHE_HOME": str(cache)}
+    stray = slurm.on("n3", *command, limit_s=START_S, **environ)
+    assert stray.returncode == 2, stray.stderr
+    assert "this rank has met another run" in stray.stderr
+    assert "master_port=23457" in stray.stderr
+    assert run.srun.poll() is None, "the run goes on"
+    slurm.run("scancel", "--signal=TERM", *slurm.jobs())
+    code, said = run.wait_gone()
+    assert code == 75, said
+    assert "rank 1 on n3 (pid " in said
+    assert " of another run was refused: it is of multinode, 2 ranks" in said
