@@ -1,7 +1,7 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -123,21 +123,19 @@ def set_group_timeout(group: dist.ProcessGroup | None, seconds: float) -> None:
         setter(timedelta(seconds=seconds), group)
 
 
-def nccl_defaults(environ: Any, log_folder: Path, rank: int) -> dict[str, str]:
+def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
     """Returns what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
 
-    Nothing that the user has set; the names before and after torch 2.9 (TORCH_NCCL_TRACE_…, TORCH_FR_…) are one.
+    Nothing that the user has set, under either of the names that older and newer versions of torch read.
     """
-    trace = str(log_folder / "nccl-trace-rank-")
     wanted = {
         ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
         ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING",): "1",
-        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): trace,
+        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): str(log_folder / "nccl-trace-rank-"),
     }
-    return {
-        name: value for names, value in wanted.items() if not any(name in environ for name in names) for name in names
-    }
+    unset = [names for names in wanted if not any(name in environ for name in names)]
+    return {name: wanted[names] for names in unset for name in names}
 
 
 @contextmanager
@@ -160,7 +158,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     joined = meet(context)
     if device.type == "cuda":
-        os.environ.update(nccl_defaults(os.environ, Path(joined.log_folder), context.worker.rank))
+        os.environ.update(nccl_defaults(os.environ, Path(joined.log_folder)))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=joined.store,

@@ -51,6 +51,7 @@ class Peer:
     host: str = ""
     ranks: tuple[int, ...] = ()
     greeted: bool = False
+    answered: bool = False
     received: bytes = b""
 
     def send(self, message: Mapping[str, Any]) -> bool:
@@ -199,7 +200,7 @@ class Hub(Link):
 
     def silent_ranks(self) -> list[int]:
         """Returns the ranks elsewhere whose launchers were asked and have not answered."""
-        return [rank for rank in self.remote_ranks if rank not in self.doing]
+        return sorted(rank for peer in self.peers if not peer.answered for rank in peer.ranks)
 
     def announce(self, verdict: WorkerReport) -> None:
         """Tells every launcher who failed first."""
@@ -220,6 +221,7 @@ class Hub(Link):
         elif "report" in message:
             self.reports.append(_report(message["report"]))
         elif "doing" in message:
+            peer.answered = True
             for entry in message["doing"]:
                 self.doing[int(entry["rank"])] = _doing(entry)
         elif "bye" in message:

@@ -190,7 +190,8 @@ class _Watch:
         failure = first_failure(self.reports.values())
         waited = [report for report in self.reports.values() if is_timeout(report)]
         if failure is not None and is_timeout(failure) and waited:
-            failure = name_missing(waited, self.doing, self._context.terms.timeouts) or failure
+            silent = {rank: entry for rank, entry in self.doing.items() if rank not in self.reports}
+            failure = name_missing(waited, silent, self._context.terms.timeouts) or failure
             if failure.kind == "hung":
                 write_error_file(failure, self._run_logs)
         return failure
@@ -199,7 +200,7 @@ class _Watch:
         deadline = time.monotonic() + ANSWER_S
         while hub.silent_ranks() and (left := deadline - time.monotonic()) > 0:
             self._hear(inbox, time.monotonic() + left)
-        for rank in hub.silent_ranks():
+        for rank in set(hub.silent_ranks()) - set(self.reports):
             host = next((peer.host for peer in hub.peers if rank in peer.ranks), "")
             self.doing[rank] = Doing(rank, host, "says nothing: its host is down, or out of reach")
 
@@ -220,14 +221,14 @@ class _Watch:
 
     def hang_up(self, failure: WorkerReport | None) -> None:
         """Tell the other launchers how it ended, and close the link."""
+        if self.interrupted:
+            rank, host = next(iter(self.workers)), self._context.host
+            failure = WorkerReport(rank, host, os.getpid(), time.time(), "interrupted", "was interrupted", "", 130)
+            if isinstance(self.link, Spoke):
+                self.link.tell(failure)
         if isinstance(self.link, Hub) and failure is not None:
             self.link.announce(failure)
-        elif isinstance(self.link, Hub) and self.interrupted:
-            context = self._context
-            self.link.announce(
-                WorkerReport(0, context.host, os.getpid(), time.time(), "interrupted", "was interrupted twice", "", 130)
-            )
-        elif isinstance(self.link, Spoke) and failure is None and not self.interrupted:
+        elif isinstance(self.link, Spoke) and failure is None:
             self.link.bye()
         if self.link is not None:
             self.link.close()
@@ -314,7 +315,8 @@ class _Watch:
     def _doing(self, worker: RunningWorker, stack: str) -> Doing:
         standing, stopped = read_board(worker.board), is_stopped(worker.pid)
         if stopped:
-            phrase = f"says nothing: stopped by a signal, in {standing}".replace("in in", "in")
+            where = f"in {standing}" if standing.collective else standing
+            phrase = f"says nothing: stopped by a signal, {where}"
         elif standing.collective:
             phrase = f"waiting in {standing}, ended by the launcher"
         else:

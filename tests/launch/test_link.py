@@ -70,6 +70,8 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     second.answer([Doing(3, "n2", "in f (x.py:1)", "stack", AT_3)])
     links.until(lambda: 3 in links.hub.doing)
     assert links.hub.silent_ranks() == [2]
+    first.answer([])
+    links.until(lambda: not links.hub.silent_ranks())
     links.hub.announce(heard)
     links.until(lambda: first.verdict and second.verdict)
     assert second.verdict is not None
