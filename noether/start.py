@@ -4,19 +4,22 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from noether.config.compose import dump_config, load_config
+from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
 from noether.data.build import prepare_data
 from noether.distributed.deadline import find_deadline
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.request import EvaluateRequest, ExportRequest, PredictRequest
-from noether.launch.placement import Placement
+from noether.launch.identity import configuration_digest, run_identity
+from noether.launch.placement import Placement, RunTerms, Timeouts
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
@@ -79,12 +82,29 @@ def train_here(config: RunConfig) -> int:
 def _join(config: RunConfig, plan: RunPlan) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-        data = _prepare_data(config, Console(None, speaks=False))
-        return _run(plan.placement, TrainRequest(config, None, data, plan.as_dict()), Path(scratch))
+        data, refusal = None, None
+        try:
+            data = _prepare_data(config, Console(None, speaks=False))
+        except RequestError as error:
+            refusal = error  # The others are on their way: they must hear it.
+        return _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
 
 
 def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
-    return run_placement(placement, "noether.training.train.train_worker", request, log_folder)
+    terms = run_terms(request.config, placement, os.environ)
+    return run_placement(placement, "noether.training.train.train_worker", request, log_folder, terms)
+
+
+def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunTerms:
+    """Returns what every rank of a run is told alike.
+
+    Raises:
+        RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
+    """
+    digest = configuration_digest(config.model_dump(mode="json"))
+    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest)
+    timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
+    return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
@@ -98,7 +118,9 @@ def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
         start = StartingPoint(RunFolder(Path(scratch)), None)
         request = TrainRequest(config, start, data, plan.as_dict(), quiet=as_json)
-        code = run_placement(plan.placement, "noether.training.dry_run.dry_run_worker", request, Path(scratch) / "logs")
+        target = "noether.training.dry_run.dry_run_worker"
+        terms = run_terms(config, plan.placement, os.environ)
+        code = run_placement(plan.placement, target, request, Path(scratch) / "logs", terms)
         if code == ExitCode.DONE and as_json:
             print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
     return code

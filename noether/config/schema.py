@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig
+from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.section import Section
@@ -63,6 +64,7 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     trainer: TrainerConfig
+    distributed: DistributedConfig = DistributedConfig()
     tracker: TrackerConfig = TrackerConfig()
     slurm: SlurmConfig = SlurmConfig()
 

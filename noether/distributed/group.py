@@ -1,20 +1,20 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
+from noether.distributed.meeting import meet
 from noether.distributed.network import interface_towards, resolve_host
 from noether.launch.placement import WorkerContext
-
-STORE_TIMEOUT = timedelta(minutes=10)
-"""Long, since the slowest rank may be reading torch from a cold network file system."""
 
 
 class Group:
@@ -25,8 +25,13 @@ class Group:
         self.world_size = context.world_size
         self.local_rank = context.worker.local_rank
         self.device = device
+        self._line = context.line
+        self._timeouts = context.terms.timeouts
+        self._timeout_s = self._timeouts.init_timeout_s
         # Decisions (stop, objects) travel on the CPU and beside the gradients, never between them.
-        self._control = dist.new_group(backend="gloo") if self.world_size > 1 else None
+        self._control = (
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout_s)) if self.world_size > 1 else None
+        )
 
     @property
     def is_first(self) -> bool:
@@ -36,21 +41,23 @@ class Group:
     def sum(self, tensor: Tensor) -> Tensor:
         """Returns the sum of a tensor over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
-            dist.all_reduce(tensor)
+            with self.waiting("all_reduce of figures"):
+                dist.all_reduce(tensor)
         return tensor
 
     def start_max(self, flag: Tensor) -> Any:
         """Starts the maximum of a CPU tensor over all ranks, in place; returns the work to wait for."""
         if self._control is None:
             return None
-        return dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._control, async_op=True)
+        return _NotedWork(dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._control, async_op=True), self)
 
     def gather(self, value: Any) -> list[Any]:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
         if self._control is None:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.is_first else None
-        dist.gather_object(value, gathered, group=self._control)
+        with self.waiting("gather on rank 0"):
+            dist.gather_object(value, gathered, group=self._control)
         return gathered or []
 
     def from_first(self, value: Any) -> Any:
@@ -58,28 +65,77 @@ class Group:
         if self._control is None:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._control)
+        with self.waiting("broadcast from rank 0"):
+            dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
     def barrier(self) -> None:
         """Waits for every rank."""
         if self._control is not None:
-            dist.barrier(group=self._control)
+            with self.waiting("barrier"):
+                dist.barrier(group=self._control)
+
+    def wait_for_first(self) -> None:
+        """Waits for every rank, and as long as at the start: rank 0 has had work of its own, of unknown length."""
+        if self._control is not None:
+            set_group_timeout(self._control, self._timeouts.init_timeout_s)
+            self.barrier()
+            set_group_timeout(self._control, self._timeout_s)
+
+    def expect_steady_pace(self) -> None:
+        """From now on a collective may take `distributed.timeout_s` only. Every rank calls it, after an update.
+
+        The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
+        as in torchtitan, so that no rank is measured by the short time while another is still at its first.
+        """
+        if self._control is None or self._timeout_s == self._timeouts.timeout_s:
+            return
+        self.barrier()
+        self._timeout_s = self._timeouts.timeout_s
+        set_group_timeout(dist.group.WORLD, self._timeout_s)
+        set_group_timeout(self._control, self._timeout_s)
+
+    def begin_update(self, update: int) -> None:
+        """Notes, for whoever asks why a rank is late, which update it is making."""
+        self._line.begin_update(update)
+
+    def waiting(self, collective: str) -> AbstractContextManager[None]:
+        """Notes that this rank is in a collective, one of `COLLECTIVES`, until the block is left."""
+        return self._line.waiting(collective)
 
 
-def _meet(context: WorkerContext, address: str) -> dist.Store:
-    """Returns the store of this run: rank 0 serves it on the port that its launcher has held, or a launcher does."""
-    listen = context.listen_socket
-    store = dist.TCPStore(
-        address,
-        context.endpoint.port,
-        context.world_size,
-        is_master=context.worker.rank == 0 and not context.endpoint.served_by,
-        timeout=STORE_TIMEOUT,
-        master_listen_fd=listen.detach() if listen is not None else None,
-    )
-    # A launcher's store holds its own keys, and those of earlier attempts.
-    return dist.PrefixStore(f"noether/{context.attempt}", store)
+class _NotedWork:
+    """A collective under way, whose wait is noted for the launcher."""
+
+    def __init__(self, work: Any, group: Group) -> None:
+        self._work, self._group = work, group
+
+    def wait(self) -> None:
+        """Waits for it."""
+        with self._group.waiting("all_reduce of the stop flags"):
+            self._work.wait()
+
+
+def set_group_timeout(group: dist.ProcessGroup | None, seconds: float) -> None:
+    """Sets how long collectives started from now on may take (None: the default group); nothing where torch cannot."""
+    setter = getattr(distributed_c10d, "_set_pg_timeout", None)
+    if setter is not None:
+        setter(timedelta(seconds=seconds), group)
+
+
+def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
+    """Returns what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
+
+    Nothing that the user has set, under either of the names that older and newer versions of torch read.
+    """
+    wanted = {
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING",): "1",
+        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): str(log_folder / "nccl-trace-rank-"),
+    }
+    unset = [names for names in wanted if not any(name in environ for name in names)]
+    return {name: wanted[names] for names in unset for name in names}
 
 
 @contextmanager
@@ -96,20 +152,25 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         yield Group(context, device)
         return
     # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
-    address = resolve_host(context.endpoint.host)
-    interface = interface_towards(address)
+    interface = interface_towards(resolve_host(context.endpoint.host))
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    store = _meet(context, address)
+    joined = meet(context)
+    if device.type == "cuda":
+        os.environ.update(nccl_defaults(os.environ, Path(joined.log_folder)))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=store,
+        store=joined.store,
         rank=context.worker.rank,
         world_size=context.world_size,
+        timeout=timedelta(seconds=context.terms.timeouts.init_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    yield Group(context, device)
+    group = Group(context, device)
+    yield group
+    if group.is_first:
+        joined.warn_of_strays()
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
     dist.destroy_process_group()

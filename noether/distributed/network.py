@@ -4,6 +4,7 @@ import fcntl
 import socket
 import struct
 import time
+from pathlib import Path
 
 from noether.errors import RequestError
 
@@ -12,7 +13,7 @@ _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 
 def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
-    """Returns the IPv4 address of a host; a name that does not resolve yet is asked for again.
+    """Returns the address of a host, IPv4 where it has one; a name that does not resolve yet is asked for again.
 
     Names of nodes and containers can appear moments after their processes start.
 
@@ -22,7 +23,8 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
     deadline, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
-            return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+            found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+            return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
         except socket.gaierror as error:
             if time.monotonic() + pause > deadline:
                 raise RequestError(
@@ -36,15 +38,16 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
 
 
 def interface_towards(address: str) -> str | None:
-    """Returns the one interface by which an IPv4 address is reached, or None where that cannot be told."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    """Returns the one interface by which an address is reached, or None where that cannot be told."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))  # A datagram socket only asks the routing table: nothing is sent.
-            own = probe.getsockname()[0]
-        except OSError:
-            return None
-        # Found by its address: the route to one's own address is the loopback, where no other host comes.
-        return _interface_with(probe, own)
+            own = str(probe.getsockname()[0])
+            # Found by its address: the route to one's own address is the loopback, where no other host comes.
+            return _interface_with_v6(own) if family == socket.AF_INET6 else _interface_with(probe, own)
+    except OSError:
+        return None
 
 
 def _interface_with(probe: socket.socket, address: str) -> str | None:
@@ -55,4 +58,14 @@ def _interface_with(probe: socket.socket, address: str) -> str | None:
             continue  # An interface without an IPv4 address.
         if socket.inet_ntoa(answer[20:24]) == address:
             return name
+    return None
+
+
+def _interface_with_v6(address: str) -> str | None:
+    # One address a line (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
+    digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        fields = line.split()
+        if fields[0] == digits:
+            return fields[5]
     return None

@@ -94,6 +94,15 @@ def process_table() -> dict[int, ProcessEntry]:
     return table
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
 def descendants(table: Mapping[int, ProcessEntry], root: int) -> list[ProcessEntry]:
     """Return the children of `root`, their children, and so on, parents first; zombies included."""
     children: dict[int, list[ProcessEntry]] = {}

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from noether.errors import ExitCode
@@ -12,24 +13,61 @@ from noether.launch.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
+# How a rank begins that lost the store before the group existed; and, said by the trainer, that was told of a refusal.
+LOST_RANK_ZERO = "rank 0 has ended before"
+ABORTED = 128 + signal.SIGABRT
+# What torch's back ends say; each begins with the exception's name, so that a user's own words are not meant.
+TIMED_OUT = re.compile(
+    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
+    r"(?s:.*)(Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective)"
+)
+ECHO = re.compile(
+    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
+    r"(?s:.*)(Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
+    r"remote process exited|ncclRemoteError|ncclSystemError|[Cc]ommunicator was aborted|"
+    r"failed to (send|recv)|Failed to (send|recv)|Connection was likely closed|Broken connection)"
+)
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     """Return the failure that the others follow from, or None when no rank failed.
 
-    It is the earliest, with one correction: a rank that died without a word is only seen to be dead, after
-    the ranks it left in a collective have already complained. A silent death within a second of the earliest
-    report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone.
+    It is the earliest that is no echo, with two corrections. A rank that died without a word is only seen to be
+    dead, after the ranks it left in a collective have already complained: a silent death within a second of the
+    earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
+    are echoes, a rank that had ended well before them is what they lost.
     """
+    reports = list(reports)
     failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
     if not failures:
         return None
-    abort = 128 + signal.SIGABRT
     for report in failures:
-        silent = report.kind == "died" and report.exit_code != abort
+        silent = report.kind == "died" and report.exit_code != ABORTED
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
+    causes = [report for report in failures if not is_echo(report)]
+    if causes:
+        return causes[0]
+    early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
+    if early and not any(map(is_timeout, failures)):
+        left = min(early, key=lambda report: report.time)
+        message = f"left early, with exit code {left.exit_code}, while other ranks needed it"
+        return replace(left, kind="left", message=message, exit_code=failures[0].exit_code)
     return failures[0]
+
+
+def is_timeout(report: WorkerReport) -> bool:
+    """Whether a rank failed because a collective took too long: the cause is a rank that did not come."""
+    return report.kind == "failed" and TIMED_OUT.search(report.message) is not None
+
+
+def is_echo(report: WorkerReport) -> bool:
+    """Whether a rank failed because another had ended: what gloo, NCCL and the store say of a lost peer."""
+    if report.kind == "died":
+        return report.exit_code == ABORTED
+    if report.kind == "refused":
+        return report.message.startswith((LOST_RANK_ZERO, "rank 0 refused the run"))
+    return report.kind == "failed" and (is_timeout(report) or ECHO.search(report.message) is not None)
 
 
 def is_failure(report: WorkerReport) -> bool:
@@ -89,14 +127,29 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folde
         lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
         lines.append(failure.traceback.rstrip())
+    if failure.standing.update and failure.kind in ("failed", "left", "died"):
+        lines.append(f"  when      {failure.standing}")
     if others:
         lines.append(f"  others    {_grouped(others)}")
     lines.append(f"  logs      {log_folder}")
     return "\n".join(lines)
 
 
+def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
+    """Return the one line of a launcher without rank 0: that of rank 0 says the rest."""
+    message = failure.message.partition("\n")[0]
+    verb = " failed:" if failure.kind == "failed" else " refused:" if failure.kind == "refused" else ""
+    who = f"rank {failure.rank} on {failure.host}{verb} {message}"
+    if failure.rank in own:
+        return f"noether: {who} (in full: {error_file})"
+    return f"noether: rank {', '.join(map(str, sorted(own)))} ends with the run: {who}"
+
+
 def as_phrase(report: WorkerReport) -> str:
     """Return what a rank did, to follow "rank 3:", in one line."""
+    if report.standing.collective and is_echo(report):
+        waited = "waited in vain" if is_timeout(report) else "lost a peer"
+        return f"{waited} in {report.standing}"
     verb = "reported " if report.kind in ("failed", "refused") else ""
     message = report.message.partition("\n")[0]
     return verb + (message if len(message) <= 120 else message[:119] + "…")

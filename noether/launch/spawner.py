@@ -29,8 +29,10 @@ from noether.launch.devices import usable_cpus
 from noether.launch.endpoint import HeldPort, hold_port
 from noether.launch.local import threads_per_worker
 from noether.launch.openmp import openmp_defaults
-from noether.launch.placement import Placement, WorkerContext
-from noether.launch.worker import changed_environment, error_file, worker_environment, worker_main
+from noether.launch.placement import Placement, RunTerms, WorkerContext
+from noether.launch.published import PublishedPort
+from noether.launch.standing import new_board
+from noether.launch.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
 
 # By name: importing it here would import torch into the launcher.
 PRELOAD = "noether.launch.preload"
@@ -41,15 +43,16 @@ START_METHODS = ("forkserver", "spawn")
 class RunningWorker:
     """A worker that was started, and what the launcher hears it by.
 
-    `reports` brings one WorkerReport; `stacks` brings its Python stack when it is asked. `ended` is a file
-    descriptor that becomes readable when the process is gone. `bystanders` are the launcher's own children
-    from before, which are spared when the run's are swept.
+    `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
+    asked; `board` says where it stands. `ended` is a file descriptor that becomes readable when the process is gone.
+    `bystanders` are the launcher's own children from before, which are spared when the run's are swept.
     """
 
     context: WorkerContext
     process: BaseProcess
     reports: Connection
     stacks: Connection
+    board: Any
     ended: int
     bystanders: frozenset[ProcessId]
 
@@ -65,8 +68,13 @@ class RunningWorker:
         return self.process.pid
 
 
-def start_workers(placement: Placement, target: str, payload: Any, log_folder: Path) -> list[RunningWorker]:
+def start_workers(
+    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunTerms | None = None
+) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
+
+    A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
+    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
 
     Call it from the main thread, which must outlive the workers: their death signal follows the thread.
     `__main__` is not imported again in the workers, so a script that calls this needs no
@@ -78,22 +86,24 @@ def start_workers(placement: Placement, target: str, payload: Any, log_folder: P
         payload: anything that pickles.
         log_folder: made if it is missing; gets rank-N.log (stdout and stderr of the ranks above 0, appended)
             and rank-N.error.json of each rank that failed.
+        terms: what all ranks of the run are told alike.
 
     Raises:
         RequestError: the port is taken, or NOETHER_START_METHOD names no start method.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
-    methods = start_methods(os.environ)
+    methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
     packed = pickle.dumps(payload)
+    terms = replace(terms or RunTerms(), log_folder=log_folder)
     log_folder.mkdir(parents=True, exist_ok=True)
     for worker in placement.workers:
         error_file(log_folder, worker.rank).unlink(missing_ok=True)
-    held = hold_rank_zero_port(placement)
+    held = hold_rank_zero_port(placement, terms)
     try:
-        contexts = worker_contexts(placement, held, os.environ, usable_cpus())
+        contexts = worker_contexts(placement, held, os.environ, usable_cpus(), terms)
         adopt_orphans(True)
-        return _start_by_any(methods, contexts, (target, packed), log_folder)
+        return _start_by_any(methods, contexts, (target, packed))
     finally:
         if held is not None:
             held.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
@@ -137,6 +147,7 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
     return {
         # The workers' libgomp reads this when the server loads torch, not when they are forked.
         **openmp_defaults(environ),
+        **quiet_torch(environ),  # As does torch, when it is loaded.
         LAUNCHER_VARIABLE: str(launcher_pid),
         # The server looks for the preload before it is told sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
@@ -148,17 +159,50 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
     }
 
 
-def hold_rank_zero_port(placement: Placement) -> HeldPort | None:
-    """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet."""
-    if placement.endpoint.served_by:
+def hold_rank_zero_port(placement: Placement, terms: RunTerms) -> HeldPort | None:
+    """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet.
+
+    Where ranks of other processes expect a port that nobody asked for, and another program has it, a free one is
+    held and published instead.
+
+    Raises:
+        RequestError: the port is taken, and was asked for, or there is no folder to publish another in.
+    """
+    endpoint = placement.endpoint
+    if endpoint.served_by:
         return None  # torchrun's agent listens there already.
-    if placement.world_size > 1 and any(worker.rank == 0 for worker in placement.workers):
-        return hold_port(placement.endpoint)
-    return None
+    if placement.world_size == 1 or all(worker.rank > 0 for worker in placement.workers):
+        return None
+    published = None
+    if len(placement.workers) < placement.world_size and terms.shared_folder is not None and not endpoint.asked_by:
+        published = PublishedPort(terms.shared_folder, terms.identity)
+        published.remove()  # Of an attempt that never met; the ranks would look for it there.
+    try:
+        return hold_port(endpoint)
+    except RequestError:
+        if published is None:
+            raise
+    held = hold_port(replace(endpoint, port=0))
+    try:
+        published.write(held.endpoint.host, held.endpoint.port)
+    except OSError:
+        held.close()
+        return hold_port(endpoint)  # It refuses in the words that fit.
+    print(
+        f"noether: port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
+        f"{held.endpoint.port}, published in {published.path.parent}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return held
 
 
 def worker_contexts(
-    placement: Placement, held: HeldPort | None, environ: Mapping[str, str], cpu_count: int
+    placement: Placement,
+    held: HeldPort | None,
+    environ: Mapping[str, str],
+    cpu_count: int,
+    terms: RunTerms | None = None,
 ) -> list[WorkerContext]:
     """Return what each worker is told; threads are OMP_NUM_THREADS where the user set it, else a share."""
     # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
@@ -178,6 +222,7 @@ def worker_contexts(
         endpoint,
         placement.attempt,
         threads,
+        terms=terms or RunTerms(),
     )
     return [
         replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)
@@ -186,29 +231,28 @@ def worker_contexts(
 
 
 def _start_by_any(
-    methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes], log_folder: Path
+    methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes]
 ) -> list[RunningWorker]:
     for method in methods[:-1]:
         try:
-            return _start_all(method, contexts, work, log_folder)
+            return _start_all(method, contexts, work)
         except (OSError, EOFError) as error:
             print(f"noether: no {method} ({error!r}); workers are started by {methods[-1]}", file=sys.stderr)
-    return _start_all(methods[-1], contexts, work, log_folder)
+    return _start_all(methods[-1], contexts, work)
 
 
-def _start_all(
-    method: str, contexts: list[WorkerContext], work: tuple[str, bytes], log_folder: Path
-) -> list[RunningWorker]:
+def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, bytes]) -> list[RunningWorker]:
     if method == "forkserver":
         warm_up()
-    multiprocessing.resource_tracker.ensure_running()
+    if method != "fork":
+        multiprocessing.resource_tracker.ensure_running()
     # Taken while no worker exists: the fork server and the tracker are bystanders, and stay for the next run.
     bystanders = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
     running: list[RunningWorker] = []
     try:
         with _hidden_main():
             for context in contexts:
-                running.append(_start_one(method, context, work, log_folder, bystanders))
+                running.append(_start_one(method, context, work, bystanders))
     except BaseException:
         for worker in running:
             with contextlib.suppress(ProcessLookupError):
@@ -221,28 +265,28 @@ def _start_one(
     method: str,
     context: WorkerContext,
     work: tuple[str, bytes],
-    log_folder: Path,
     bystanders: frozenset[ProcessId],
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
     reports, reports_writer = multiprocess.Pipe(duplex=False)
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
+    board = new_board(multiprocess)
     environment = worker_environment(context, os.environ)
     process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
         target=worker_main,
         name=f"rank-{context.worker.rank}",
-        args=(context, *work, environment, log_folder, reports_writer, stacks_writer),
+        args=(context, *work, environment, reports_writer, stacks_writer, board, method != "fork"),
     )
     process.start()
     reports_writer.close()
     stacks_writer.close()
-    return RunningWorker(context, process, reports, stacks, _end_descriptor(method, process), bystanders)
+    return RunningWorker(context, process, reports, stacks, board, _end_descriptor(method, process), bystanders)
 
 
 def _end_descriptor(method: str, process: BaseProcess) -> int:
-    # A spawned worker's own sentinel is a pipe that its children inherit, so a dead worker with live loader
-    # processes would look alive. The fork server's is written by the server, with the exit status.
-    if method == "spawn" and hasattr(os, "pidfd_open") and process.pid is not None:
+    # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
+    # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
+    if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
         return os.pidfd_open(process.pid)
     return process.sentinel
 

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from noether.errors import ExitCode, NoetherError
 from noether.launch.death_signal import die_with_parent
 from noether.launch.placement import WorkerContext, WorkerReport
+from noether.launch.standing import LauncherLine
 
 Target = Callable[[WorkerContext, Any], int]
 
@@ -38,11 +39,14 @@ def worker_main(
     target: str,
     packed_payload: bytes,
     environment: Mapping[str, str],
-    log_folder: Path,
     reports: Connection,
     stacks: Connection,
+    board: Any,
+    own_log: bool,
 ) -> NoReturn:
     """Be a worker from the first line to the last: never returns, and leaves by os._exit.
+
+    `board` is where the launcher reads what this rank does. With `own_log` a rank above 0 writes to a file.
 
     os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
     atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
@@ -53,7 +57,8 @@ def worker_main(
         os.setsid()
     for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    if context.worker.rank > 0:
+    log_folder = context.terms.log_folder
+    if own_log and context.worker.rank > 0:
         write_to_log(log_folder / f"rank-{context.worker.rank}.log")
     faulthandler.enable()
     if STACK_SIGNAL is not None:
@@ -65,7 +70,8 @@ def worker_main(
     if torch is not None:
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
 
-    report = call_target(target, context, packed_payload)
+    line = LauncherLine(reports, board)
+    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=line.standing())
     flush_output()
     with contextlib.suppress(OSError):
         reports.send(shortened(report))
@@ -122,9 +128,7 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
             return text
         return f"{text[: limit // 3]}\n… {len(text) - limit} characters left out …\n{text[-limit * 2 // 3 :]}"
 
-    fields = asdict(report)
-    fields.update(message=cut(report.message, characters // 4), traceback=cut(report.traceback, characters))
-    return WorkerReport(**fields)
+    return replace(report, message=cut(report.message, characters // 4), traceback=cut(report.traceback, characters))
 
 
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
@@ -134,6 +138,7 @@ def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> di
     """
     return {
         "OMP_NUM_THREADS": str(context.threads),
+        **quiet_torch(environ),
         **environ,
         "RANK": str(context.worker.rank),
         "LOCAL_RANK": str(context.worker.local_rank),
@@ -143,6 +148,11 @@ def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> di
         "MASTER_ADDR": context.endpoint.host,
         "MASTER_PORT": str(context.endpoint.port),
     }
+
+
+def quiet_torch(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps torch's own warnings of a lost peer, with their C++ frames, out of the words of a failure."""
+    return {} if "TORCH_CPP_LOG_LEVEL" in environ else {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @contextlib.contextmanager

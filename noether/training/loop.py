@@ -59,7 +59,9 @@ class Loop:
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         for batches in self._batches() if not reason else ():
+            self.group.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, self.schedule(progress.updates)))
+            self.group.expect_steady_pace()
             update, last = progress.updates, progress.updates == self.length.total_updates
             self.trackers.advance(update)
             if figures.skipped:

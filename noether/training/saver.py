@@ -69,6 +69,7 @@ class Saver:
             meta = {**self.about, "metric": metric, "world_size": self.group.world_size}
             self._writer.start(Snapshot(state.progress.updates, tensors, saved_texts(state), meta), verify=leaving)
             failure = self._writer.finish() if leaving else None
+        self.group.wait_for_first()  # It may have waited for the disk.
         if leaving:
             failure = self.group.from_first(failure)
             if failure is not None:

@@ -58,6 +58,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     config, start = request.config, group.from_first(request.start)
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError("rank 0 refused the run", seen=start.summary)
+    if isinstance(request.start, RequestError):
+        raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, fence = start.folder, start.fence
     folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has logs of its own.
     console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)

@@ -89,7 +89,8 @@ class Updater:
                 with self.precision.autocast():
                     predictions = self.forward(prepared)
                 part = state.task.loss(predictions, prepared) * (len(batch["index"]) / samples)
-                scaler.scale(part).backward()
+                with self.group.waiting("all_reduce of the gradients") if last else nullcontext():
+                    scaler.scale(part).backward()
             loss += part.detach()
         scaler.unscale_(state.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]

@@ -1,5 +1,6 @@
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,12 @@ def test_every_own_address_is_found_on_its_interface() -> None:
     assert {interface_towards("127.0.0.1")} <= names
     own = socket.gethostbyname("localhost")
     assert interface_towards(own) in names
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_an_ipv6_address_is_reached_by_its_interface() -> None:
+    assert resolve_host("::1") == "::1"
+    assert interface_towards("::1") == "lo"
 
 
 def test_where_no_route_leads_nothing_is_chosen() -> None:

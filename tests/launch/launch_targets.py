@@ -223,5 +223,11 @@ def wait_for_signal(context: WorkerContext, folder: Path) -> int:
 
 def answer(context: WorkerContext, folder: Path) -> int:
     """Say how this worker came to be."""
-    note(folder, context, preloaded="torch" in sys.modules, main=getattr(sys.modules["__main__"], "__file__", None))
+    note(
+        folder,
+        context,
+        parent=os.getppid(),
+        preloaded="torch" in sys.modules,
+        main=getattr(sys.modules["__main__"], "__file__", None),
+    )
     return 0

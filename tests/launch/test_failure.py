@@ -9,6 +9,7 @@ import pytest
 
 from noether.errors import RequestError
 from noether.launch.failure import (
+    LOST_RANK_ZERO,
     death_report,
     describe_failure,
     first_failure,
@@ -27,6 +28,9 @@ def context_of(rank: int) -> WorkerContext:
     return WorkerContext(Worker(rank, rank, 0, Device("cpu")), 2, 2, "box", Endpoint("127.0.0.1", 1), 0, 1)
 
 
+ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+LATE = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
+GONE = f"{LOST_RANK_ZERO} all ranks had joined"
 DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
 
 
@@ -50,6 +54,12 @@ DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
         pytest.param(
             [ending(0, "failed", 1, 10.0), ending(1, "died", 134, 10.4)], 0, 1, id="torch aborts on a peer's end"
         ),
+        pytest.param([ending(0, "failed", 1, 1.0, ECHO), ending(1, "failed", 1, 2.0)], 1, 1, id="an echo came first"),
+        pytest.param([ending(0, "failed", 1, 1.0, ECHO), ending(1, "lost", 1, 2.0)], 1, 1, id="a host is lost"),
+        pytest.param([ending(0, "refused", 1, 1.0, GONE), ending(1, "refused", 2, 1.5)], 1, 2, id="refused, then gone"),
+        pytest.param([ending(0, "failed", 1, 2.0, ECHO), ending(1, "finished", 0, 1.0)], 1, 1, id="returned early"),
+        pytest.param([ending(0, "failed", 1, 9.0, LATE), ending(1, "finished", 0, 1.0)], 0, 1, id="timed out alone"),
+        pytest.param([ending(0, "failed", 1, 1.0, "ValueError: " + ECHO), DONE_1], 0, 1, id="a user's own words"),
     ],
 )
 def test_first_failure_and_exit_code(reports: list[WorkerReport], first: int | None, code: int) -> None:

@@ -270,12 +270,16 @@ def test_one_worker_fails_as_several_do(
     assert json.loads((tmp_path / "rank-0.error.json").read_text())["exit_code"] == code
 
 
-def test_a_task_that_is_one_worker_of_several_joins_here(tmp_path: Path) -> None:
-    """What a scheduler's launcher will return: this process is one rank of two, and holds no port unless rank 0."""
+def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a scheduler's launcher returns: the rank is this process's child, without a fork server between."""
     placement = workers(2)
     mine = replace(placement, workers=placement.workers[1:], local_world_size=2)
     assert run_placement(mine, "launch_targets.answer", tmp_path, tmp_path / "logs") == 0
-    assert facts(tmp_path, 1)["pid"] == os.getpid()
+    assert facts(tmp_path, 1)["parent"] == os.getpid()
+    first = replace(placement, workers=placement.workers[:1], local_world_size=2)
+    assert run_placement(first, "launch_targets.die_with_family", tmp_path, tmp_path / "logs") == 137
+    assert "noether: rank 0 on testbox was killed by SIGKILL" in capfd.readouterr().err
+    assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
 
 
 @pytest.mark.parametrize(

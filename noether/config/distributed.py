@@ -1,0 +1,50 @@
+"""How long the ranks of a run wait for each other before they say who is missing."""
+
+import math
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from noether.config.section import Section
+from noether.errors import RequestError
+
+TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"
+
+
+class DistributedConfig(Section):
+    """How long the ranks of a run wait for each other before they say who is missing."""
+
+    init_timeout_s: float = Field(
+        600.0, gt=0, description="Seconds for all ranks to join, and for a collective up to the first update's end."
+    )
+    timeout_s: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds a collective may take after the first update; DISTRIBUTED_TIMEOUT_S overrides it.",
+    )
+    heartbeat_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds of silence after which the launcher on another host counts as lost."
+    )
+
+
+def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> DistributedConfig:
+    """Returns the settings with the steady timeout that DISTRIBUTED_TIMEOUT_S asks for, where it is set.
+
+    Raises:
+        RequestError: the variable is no number of seconds above 0.
+    """
+    text = environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not text:
+        return config
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise RequestError(
+            f"{TIMEOUT_VARIABLE}={text} is no time",
+            seen=f"{TIMEOUT_VARIABLE}={text}",
+            expected="seconds, such as 300",
+            fix=f"{TIMEOUT_VARIABLE}={config.timeout_s:g}      (or unset {TIMEOUT_VARIABLE})",
+        )
+    return config.model_copy(update={"timeout_s": seconds})

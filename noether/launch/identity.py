@@ -1,0 +1,85 @@
+"""Which run does this process belong to: worked out alike by all of its ranks, compared when they meet."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# What a launcher calls the run, the step before the job: the same in all of its processes, and in no other run's.
+RUN_NAMES = (
+    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ("TORCHELASTIC_RUN_ID",),
+    ("PMIX_NAMESPACE",),
+    ("OMPI_MCA_ess_base_jobid",),
+    ("PMI_JOBID",),
+)
+# What all ranks of a run must have been given alike. Paths, devices and names of folders may differ between hosts.
+SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """One run, and no other: what started it, how many ranks it has, its attempt and its configuration's digest."""
+
+    launcher: str = ""
+    world_size: int = 1
+    attempt: int = 0
+    configuration: str = ""
+
+    def __str__(self) -> str:
+        named = f"{self.launcher}, {self.world_size} ranks, attempt {self.attempt}"
+        return named + (f", configuration {self.configuration}" if self.configuration else "")
+
+    @property
+    def digest(self) -> str:
+        """A short name for files."""
+        return hashlib.sha256(self.as_text().encode()).hexdigest()[:16]
+
+    def as_text(self) -> str:
+        """Return it as one line of JSON, for `from_text`."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> "RunIdentity":
+        """Read what `as_text` wrote.
+
+        Raises:
+            ValueError: that is no identity.
+        """
+        try:
+            return cls(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(f"no identity of a run: {text!r}") from error
+
+
+NO_RUN = RunIdentity()
+"""Of a process that was not told; equal in all such."""
+
+
+def run_identity(
+    launcher: str, world_size: int, attempt: int, environ: Mapping[str, str], configuration: str
+) -> RunIdentity:
+    """Return the identity of a run from what each of its processes knows.
+
+    Args:
+        launcher: of the placement.
+        world_size: ranks of the run.
+        attempt: starts of this run before this one.
+        environ: names the job, the step, the run.
+        configuration: from `configuration_digest`.
+    """
+    names = []
+    for variables in RUN_NAMES:
+        values = [environ[name] for name in variables if environ.get(name)]
+        belongs = variables[0].partition("_")[0] == {"slurm": "SLURM", "torchrun": "TORCHELASTIC"}.get(launcher, "")
+        if values and (belongs or launcher == "mpi"):
+            names.append(".".join(values))
+            break
+    return RunIdentity(" ".join([launcher, *names]), world_size, attempt, configuration)
+
+
+def configuration_digest(settings: Mapping[str, Any]) -> str:
+    """Return eight hexadecimal digits of the settings that all ranks must share."""
+    shared = {name: settings[name] for name in SHARED_SECTIONS if name in settings}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -1,0 +1,158 @@
+"""Runs of the real program that go wrong on this machine: who it was is said once, and nobody is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+from misbehaving import WORDS, misbehave, processes_of
+
+# Ten seconds are promised; machines that run tests are busy.
+GONE_S = 40
+START_S = 120
+WELL = ("+model.how=never", "+model.rank=0")
+
+Run = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def run(environ: dict[str, str], tmp_path: Path) -> Iterator[Run]:
+    started: list[subprocess.Popen[str]] = []
+    paths = {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
+
+    def start(*words: str, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), *words]
+        process = subprocess.Popen(
+            [*command, f"output_path={tmp_path}", "run_id=run"],
+            cwd=REPOSITORY,
+            env={**environ, **paths, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for pid in processes_of(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+    for process in started:
+        process.communicate(timeout=GONE_S)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def nodes(count: int, rank: int, port: int | None) -> list[str]:
+    words = ["--nodes", str(count), "--node-rank", str(rank), "--master-addr", "127.0.0.1"]
+    return [*words, f"master_port={port}"] if port else words
+
+
+def wait_until(what: str, ask: Callable[[], object], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not ask():
+        assert time.monotonic() < deadline, f"{what}: not within {limit_s:g} s"
+        time.sleep(0.1)
+
+
+def wait_gone(folder: Path) -> None:
+    wait_until("the end of every process", lambda: not processes_of(str(folder)), GONE_S)
+
+
+def trains(folder: Path) -> bool:
+    metrics = folder / "run" / "metrics.jsonl"
+    return metrics.exists() and len(metrics.read_text().splitlines()) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "detail"), [("sleep", "misbehaving.py"), ("SIGSTOP", "says nothing: stopped by a signal")], ids=str
+)
+def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, detail: str) -> None:
+    mark = tmp_path / "moment"
+    process = run("devices=2", *misbehave(how, 1, mark))
+    wait_until("the moment", lambda: mark.exists() or process.poll() is not None, START_S)
+    _, words = process.communicate(timeout=GONE_S)
+    wait_gone(tmp_path)
+    assert process.returncode == 1, words
+    assert " did not come to the all_reduce of the gradients of update 3\n  waited    rank 0, for 5 s" in words
+    assert detail in words
+    assert words.count("noether: ") == 1, "one message"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1], ids=["of-rank-0", "of-rank-1"])
+def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run, tmp_path: Path, killed: int) -> None:
+    port = free_port()
+    processes = [run(*nodes(2, rank, port), *WORDS, *WELL) for rank in (0, 1)]
+    wait_until("the first updates", lambda: trains(tmp_path) or processes[0].poll() is not None, START_S)
+    processes[killed].kill()
+    other = processes[1 - killed]
+    _, words = other.communicate(timeout=GONE_S)
+    wait_gone(tmp_path)
+    assert other.returncode not in (0, 75), words
+    assert f"rank {killed} on " in words
+    assert " is gone without a word, and its launcher with it (killed?)" in words
+
+
+@pytest.mark.slow
+def test_strangers_and_doubles_are_refused_and_the_run_goes_on(run: Run, tmp_path: Path) -> None:
+    port = free_port()
+    short = ("trainer.max_updates=3", "distributed.init_timeout_s=100")
+    first = run(*nodes(2, 0, port), *short)
+    stray = run(*nodes(4, 1, port), *short)
+    other = run(*nodes(2, 1, port), *short, "seed=1")
+    refused = [process.communicate(timeout=START_S)[1] for process in (stray, other)]
+    assert [stray.returncode, other.returncode] == [2, 2], refused
+    assert "the run was started with 2 ranks where rank 0 is, and with 4 here" in refused[0]
+    assert f"master_port={port + 1}" in refused[0]
+    assert "the ranks of this run were given different settings" in refused[1]
+    doubles = [run(*nodes(2, 1, port), *short) for _ in range(2)]
+    said = [process.communicate(timeout=START_S)[1] for process in doubles]
+    assert sorted(process.returncode for process in doubles) == [0, 2], said
+    assert "two processes are rank 1 of one run" in "".join(said)
+    _, words = first.communicate(timeout=START_S)
+    assert first.returncode == 0, words
+    assert words.count(" of another run was refused: it is of multinode, ") == 2, words
+
+
+@pytest.mark.slow
+def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_path: Path) -> None:
+    """Nobody asked for port 29500; on it sits a program that accepts connections and says nothing."""
+    try:
+        mute = socket.create_server(("", 29500))
+    except OSError:
+        pytest.skip("port 29500 is taken on this machine")
+    with mute:
+        processes = [run(*nodes(2, rank, None), "trainer.max_updates=3") for rank in (0, 1)]
+        said = [process.communicate(timeout=START_S)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "port 29500 on 127.0.0.1 is taken by another program; the ranks meet at port " in said[0]
+    assert not (tmp_path / "rendezvous").exists(), "taken away once all have met"
+
+
+@pytest.mark.slow
+def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path) -> None:
+    port = free_port()
+    short = ("trainer.max_updates=3",)
+    first = run(*nodes(2, 0, port), *short)
+    second = run(*nodes(2, 1, port), *short, "dataset_root=/proc/no/such/place")
+    said = [process.communicate(timeout=START_S)[1] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [2, 2], said
+    assert "/proc/no/such/place" in said[0]
+
+
+def test_a_timeout_that_is_no_number_is_refused(noether) -> None:
+    finished = noether("train", "--hp", str(TINY), "devices=2", DISTRIBUTED_TIMEOUT_S="5m")
+    assert finished.code == 2
+    assert "DISTRIBUTED_TIMEOUT_S=5m is no time" in finished.err
+    assert "fix       DISTRIBUTED_TIMEOUT_S=300" in finished.err

@@ -1,0 +1,82 @@
+"""A model of the tests' own that misbehaves at one rank and one update, and the words to start it."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from noether.models.upt import UPT
+
+MODEL = "misbehaving.Misbehaving"
+# Long enough to be ended by what is tested, and not by itself.
+WORDS = (
+    "trainer.max_updates=4000",
+    "trainer.evaluate_every=null",
+    "trainer.checkpoint_every=null",
+    "num_workers=1",
+    "distributed.timeout_s=5",
+    "distributed.heartbeat_timeout_s=6",
+    "distributed.init_timeout_s=60",
+    f"model.kind={MODEL}",
+)
+
+
+class Misbehaving(UPT):
+    """The tiny model, until the training forward pass number `update` of rank `rank`.
+
+    Args:
+        how: raise, sys.exit, os._exit, sleep, or the name of a signal that the rank sends itself.
+        rank: of the run.
+        update: from 1.
+        mark: a file that is made at that moment.
+        options: of the model.
+    """
+
+    def __init__(self, *, how: str, rank: int, update: int = 3, mark: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.how, self.left, self.mark = how, update if rank == int(os.environ.get("RANK", "0")) else 0, mark
+
+    def forward(self, batch: Any) -> Any:
+        """Predicts, or misbehaves."""
+        if self.training and self.left:
+            self.left -= 1
+            if not self.left:
+                self.misbehave()
+        return super().forward(batch)
+
+    def misbehave(self) -> None:
+        """Does it."""
+        if self.mark:
+            Path(self.mark).touch()
+        if self.how == "raise":
+            raise ValueError("boom")
+        if self.how == "sys.exit":
+            sys.exit(0)
+        if self.how == "os._exit":
+            os._exit(0)
+        if self.how == "sleep":
+            time.sleep(600)
+        if self.how.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[self.how])
+
+
+def misbehave(how: str, rank: int, mark: Path | None = None) -> list[str]:
+    """Returns the settings of a run in which a rank misbehaves."""
+    marked = [f"+model.mark={mark}"] if mark else []
+    return [*WORDS, f"+model.how={how}", f"+model.rank={rank}", *marked]
+
+
+def processes_of(text: str) -> dict[int, str]:
+    """Returns the command lines, by pid, of the processes that have `text` in their arguments or environment."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                command, environ = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if text.encode() in command + environ:
+                found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
