@@ -42,7 +42,8 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
 }
 TAKEN = (
     "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
-    "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120", "--exclusive=user",
+    "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120",
+    "--exclusive=user",
     "--array=1,3,5-9%2", "--no-kill=off", "--mail-type=END,SOON", "--tasks-per-node=2", "--gpu-bind=closest --gpus=1",
 )  # fmt: skip
 

@@ -13,7 +13,8 @@ from noether.slurm.lint.values import signal_request
 RELIABLE_LEAD_S = 60
 """slurmstepd looks about every 30 s whether a signal is due."""
 _SAYING = {"echo", "printf", "date", "sleep", "true", ":", "cp", "mv", "rm", "rsync", "sacct", "seff", "ls", "cat",
-           "touch", "mkdir", "nvidia-smi", "module", "conda", "deactivate", "scontrol", "tar", "chmod", "unset", "kill"}  # fmt: skip
+           "touch", "mkdir", "nvidia-smi", "module", "conda", "deactivate", "scontrol", "tar", "chmod", "unset",
+           "kill"}  # fmt: skip
 
 
 def exit_code(job: Job) -> Iterator[Finding]:

@@ -27,9 +27,7 @@ def tasks(job: Job) -> Iterator[Finding]:
         if number == product or (not shape.total_gpus and nodes[0] <= number < product):
             continue
         fix = f"#SBATCH --ntasks={product}"
-        message = (
-            f"--ntasks={number} wins over --ntasks-per-node={per_node}: {nodes[0]} nodes × {per_node} are {product}"
-        )
+        message = f"--ntasks={number} wins over --ntasks-per-node={per_node}: {nodes[0]} × {per_node} are {product}"
         if shape.total_gpus:
             message += f", and of {shape.total_gpus} GPUs {number} get a rank" if number < product else ""
         yield Finding(total.line, "error", "ntasks-override", message, fix, Edit(total.line, (_with(job, total, fix),)))
