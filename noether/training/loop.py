@@ -16,6 +16,7 @@ from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.distributed.stop import AgreedStop
 from noether.evaluation.evaluate import evaluate_samples
+from noether.provenance import provenance
 from noether.run_folder import RunFolder
 from noether.tracking.tracker import Trackers
 from noether.training.batch_plan import BatchPlan, RunLength
@@ -116,7 +117,11 @@ class Loop:
             self.folder.checkpoints,
             keep=self.config.trainer.keep_checkpoints,
             metric=metric,
-            about={"run_id": self.folder.path.name, "effective_batch_size": self.plan.effective},
+            about={
+                "run_id": self.folder.path.name,
+                "effective_batch_size": self.plan.effective,
+                "provenance": provenance(),
+            },
         )
         if checkpoint is not None:
             self.trackers.log(self._row("checkpoint", path=str(checkpoint.path), metric=metric))
