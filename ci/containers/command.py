@@ -22,6 +22,9 @@ from pathlib import Path
 from containers import apptainer, base, build, engine
 from containers.shell import ImagesError, Places, step
 
+CANNOT_FETCH = 3
+"""Exit code where Debian sid's packages are not to be had: CI may leave out the SIF, and nothing else."""
+
 
 def make_engine(places: Places) -> bool:
     """See that an engine answers; return whether it is our own."""
@@ -53,6 +56,9 @@ def main() -> None:
     """Do what the command line says, and leave with one line where it cannot be done."""
     try:
         _main()
+    except apptainer.CannotFetchError as error:
+        print(f"images: {error}", file=sys.stderr)
+        sys.exit(CANNOT_FETCH)
     except ImagesError as error:
         sys.exit(f"images: {error}")
 
