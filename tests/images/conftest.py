@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in wanted:
         item.add_marker(pytest.mark.timeout(WAIT_S))  # The first one waits for the image.
     if wanted and are_required() and not config.option.collectonly and not os.environ.get("NOETHER_IMAGE"):
-        config.stash[MAKING] = Making("cpu")
+        config.stash[MAKING] = Making(os.environ.get("NOETHER_FLAVOUR", "cpu"))
         config.stash[MAKING].start()
 
 

@@ -16,6 +16,7 @@ from noether.training.checkpoint_files import list_checkpoints
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 200
+LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
 Finished = subprocess.CompletedProcess[str]
 
 
@@ -98,7 +99,7 @@ def test_a_wrong_request_leaves_with_its_exit_code(run_sif) -> None:
 def test_a_signal_reaches_the_trainer(number: signal.Signals, sif, image_variables, work) -> None:
     """Sent to apptainer alone, as srun sends it to its task."""
     log = work / "said"
-    words = tiny("signalled", "trainer.max_updates=100000", "trainer.checkpoint_every=null")
+    words = tiny("signalled", *LONG)
     with log.open("w") as file:
         process = subprocess.Popen(
             ["apptainer", "exec", str(sif), *words],
@@ -109,7 +110,7 @@ def test_a_signal_reaches_the_trainer(number: signal.Signals, sif, image_variabl
         )
     try:
         deadline = time.monotonic() + LIMIT_S
-        while "update " not in log.read_text():
+        while "\nupdate " not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.3)

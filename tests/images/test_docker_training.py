@@ -71,7 +71,7 @@ def test_two_containers_train_one_job_are_stopped_and_go_on_bit_for_bit(containe
     assert json.loads((work / "runs/whole/result.json").read_text())["world_size"] == 2
 
     nodes = _two(containers, work, user, "cut", *updates)
-    containers.wait_for_output(nodes[0], "update ")
+    containers.wait_for_output(nodes[0], "\nupdate ")
     nodes[1].stop(timeout=60)
     cut = [containers.wait(node, 60) for node in nodes]
     assert [node.code for node in cut] == [75, 75], cut
@@ -89,7 +89,7 @@ def test_two_containers_train_one_job_are_stopped_and_go_on_bit_for_bit(containe
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_reaches_the_trainer_through_tini(number: str, containers, work, user) -> None:
     container = containers.start(*tiny("signalled", *LONG), work=work, user=f"{user}:{user}")
-    containers.wait_for_output(container, "update ")
+    containers.wait_for_output(container, "\nupdate ")
     container.kill(number)
     ended = containers.wait(container, 60)
     assert ended.code == 75, ended.out + ended.err
