@@ -10,5 +10,5 @@ from pathlib import Path
 from noether.cli import main, verbs
 
 if __name__ == "__main__":
-    name = Path(sys.argv[0]).name
+    name = Path(sys.argv[0]).name.removeprefix("noether-")
     main([name, *sys.argv[1:]] if name in verbs() else sys.argv[1:])

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from noether import __version__
 from noether.errors import ExitCode, NoetherError, RequestError
+from noether.process_defaults import set_process_defaults
 
 # Only the standard library up here: `noether --help` answers at once, and torch comes in where it is used.
 
@@ -353,6 +354,7 @@ def verbs() -> dict[str, Callable[..., Any]]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    set_process_defaults()
     try:
         code = _dispatch(arguments)
     except NoetherError as error:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from noether.config.schema import RunConfig
+from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.launch.devices import GpuDriver
 from noether.launch.placement import LaunchRequest, Placement
 from noether.launch.process_facts import ProcessFacts, read_process_facts
@@ -89,6 +90,8 @@ def plan_run(
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
+    if visible_devices is None:
+        check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
     trainer = config.trainer
     # What fits is found by trying, on the device; until then the plan is for no limit.
     limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None

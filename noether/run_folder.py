@@ -2,23 +2,14 @@
 
 import json
 import os
-import platform
 import secrets
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from noether import __version__
 from noether.errors import RequestError
-
-RECORDED_PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "pydantic", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -116,42 +107,3 @@ def write_json(path: Path, content: Any) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     partial.replace(path)
-
-
-def describe_environment() -> dict[str, Any]:
-    """Returns what the numbers of a run depend on: versions, host, code revision and lock file."""
-    packages = {}
-    for name in RECORDED_PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed"
-    source = Path(__file__).resolve().parent.parent
-    lock = source / "constraints.txt"
-    return {
-        "noether": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "packages": packages,
-        "git_revision": _git_revision(source),
-        "lock_sha256": sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
-        "command": sys.argv,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _git_revision(source: Path) -> str | None:
-    if not (source / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

@@ -23,7 +23,8 @@ from noether.launch.placement import Placement, RunTerms, Timeouts
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
-from noether.run_folder import RunFolder, describe_environment, existing_run, write_json
+from noether.provenance import describe_environment
+from noether.run_folder import RunFolder, existing_run, write_json
 from noether.run_process import job_of_task, record_end, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint

@@ -19,6 +19,7 @@ from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
 from noether.launch.placement import WorkerContext
 from noether.models.build import count_parameters
+from noether.provenance import provenance
 from noether.run_folder import RunFolder, write_json
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
@@ -128,6 +129,7 @@ def _saver(
         "effective_batch_size": run.plan.effective,
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": config.model_dump(mode="json"),
+        "provenance": provenance(),
     }
     keep = config.trainer.keep_checkpoints
     return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline)

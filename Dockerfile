@@ -1,0 +1,115 @@
+# One image: docker runs it, the SIF is made from it, pyxis imports it. docker build -t noether .
+#
+#   --build-arg FLAVOUR=cu126   torch for drivers of CUDA 12 (with NVIDIA_REQUIRE_CUDA="cuda>=12.6"); or cpu
+#   --build-arg BASE_IMAGE=…    a Debian bookworm of your own
+#   --build-arg WHEELS_IMAGE=…  an image that holds wheels, for PIP_OPTIONS="--no-index"
+#   --secret id=pip,src=…       a pip.conf: an index of your own, with its password
+#
+# torch's wheels carry CUDA and NCCL: a CUDA base would hold both a second time. Only what BuildKit has had since
+# 20.10 is used, without a line that pulls a frontend.
+ARG BASE_IMAGE=debian:bookworm-slim
+ARG WHEELS_IMAGE=scratch
+
+FROM ${WHEELS_IMAGE} AS wheels
+
+FROM ${BASE_IMAGE} AS base
+ARG FLAVOUR=cu130
+# tini: PID 1 ignores the signals it has no handler for, and reaps nothing. rdma-core's user libraries: without them
+# NCCL takes TCP and does not say so. gcc and Python's headers: triton compiles its launchers when it runs.
+RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
+    rm -f /etc/apt/apt.conf.d/docker-clean \
+    && apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends \
+        ca-certificates tini python3 libibverbs1 ibverbs-providers librdmacm1 \
+        $([ "$FLAVOUR" = cpu ] || echo gcc libc6-dev libpython3.11-dev) \
+    && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale \
+        /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a \
+    && python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11 \
+    && useradd --uid 1000 --home-dir /nonexistent --no-create-home noether
+
+FROM base AS build
+RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv
+RUN python3 -m venv /opt/venv
+COPY pyproject.toml constraints.txt /opt/noether/
+ARG PIP_OPTIONS=""
+ARG TORCH_INDEX=https://download.pytorch.org/whl
+# PyPI's torch is that of the lock's CUDA. Another flavour comes from torch's own index under a version of its own,
+# and names its own CUDA libraries, which the lock's would contradict.
+RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=secret,id=pip,target=/run/pip.conf \
+    set -eu; cd /opt/noether; \
+    python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+        > /tmp/requirements.txt; \
+    cp constraints.txt /tmp/lock.txt; \
+    if [ "$FLAVOUR" != cu130 ]; then \
+        sed -i -e '/^# CUDA/,$d' -e "s/^\(torch==.*\)/\1+$FLAVOUR/" /tmp/lock.txt; \
+        case "$PIP_OPTIONS" in *--no-index*) ;; *) PIP_OPTIONS="$PIP_OPTIONS --extra-index-url $TORCH_INDEX/$FLAVOUR" ;; esac; \
+    fi; \
+    if [ -s /run/pip.conf ]; then export PIP_CONFIG_FILE=/run/pip.conf; fi; \
+    export PIP_FIND_LINKS=/wheels; \
+    /opt/venv/bin/pip install --quiet --no-compile --disable-pip-version-check $PIP_OPTIONS \
+        --constraint /tmp/lock.txt --requirement /tmp/requirements.txt; \
+    /opt/venv/bin/pip freeze --all > /opt/noether/installed.txt
+# What training never loads: tests, static libraries, headers and CMake files of torch (its C++ extensions are not
+# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard, pip.
+# Bytecode is never checked against its source: a build that stamps files anew does not make it void.
+RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
+    /opt/venv/bin/pip uninstall --quiet --yes pip; \
+    find torch/bin -type f ! -name torch_shm_manager -delete; \
+    rm -rf torch/include torch/share torch/test tensorboard_data_server/bin \
+        triton/backends/amd/lib triton/backends/amd/include triton/profiler \
+        nvidia/cu13/include nvidia/*/include; \
+    find . -name '*.a' -delete; \
+    find nvidia -name 'libcusolverMg.so*' -delete 2>/dev/null || true; \
+    for package in numpy scipy sympy matplotlib mpl_toolkits networkx fontTools pandas; do \
+        if [ -d "$package" ]; then find "$package" -type d -name tests -prune -exec rm -rf {} +; fi; \
+    done; \
+    echo /opt/noether > noether.pth; \
+    /opt/venv/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash . > /dev/null \
+        || echo "some packages carry files for other versions of Python, which stay source"; \
+    /opt/venv/bin/python3 -I -c 'import torch.optim, torch.distributed, torch._dynamo'; \
+    chmod -R a+rX /opt/venv
+COPY noether /opt/noether/noether
+COPY configs /opt/noether/configs
+COPY entrypoint.py LICENSE /opt/noether/
+ARG GIT_REVISION=unknown
+ARG LOCK_SHA256=""
+RUN set -eu; cd /opt/noether; \
+    /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether; \
+    /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
+    mkdir doors; \
+    sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > doors/noether; \
+    chmod 755 doors/noether; \
+    for verb in noether-train $(/opt/venv/bin/python3 -I -c 'from noether.cli import verbs; print(*verbs())'); do \
+        ln -s noether "doors/$verb"; \
+    done; \
+    seen=$(sha256sum constraints.txt | cut -d " " -f 1); \
+    if [ -n "$LOCK_SHA256" ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 is not of constraints.txt" >&2; exit 1; fi; \
+    printf '{"flavour": "%s", "git_revision": "%s", "lock_sha256": "%s"}\n' "$FLAVOUR" "$GIT_REVISION" "$seen" > image.json; \
+    chmod -R a+rX /opt/noether
+
+FROM base
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /opt/noether /opt/noether
+RUN mv /opt/noether/doors/* /usr/local/bin/ && rmdir /opt/noether/doors && install -d -m 1777 /work
+ARG GIT_REVISION=unknown
+ARG LOCK_SHA256=""
+LABEL org.opencontainers.image.title="noether" \
+      org.opencontainers.image.description="One training program for every machine" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${GIT_REVISION}" \
+      noether.lock.sha256="${LOCK_SHA256}" \
+      noether.flavour="${FLAVOUR}"
+# For NVIDIA's container runtime, which gives a container nothing unasked. Whatever a user may tune has no ENV here:
+# under Apptainer it would win over the host's variable. Its defaults are in noether/process_defaults.py.
+ARG NVIDIA_REQUIRE_CUDA="cuda>=13.0"
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=${NVIDIA_REQUIRE_CUDA} \
+    PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+USER 1000:1000
+WORKDIR /work
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "noether"]

@@ -1,0 +1,156 @@
+"""A container engine: the one that answers here, or one of our own from Debian's packages.
+
+Our own has its socket, its data and its networks in the state folder, beside any other engine of the machine.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from containers.shell import ImagesError, Places, answers, call, install_packages, mounts_under
+
+# Debian's client: it fits Debian's daemon, and needs no plugin to build.
+CLIENT = "/usr/bin/docker"
+PACKAGES = {CLIENT: "docker.io", "/usr/sbin/dockerd": "docker.io", "/usr/sbin/iptables": "iptables"}
+START_LIMIT_S = 60
+STOP_LIMIT_S = 30
+# Of the private networks, one that hosts and clusters seldom use.
+NETWORKS = ("--bip=10.213.0.1/24", "--default-address-pool=base=10.213.128.0/17,size=24")
+
+
+def docker(places: Places) -> tuple[str, dict[str, str]]:
+    """Return the client and the environment in which it reaches the engine: our own if it runs, else the machine's.
+
+    Raises:
+        ImagesError: no engine answers.
+    """
+    own = {"DOCKER_HOST": f"unix://{places.socket}", "DOCKER_BUILDKIT": "1"}
+    if places.socket.exists() and answers(CLIENT, "info", environ=own):
+        return CLIENT, own
+    client = shutil.which("docker") or CLIENT
+    if answers(client, "info"):
+        return client, {"DOCKER_BUILDKIT": "1"}
+    raise ImagesError("no container engine answers; as root, `ci/images engine start` starts one")
+
+
+def obstacles() -> list[str]:
+    """Say what keeps an engine of our own from starting here; empty when nothing does."""
+    if os.uname().sysname != "Linux":
+        return [f"containers need Linux, this is {os.uname().sysname}"]
+    if os.geteuid():
+        return ["no container engine answers, and only root can start one"]
+    if shutil.which("apt-get") is None and not Path(CLIENT).exists():
+        return ["no container engine answers, and there is no apt-get to install docker.io with"]
+    if not answers("unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"):
+        return ["this machine lets root mount nothing, which containers need"]
+    return []
+
+
+def start(places: Places) -> None:
+    """Start an engine of our own; at once where it runs already."""
+    install_packages(PACKAGES)
+    environ = {"DOCKER_HOST": f"unix://{places.socket}"}
+    if places.socket.exists() and answers(CLIENT, "info", environ=environ):
+        return
+    _sweep(places)
+    places.logs.mkdir(parents=True, exist_ok=True)
+    policy = places.state / "forward-policy"
+    if not policy.exists():
+        policy.write_text(_forward_policy())
+    with (places.logs / "dockerd.log").open("ab") as log:
+        daemon = subprocess.Popen(
+            [
+                "/usr/sbin/dockerd",
+                f"--host=unix://{places.socket}",
+                f"--data-root={places.data}",
+                f"--exec-root={places.run}",
+                f"--pidfile={places.daemon_pid}",
+                *NETWORKS,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_LIMIT_S
+    while not answers(CLIENT, "info", environ=environ):
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            stop(places)
+            said = (places.logs / "dockerd.log").read_text(errors="replace")
+            raise ImagesError(f"dockerd did not start:\n{said[-1500:]}")
+        time.sleep(0.2)
+
+
+def stop(places: Places) -> None:
+    """End our own engine with its containers, and give the machine its forwarding policy back."""
+    pid = _daemon(places)
+    if pid is not None:
+        environ = {"DOCKER_HOST": f"unix://{places.socket}"}
+        with contextlib.suppress(ImagesError):
+            if left := call(CLIENT, "ps", "-q", environ=environ).split():
+                call(CLIENT, "kill", *left, environ=environ)
+        _end(pid, signal.SIGTERM, STOP_LIMIT_S)
+    _sweep(places)
+    policy = places.state / "forward-policy"
+    if policy.exists():
+        # dockerd sets DROP, and leaves it behind.
+        with contextlib.suppress(ImagesError):
+            call("/usr/sbin/iptables", "-P", "FORWARD", policy.read_text().strip())
+        policy.unlink()
+
+
+def remove(places: Places) -> None:
+    """Stop our own engine and remove everything that was written."""
+    stop(places)
+    shutil.rmtree(places.state, ignore_errors=True)
+
+
+def _forward_policy() -> str:
+    with contextlib.suppress(ImagesError):
+        return call("/usr/sbin/iptables", "-S", "FORWARD").split("\n")[0].split()[-1]
+    return "ACCEPT"
+
+
+def _daemon(places: Places) -> int | None:
+    """Return the id of our own daemon, if it is alive and is what its pid file says."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(places.daemon_pid.read_text())
+        if str(places.socket) in Path(f"/proc/{pid}/cmdline").read_text():
+            return pid
+    return None
+
+
+def _sweep(places: Places) -> None:
+    """End what a daemon that was killed left behind (its containerd, its shims), by id, and unmount its folders."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            program = Path(os.fsdecode(words[0])).name
+            if program.startswith("containerd") and any(os.fsencode(places.run) in word for word in words[1:]):
+                _end(int(folder.name), signal.SIGKILL, 5)
+    for point in mounts_under(places.state.resolve()):
+        answers("umount", "-l", point)
+    places.daemon_pid.unlink(missing_ok=True)
+    shutil.rmtree(places.run, ignore_errors=True)
+    if not answers("ip", "link", "show", "docker0"):
+        return
+    # Left by us only where its address is ours.
+    if "10.213.0.1" in call("ip", "-o", "address", "show", "docker0"):
+        answers("ip", "link", "delete", "docker0")
+
+
+def _end(pid: int, number: signal.Signals, limit_s: float) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, number)
+            if not select.select([descriptor], [], [], limit_s)[0]:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], 5)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,123 @@
+"""Running a command that must succeed, saying how long a step took, and the folder in which everything lies."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class ImagesError(Exception):
+    """What cannot be done here, in one line."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folder of everything that is written, and what lies where in it."""
+
+    state: Path
+
+    socket = property(lambda self: self.state / "docker.sock")
+    data = property(lambda self: self.state / "data")
+    run = property(lambda self: self.state / "run")
+    daemon_pid = property(lambda self: self.state / "docker.pid")
+    logs = property(lambda self: self.state / "logs")
+    wheels = property(lambda self: self.state / "wheels")
+    base = property(lambda self: self.state / "base")
+    apptainer = property(lambda self: self.state / "apptainer")
+    flat = property(lambda self: self.state / "flat")
+    sif = property(lambda self: self.state / "noether.sif")
+    times = property(lambda self: self.state / "times.tsv")
+
+
+def call(
+    *command: str | Path,
+    log: Path | None = None,
+    environ: dict[str, str] | None = None,
+    limit_s: float = 600,
+    cwd: Path | None = None,
+) -> str:
+    """Run a command to its end and return what it wrote; its words go to `log` too, where one is given.
+
+    Raises:
+        ImagesError: it cannot be started, failed or took too long; the end of its words is in the error.
+    """
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, **(environ or {})},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if log else subprocess.PIPE,
+            text=True,
+            timeout=limit_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ImagesError(f"{' '.join(words[:3])}: {error}") from None
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(f"$ {' '.join(words)}\n{done.stdout}")
+    if done.returncode:
+        said = (done.stdout + (done.stderr or "")).strip()
+        raise ImagesError(f"{' '.join(words[:4])} ended with {done.returncode}\n{said[-3000:]}")
+    return done.stdout
+
+
+def answers(*command: str | Path, environ: dict[str, str] | None = None, limit_s: float = 20) -> bool:
+    """Whether a command succeeds."""
+    try:
+        call(*command, environ=environ, limit_s=limit_s)
+    except ImagesError:
+        return False
+    return True
+
+
+@contextmanager
+def step(places: Places, name: str) -> Iterator[None]:
+    """Say how long a step took, on standard error and in the table of times."""
+    print(f"images: {name} …", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    yield
+    seconds = time.monotonic() - started
+    print(f"images: {name} {seconds:.1f} s", file=sys.stderr, flush=True)
+    places.state.mkdir(parents=True, exist_ok=True)
+    with places.times.open("a") as file:
+        file.write(f"{name}\t{seconds:.1f}\n")
+
+
+def install_packages(packages: dict[str, str]) -> None:
+    """Install the Debian packages whose commands or files are missing.
+
+    Args:
+        packages: package by the command, or the absolute path of the file, that shows that it is there.
+    """
+    missing = sorted({package for what, package in packages.items() if not is_here(what)})
+    if not missing:
+        return
+    # The packages' own services are not to be started on a machine that runs systemd.
+    environ = {"DEBIAN_FRONTEND": "noninteractive", "SYSTEMD_OFFLINE": "1"}
+    apt = ("apt-get", "-qq", "-oDPkg::Lock::Timeout=300")
+    get = (*apt, "install", "-y", "--no-install-recommends", *missing)
+    if not answers(*get, environ=environ, limit_s=600):
+        call(*apt, "update", environ=environ)
+        call(*get, environ=environ)
+
+
+def is_here(what: str) -> bool:
+    """Whether a command is on the PATH, or a file at an absolute path."""
+    return Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
+
+
+def mounts_under(folder: Path) -> Sequence[str]:
+    """Return what is mounted under a folder, the deepest first."""
+    points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    return sorted((point for point in points if Path(point).is_relative_to(folder)), reverse=True)

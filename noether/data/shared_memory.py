@@ -1,0 +1,47 @@
+"""Is there room in /dev/shm for what loader workers hand over? Asked before any is started. No torch here."""
+
+import os
+from pathlib import Path
+
+from noether.errors import RequestError
+
+FOLDER = Path("/dev/shm")
+MEBIBYTE = 2**20
+LEAST = 128 * MEBIBYTE
+"""Twice what docker gives a container that asks for nothing (64 MiB)."""
+PER_READER = 32 * MEBIBYTE
+"""Two batches in flight (torch's prefetch_factor) of a few MiB each."""
+
+
+def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
+    """Refuse loader workers that would die of "Bus error" for want of shared memory.
+
+    Args:
+        num_workers: loader processes per rank.
+        ranks_here: ranks that share this machine's /dev/shm.
+        size: bytes of /dev/shm in all; None where there is no such file system (not Linux).
+
+    Raises:
+        RequestError: too small, with the flag that makes it larger.
+    """
+    readers = num_workers * ranks_here
+    need = max(LEAST, readers * PER_READER)
+    if not readers or size is None or size >= need:
+        return
+    roomy = max(1, -(-2 * need // 2**30))
+    raise RequestError(
+        "/dev/shm is too small for loader workers",
+        seen=f"{size // MEBIBYTE} MiB of shared memory, {readers} loader worker{'s' if readers > 1 else ''} on this "
+        f"machine (num_workers={num_workers})",
+        expected=f"at least {need // MEBIBYTE} MiB: workers hand batches over in it, and die where it is full",
+        fix=f"docker run --shm-size={roomy}g …      (or --ipc=host; or num_workers=0, to read without workers)",
+    )
+
+
+def shared_memory_size(folder: Path = FOLDER) -> int | None:
+    """Return the size of /dev/shm in bytes, or None where there is none."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_frsize * status.f_blocks

@@ -1,0 +1,94 @@
+"""Which variables does this process set for itself and its children, where nobody has: caches, HOME, USER.
+
+They are set here and not by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
+"""
+
+import os
+import pwd
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+IMAGE_RECORD = Path("/opt/noether/image.json")
+"""Written by the image's build: this program is its door."""
+
+# Compilers' and libraries' caches. In a home on NFS they crash jobs of several ranks, and a read-only root has no room.
+CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+    "MPLCONFIGDIR": "matplotlib",
+}
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+# Python's own search for modules: the host's leaks into an Apptainer container, and from the door into its children.
+_LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
+
+
+def process_defaults(
+    environ: Mapping[str, str],
+    *,
+    in_image: bool,
+    user_id: int,
+    user_name: str | None,
+    temporary: Path,
+    home_is_writable: bool,
+) -> dict[str, str | None]:
+    """Return what to change in the environment: a value to set, or None to remove the variable.
+
+    Outside of images and jobs the tools' own defaults serve, and nothing changes.
+
+    Args:
+        environ: the environment this process was started with.
+        in_image: this process runs in the project's image.
+        user_id: the number of its user.
+        user_name: the user's name, None where the password file does not know the number.
+        temporary: a folder of this node that can be written.
+        home_is_writable: whether files can be made in the user's home.
+    """
+    job = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
+    if not in_image and not job:
+        return {}
+    # The user's number keeps users of a node apart, the job's id two jobs of a user.
+    folder = temporary / "-".join(["noether", str(user_id), *([job] if job else [])])
+    changes: dict[str, str | None] = {
+        name: str(folder / leaf) for name, leaf in CACHES.items() if not environ.get(name)
+    }
+    if in_image:
+        if not home_is_writable:
+            changes["HOME"] = str(folder / "home")
+        if not environ.get("USER") and not environ.get("LOGNAME"):
+            # getpass.getuser() fails where neither is set and the password file has no entry; torch calls it.
+            changes["USER"] = user_name or f"user{user_id}"
+        changes.update(dict.fromkeys((name for name in _LEAKS if name in environ), None))
+        changes["PYTHONNOUSERSITE"] = "1"
+    return changes
+
+
+def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
+    """Apply `process_defaults` to this process, and make the folders that are named."""
+    user_id, in_image = os.getuid(), IMAGE_RECORD.exists()
+    try:
+        user_name: str | None = pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        user_name = None
+    changes = process_defaults(
+        environ,
+        in_image=in_image,
+        user_id=user_id,
+        user_name=user_name,
+        temporary=Path(tempfile.gettempdir()),
+        home_is_writable=_is_writable_folder(environ.get("HOME")),
+    )
+    for name, value in changes.items():
+        if value is None:
+            del environ[name]
+        else:
+            environ[name] = value
+    for name in ("HOME", *CACHES):
+        if changes.get(name):
+            Path(environ[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _is_writable_folder(home: str | None) -> bool:
+    # docker's home for a user it does not know is /, which root could write.
+    return home is not None and home != "/" and os.path.isdir(home) and os.access(home, os.W_OK)

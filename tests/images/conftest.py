@@ -1,0 +1,123 @@
+"""What the tests on images share: an engine, the docker image and the SIF, made once and removed at the end.
+
+They run last: the images are made while the other tests run.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from images.making import CANNOT_FETCH, Finished, Making, are_required
+
+MAKING = pytest.StashKey[Making]()
+WAIT_S = 1800
+FOLDER = REPOSITORY / "tests" / "images"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the tests on images last, and begins with the images."""
+    ours = [item for item in items if FOLDER in item.path.parents]
+    items[:] = [item for item in items if FOLDER not in item.path.parents] + ours
+    wanted = [item for item in ours if "making" in getattr(item, "fixturenames", ())]
+    for item in wanted:
+        item.add_marker(pytest.mark.timeout(WAIT_S))  # The first one waits for the image.
+    if wanted and are_required() and not config.option.collectonly and not os.environ.get("NOETHER_IMAGE"):
+        config.stash[MAKING] = Making(os.environ.get("NOETHER_FLAVOUR", "cpu"))
+        config.stash[MAKING].start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends what was started, also where the session was interrupted."""
+    if MAKING in config.stash:
+        config.stash[MAKING].end()
+
+
+@pytest.fixture(scope="session")
+def making(request: pytest.FixtureRequest) -> Making | None:
+    """The images that are being made; None where NOETHER_IMAGE names one that is there."""
+    if os.environ.get("NOETHER_IMAGE"):
+        return None
+    if MAKING not in request.config.stash:
+        pytest.skip("makes an image of 1 GB, for minutes: run ci/smoke, or name an image in NOETHER_IMAGE")
+    return request.config.stash[MAKING]
+
+
+def _require(what: str, done: Finished | None, *, may_skip: bool = False) -> None:
+    if done is None:
+        pytest.fail(f"{what} was not made in time")
+    if done.returncode:
+        (pytest.skip if may_skip else pytest.fail)(f"{what} could not be made: {done.stderr[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def image_variables(making: Making | None) -> dict[str, str]:
+    """What `ci/images env` exports, once the image is there; this process's own where NOETHER_IMAGE names one."""
+    if making is None:
+        return dict(os.environ)
+    _require("an engine", making.wait("check"))
+    _require("the image", making.wait("build", 1500))
+    return making.variables()
+
+
+@pytest.fixture(scope="session")
+def sif(making: Making | None, image_variables: dict[str, str]) -> Path:
+    """The SIF of that image. Debian sid moves: where its Apptainer cannot be fetched, this is skipped in sight."""
+    if making is None:
+        if not os.environ.get("NOETHER_SIF"):
+            pytest.skip("no SIF: name one in NOETHER_SIF")
+        return Path(os.environ["NOETHER_SIF"])
+    fetched = making.wait("apptainer", 600)
+    _require("Apptainer", fetched, may_skip=fetched is not None and fetched.returncode == CANNOT_FETCH)
+    _require("the SIF", making.wait("sif", 900))
+    return Path(making.variables()["NOETHER_SIF"])
+
+
+@pytest.fixture(scope="session")
+def engine_client(image_variables: dict[str, str]) -> Iterator["docker.DockerClient"]:  # noqa: F821
+    """docker-py at the engine that has the image."""
+    docker = pytest.importorskip("docker")
+    client = docker.DockerClient(base_url=image_variables.get("DOCKER_HOST"), timeout=60)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def image(image_variables: dict[str, str]) -> str:
+    """The image's name."""
+    return image_variables["NOETHER_IMAGE"]
+
+
+@pytest.fixture
+def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
+    """Starts containers of the image, and removes them after the test."""
+    from images.containers_of_tests import Tracker
+
+    tracker = Tracker(engine_client, image)
+    yield tracker
+    tracker.remove()
+
+
+@pytest.fixture(scope="session")
+def user() -> int:
+    """A user whom no password file knows; without root this user, who owns what tests make."""
+    return 4321 if os.geteuid() == 0 else os.geteuid()
+
+
+@pytest.fixture
+def work(tmp_path_factory: pytest.TempPathFactory, user: int) -> Path:
+    """A folder of that user's, to mount as the working directory."""
+    folder = tmp_path_factory.mktemp("work")
+    os.chown(folder, user, -1)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def apptainer(sif: Path, image_variables: dict[str, str]) -> list[str]:
+    """The command `apptainer`, which finds what it needs in the environment."""
+    assert sys.platform == "linux"
+    return ["apptainer"]

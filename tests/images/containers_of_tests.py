@@ -1,0 +1,91 @@
+"""Containers that a test starts: run to their end with a limit, stopped and removed by id."""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import requests
+from conftest import TINY
+from docker.models.containers import Container
+from docker.models.networks import Network
+
+TINY_INSIDE = "/tiny.yaml"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a container left: its exit code and its words."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Tracker:
+    """Starts containers of one image and forgets none."""
+
+    client: docker.DockerClient
+    image: str
+    started: list[Container] = field(default_factory=list)
+    networks: list[Network] = field(default_factory=list)
+
+    def run(self, *command: str, limit_s: float = 200, **options: Any) -> Ended:
+        """Run a container to its end, whatever its exit code."""
+        return self.wait(self.start(*command, **options), limit_s)
+
+    def start(self, *command: str, **options: Any) -> Container:
+        """Start a container; `work` is a folder of this machine, mounted as its working directory."""
+        mounts = {str(TINY): {"bind": TINY_INSIDE, "mode": "ro"}, **options.pop("volumes", {})}
+        if work := options.pop("work", None):
+            mounts[str(work)] = {"bind": "/work", "mode": "rw"}
+        container = self.client.containers.create(self.image, list(command), volumes=mounts, **options)
+        self.started.append(container)
+        container.start()
+        return container
+
+    def wait(self, container: Container, limit_s: float = 200) -> Ended:
+        """Return what a container left, once it has ended."""
+        try:
+            code = container.wait(timeout=limit_s)["StatusCode"]
+        except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError):
+            pytest.fail(f"the container did not end within {limit_s:g} s\n{container.logs().decode()[-3000:]}")
+        out, err = (container.logs(stdout=out, stderr=not out).decode(errors="replace") for out in (True, False))
+        return Ended(code, out, err)
+
+    def wait_for_output(self, container: Container, text: str, limit_s: float = 150) -> None:
+        """Return once a running container has said something."""
+        deadline = time.monotonic() + limit_s
+        while text not in (said := container.logs().decode(errors="replace")):
+            container.reload()
+            assert container.status == "running", f"{container.status} before {text!r}\n{said[-3000:]}"
+            assert time.monotonic() < deadline, f"{text!r}: not within {limit_s:g} s\n{said[-3000:]}"
+            time.sleep(0.3)
+
+    def private_network(self) -> Network:
+        """Return a network of its own, from which nothing outside is reached and in which names resolve."""
+        network = self.client.networks.create(f"noether-{os.getpid()}-{len(self.networks)}", internal=True)
+        self.networks.append(network)
+        return network
+
+    def remove(self) -> None:
+        """Remove every container and network that was made."""
+        for thing in (*self.started, *self.networks):
+            with contextlib.suppress(docker.errors.NotFound):
+                thing.remove(**({"force": True} if isinstance(thing, Container) else {}))
+
+
+def tiny(name: str, *overrides: str, train: Sequence[str] = ("train",)) -> list[str]:
+    """Return the command of a tiny run of this name in the working directory's `runs`."""
+    return [*train, "--hp", TINY_INSIDE, f"run_id={name}", *overrides]
+
+
+def owners(folder: Path) -> set[int]:
+    """Return the owners of every file and folder under one."""
+    return {path.lstat().st_uid for path in folder.rglob("*")}

@@ -1,0 +1,123 @@
+"""The SIF: its own test, a read-only root, users, what leaks in from the host, signals and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.run_folder import RunFolder
+from noether.training.checkpoint_files import list_checkpoints
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 200
+LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
+Finished = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def run_sif(sif: Path, image_variables: dict[str, str], work: Path):
+    """Runs `apptainer COMMAND SIF WORDS` in the folder `work`, as root or as the user nobody."""
+
+    def run(command: str, *words: str, as_nobody: bool = False, **variables: str) -> Finished:
+        prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if as_nobody else []
+        return subprocess.run(
+            [*prefix, "apptainer", command, str(sif), *words],
+            cwd=work,
+            env={**os.environ, **image_variables, **variables},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+
+    return run
+
+
+def tiny(name: str, *overrides: str) -> list[str]:
+    return ["train", "--hp", "tiny.yaml", f"run_id={name}", *overrides]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder that Apptainer mounts (it is the working directory), and that everybody can write."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest keeps its folders to its own user.
+        above.chmod(0o755)
+    (folder / "tiny.yaml").write_text(TINY.read_text())
+    folder.chmod(0o777)
+    return folder
+
+
+def test_its_own_test_passes_without_a_gpu(run_sif) -> None:
+    done = run_sif("test")
+    assert done.returncode == 0, done.stderr
+    assert "torch" in done.stdout
+
+
+def test_it_says_how_it_is_used_and_what_it_is(run_sif) -> None:
+    assert "srun apptainer exec --nv noether.sif train" in run_sif("run-help").stdout
+    assert "noether.lock.sha256" in run_sif("inspect").stdout
+
+
+@pytest.mark.parametrize("as_nobody", [False, True], ids=["root", "ordinary-user"])
+def test_training_with_a_hostile_home(as_nobody: bool, run_sif, work, tmp_path) -> None:
+    """The host's home is mounted: a torch in ~/.local or on PYTHONPATH must not be the one that trains."""
+    if os.geteuid():
+        pytest.skip("becomes another user, which only root can")
+    home = work / "home"
+    for folder in (home / ".local/lib/python3.11/site-packages", work / "evil"):
+        folder.mkdir(parents=True)
+        (folder / "torch.py").write_text("raise SystemExit('the torch of the host was imported')\n")
+    variables = {"HOME": str(home), "PYTHONPATH": str(work / "evil"), "XDG_CACHE_HOME": str(work / "cache")}
+    command = "exec" if as_nobody else "run"
+    done = run_sif(command, *tiny("cars"), as_nobody=as_nobody, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(RunFolder(work / "runs" / "cars").environment.read_text())
+    assert found["image"]["digest"].startswith("sha256:")
+    assert found["image"]["sif"].endswith(".sif")
+
+
+def test_the_root_is_read_only(run_sif) -> None:
+    done = run_sif("exec", "touch", "/opt/noether/new")
+    assert done.returncode != 0
+    assert "Read-only" in done.stderr
+
+
+def test_a_wrong_request_leaves_with_its_exit_code(run_sif) -> None:
+    done = run_sif("exec", "train", "trainer.max_updatess=3")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_reaches_the_trainer(number: signal.Signals, sif, image_variables, work) -> None:
+    """Sent to apptainer alone, as srun sends it to its task."""
+    log = work / "said"
+    words = tiny("signalled", *LONG)
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            ["apptainer", "exec", str(sif), *words],
+            cwd=work,
+            env={**os.environ, **image_variables},
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while "\nupdate " not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.3)
+        process.send_signal(number)
+        assert process.wait(60) == 75, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    (checkpoint,) = list_checkpoints(work / "runs" / "signalled" / "checkpoints")
+    assert checkpoint.damage() is None

@@ -1,0 +1,62 @@
+"""`srun apptainer exec noether.sif train` on a real Slurm: the ranks find each other from inside the SIF."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+from safetensors.torch import load_file
+from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
+
+from noether.run_folder import RunFolder
+from noether.training.checkpoint_files import list_checkpoints
+
+pytestmark = pytest.mark.slow
+
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+
+
+def weights(folder: RunFolder) -> dict:
+    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+
+
+@pytest.fixture
+def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
+    """Words and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""
+    variables = {
+        "PATH": image_variables["PATH"],
+        "APPTAINER_DROP_CAPS": image_variables.get("APPTAINER_DROP_CAPS", ""),
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(cache),
+        "OMP_NUM_THREADS": "1",
+    }
+    binds = f"--bind={TINY.parent},{tmp_path},{cache}"
+
+    def words(name: str, *overrides: str, flags: tuple[str, ...] = ()) -> list[str]:
+        run = ["train", "--hp", str(TINY), f"output_path={tmp_path}", f"run_id={name}", *PROOF, *overrides]
+        return ["apptainer", "exec", binds, *flags, str(sif), *run]
+
+    return words, variables
+
+
+def test_two_nodes_of_two_tasks_learn_what_one_process_learns(slurm: Slurm, inside, train_in, tmp_path) -> None:  # noqa: F811
+    words, variables = inside
+    options = ("-N2", "--ntasks-per-node=2", "-t9")
+    done = slurm.srun(*options, *words("four", "devices=null"), limit_s=400, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = RunFolder(tmp_path / "four")
+    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
+    assert json.loads(folder.result.read_text())["world_size"] == 4
+    reference, found = weights(train_in(tmp_path, "one", *PROOF)), weights(folder)
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+
+
+def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None:  # noqa: F811
+    """Without SLURM_* each of the four tasks would train alone, on the same device, into folders of its own."""
+    words, variables = inside
+    done = slurm.srun(
+        "-N2", "--ntasks-per-node=2", "-t3", *words("alone", flags=("--cleanenv",)), limit_s=200, **variables
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "--cleanenv" in done.stderr
+    assert not (tmp_path / "alone").exists()

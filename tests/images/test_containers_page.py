@@ -1,0 +1,125 @@
+"""Every command of docs/containers.md does what it says.
+
+The words are the page's. Behind them, small programs named docker and apptainer leave out what cannot be here (GPUs, a
+build that pulls), put in the image under test, and make the data and the model small.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
+from test_readme import SMALL
+
+pytestmark = pytest.mark.slow
+
+PAGE = REPOSITORY / "docs" / "containers.md"
+SHIM = """#!{python}
+import os, sys
+name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
+if words[0] == "build":
+    sys.exit(0 if os.path.exists(words[-1]) else 1)
+trains = {{"train", "plan"}} & set(words)
+if "--gpus" in words:
+    at = words.index("--gpus"); del words[at:at + 2]
+words = [{{"noether": {image!r}, "noether.sif": {sif!r}}}.get(word, word) for word in words]
+words = [word.replace("hostA", "127.0.0.1") for word in words]
+if trains:
+    words += {small!r}.split() + ["accelerator=cpu", "trainer.max_epochs=null", "trainer.max_updates=6", "tracker.report=false"]
+os.execv({programs!r}[name], [name, *words])
+"""
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_the_page_has_every_way() -> None:
+    lines = commands()
+    for words in ("docker build", "docker run", "docker stop", "resume=auto", "node_rank=1", "apptainer run", "srun"):
+        assert any(words in line for line in lines), words
+
+
+@pytest.fixture
+def workplace(image: str, image_variables: dict[str, str], tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A user's folder with the project's files, and the programs on the PATH."""
+    folder, programs = tmp_path / "user", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    for name in ("Dockerfile", "apptainer.def"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    real = {}
+    for name in ("docker", "apptainer"):
+        places = image_variables["PATH"].split(os.pathsep)
+        places = ["/usr/bin", *places] if name == "docker" else places
+        found = [f"{place}/{name}" for place in places if os.access(f"{place}/{name}", os.X_OK)]
+        real[name] = found[0] if found else ""
+    text = SHIM.format(
+        python=sys.executable,
+        image=image,
+        sif=image_variables.get("NOETHER_SIF", ""),
+        small=SMALL,
+        programs=real,
+    )
+    for name in real:
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    variables = {**os.environ, **image_variables, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return folder, {**variables, "PATH": f"{programs}{os.pathsep}{image_variables['PATH']}"}
+
+
+def begin(line: str, workplace: tuple[Path, dict[str, str]]) -> "subprocess.Popen[str]":
+    folder, environ = workplace
+    return subprocess.Popen(
+        ["sh", "-c", line], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(line: str, process: "subprocess.Popen[str]") -> str:
+    try:
+        said = process.communicate(timeout=240)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, f"{line}\n{said}"
+    return said
+
+
+def test_docker_s_commands(workplace, containers) -> None:
+    lines = [line for line in commands() if line.startswith("docker")]
+    first = None
+    for line in lines:
+        process = begin(line, workplace)
+        if "node_rank=0" in line:
+            first = (line, process)  # The two machines start at the same time.
+            continue
+        finish(line, process)
+        if first is not None:
+            finish(*first)
+            first = None
+    runs = workplace[0] / "runs"
+    results = {run.name: json.loads((run / "result.json").read_text()) for run in runs.iterdir()}
+    assert results.keys() == {"cars", "long", "alone", "two"}
+    assert results["two"]["world_size"] == 2
+
+
+def test_apptainer_s_commands(workplace, sif) -> None:
+    for line in commands():
+        if line.startswith("apptainer"):
+            finish(line, begin(line, workplace))
+    assert (workplace[0] / "runs" / "single" / "result.json").is_file()
+
+
+def test_the_command_under_srun(workplace, sif, slurm: Slurm) -> None:  # noqa: F811
+    folder, environ = workplace
+    (line,) = [line for line in commands() if line.startswith("srun")]
+    names = ("PATH", "XDG_CACHE_HOME", "APPTAINER_DROP_CAPS")
+    variables = {name: environ[name] for name in names if name in environ} | {"OMP_NUM_THREADS": "1"}
+    slurm.run("sh", "-c", f"cd {folder} && {line}", limit_s=400, **variables)
+    result = json.loads((folder / "runs" / "cluster" / "result.json").read_text())
+    assert result["world_size"] == 4

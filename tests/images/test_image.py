@@ -1,0 +1,142 @@
+"""What is in the docker image, and how its doors hand arguments on."""
+
+import json
+import os
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from noether.cli import verbs
+
+pytestmark = pytest.mark.slow
+
+SIZE_LIMIT = {"cpu": 1.25e9, "cu130": 7.5e9}
+"""Bytes of an image, unpacked. What makes it larger is to be seen in a diff of this line."""
+# What the image's ENV may hold: nothing that a user tunes (under Apptainer it would win over the host's export).
+ALLOWED_ENV = {"PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA"}
+NASTY = [
+    "run_id=a b",
+    "$HOME `id` $(id)",
+    'it\'s "quoted"',
+    "back\\slash\\n",
+    "a;b&c|d>e",
+    "*?[x]{1,2}~",
+    "é×\n\ttab",
+    "",
+    "--flag=-x",
+    "!history",
+    '+devices="0,1"',
+]
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory) -> Path:
+    """A program in the place of noether's package, behind the image's own doors: it prints the words it is handed."""
+    package = tmp_path_factory.mktemp("echo") / "noether"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(
+        f"import json\ndef verbs():\n    return {[*verbs()]!r}\ndef main(words):\n    print(json.dumps(words))\n"
+    )
+    for path in (package.parent, package):
+        path.chmod(0o755)
+    return package
+
+
+INSIDE = "/opt/noether/noether"
+
+
+@pytest.mark.parametrize("door", ["the-entrypoint", "the-verb-as-program", "noether-train"])
+def test_docker_hands_over_every_word_as_it_is(door: str, containers, echo) -> None:
+    volumes = {str(echo): {"bind": INSIDE, "mode": "ro"}}
+    if door == "the-entrypoint":
+        done = containers.run("train", *NASTY, volumes=volumes)
+    else:
+        program = {"the-verb-as-program": "train"}.get(door, door)
+        done = containers.run(*NASTY, volumes=volumes, entrypoint=[program])
+    assert json.loads(done.out) == ["train", *NASTY], done.err
+
+
+@pytest.mark.parametrize("door", ["run", "exec-verb", "exec-noether"])
+def test_apptainer_hands_over_every_word_as_it_is(door: str, sif, apptainer, image_variables, echo) -> None:
+    words = {
+        "run": ["run", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
+        "exec-verb": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
+        "exec-noether": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "noether", "train"],
+    }[door]
+    done = subprocess.run(
+        [*apptainer, *words, *NASTY],
+        env={**os.environ, **image_variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["train", *NASTY]
+
+
+def test_each_command_is_a_program_of_the_image(containers) -> None:
+    script = (
+        "for verb in " + " ".join(verbs()) + "; do $verb --help | head -n 1; done; noether-train --help | head -n 1"
+    )
+    done = containers.run("-c", script, entrypoint=["sh"])
+    said = [" ".join(line.split()[:3]) for line in done.out.splitlines()]
+    assert said == [f"usage: noether {verb}" for verb in (*verbs(), "train")]
+
+
+def test_without_a_word_it_says_what_it_can_do(containers) -> None:
+    done = containers.run()
+    assert done.code == 0
+    assert done.out.startswith("noether: one training program")
+
+
+def test_the_image_says_what_it_was_made_from(containers) -> None:
+    settings = containers.client.images.get(containers.image).attrs["Config"]
+    labels = settings["Labels"]
+    assert labels["noether.lock.sha256"] == sha256((REPOSITORY / "constraints.txt").read_bytes()).hexdigest()
+    assert labels["org.opencontainers.image.revision"] not in ("", "unknown")
+    assert {line.partition("=")[0] for line in settings["Env"]} == ALLOWED_ENV
+    assert settings["User"] not in ("", "root", "0", "0:0")
+
+
+def test_the_image_is_within_its_budget(containers) -> None:
+    attributes = containers.client.images.get(containers.image).attrs
+    flavour = attributes["Config"]["Labels"]["noether.flavour"]
+    assert attributes["Size"] < SIZE_LIMIT[flavour]
+
+
+def test_what_is_installed_is_what_the_lock_says(containers) -> None:
+    done = containers.run("/opt/noether/installed.txt", entrypoint=["cat"])
+    locked = dict(
+        line.lower().replace("_", "-").split("==")
+        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    installed = dict(line.lower().replace("_", "-").split("==") for line in done.out.splitlines() if "==" in line)
+    assert len(installed) > 30
+    assert {
+        name: version
+        for name, version in installed.items()
+        if name != "pip" and version.partition("+")[0] != locked.get(name)
+    } == {}
+
+
+def test_every_user_can_read_everything_and_change_nothing(containers) -> None:
+    find = "find /opt /usr/local ! -perm -o=r ! -type l -print -o -perm -o=w ! -type l -print"
+    done = containers.run("-c", find, entrypoint=["sh"])
+    assert (done.code, done.out) == (0, ""), done.err
+
+
+def test_bytecode_is_there_and_is_not_checked_against_sources(containers) -> None:
+    """Importing torch without bytecode takes twice as long, and a user who cannot write cannot make any."""
+    script = (
+        "import glob, pathlib\n"
+        "for name in ('/opt/venv/lib/python3.11/site-packages/torch', '/opt/noether/noether'):\n"
+        "    (path,) = glob.glob(f'{name}/__pycache__/__init__.*.pyc')\n"
+        "    print(int.from_bytes(pathlib.Path(path).read_bytes()[4:8], 'little'))\n"
+    )
+    done = containers.run("-c", script, entrypoint=["/opt/venv/bin/python3", "-I"])
+    assert done.out.split() == ["1", "1"], done.err  # PEP 552: hash-based, check_source not set.
