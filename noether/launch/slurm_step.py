@@ -125,8 +125,10 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
 
 def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) -> None:
     """Refuse an environment that another step's tasks were given: its ranks are not ours."""
-    # A component of a heterogeneous job runs under its own id, while SLURM_JOB_ID is the leader's.
-    jobs = {job_id, *(value for name, value in environ.items() if name.startswith("SLURM_JOB_ID_HET_GROUP_"))}
+    # A component of a heterogeneous job runs under its own id, while SLURM_JOB_ID is the leader's. `srun … : …` outside
+    # a job sets the older names only (Slurm 22.05).
+    groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
+    jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
     step = environ.get("SLURM_STEP_ID", "")
     if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
         return

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from noether.run_folder import RunFolder
 from noether.training.checkpoint_files import list_checkpoints
-from slurm.conftest import PATH, Slurm, wait_for
+from slurm.conftest import PATH, Slurm
 
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 NOETHER = (sys.executable, "-m", "noether")
@@ -88,39 +88,6 @@ def test_two_training_steps_at_once_in_one_job_do_not_meet(slurm: Slurm, cache, 
     assert [result["world_size"] for result in results] == [2, 2]
     first, other = (weights(RunFolder(tmp_path / name)) for name in ("first", "other"))
     assert all((first[key] == other[key]).all() for key in first)
-
-
-@pytest.mark.slow
-def test_the_components_of_a_heterogeneous_step_train_together(slurm: Slurm, reference, cache, tmp_path) -> None:
-    """One task on the first component, two on the second: uneven, and with two job ids."""
-    words = command(tmp_path, "het", "devices=null", "trainer.effective_batch_size=6")
-    done = slurm.srun("-N1", "-n1", *words, ":", "-N1", "-n2", *words, limit_s=170, **variables(cache))
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = RunFolder(tmp_path / "het")
-    plan = json.loads(folder.plan.read_text())
-    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == ("slurm", 3, 2)
-    assert json.loads(folder.result.read_text())["world_size"] == 3
-    assert weights(folder).keys() == reference.keys()
-
-
-@pytest.mark.slow
-def test_the_tasks_of_an_array_are_runs_of_their_own(slurm: Slurm, reference, cache, tmp_path) -> None:
-    words = " ".join(f"'{word}'" for word in command(tmp_path, "NAME", "devices=null"))
-    script = f"srun {words}".replace("run_id=NAME'", "run_id='$SLURM_ARRAY_TASK_ID")
-    job = slurm.submit(script, "--array=1-2", "-N2", "--ntasks-per-node=1", "-t5", **variables(cache))
-    wait_for("the array", lambda: job_ids(slurm, job) == set(), 170, explain=lambda: slurm.log)
-    for task in ("1", "2"):
-        folder = RunFolder(tmp_path / task)
-        assert json.loads(folder.result.read_text())["world_size"] == 2
-        found = weights(folder)
-        assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
-    ports = {json.loads((tmp_path / task / "plan.json").read_text())["endpoint"]["port"] for task in ("1", "2")}
-    assert len(ports) == 2, "each task of an array is a job, with a port of its own"
-
-
-def job_ids(slurm: Slurm, array: int) -> set[str]:
-    """The tasks of an array that have not ended."""
-    return set(slurm.run("squeue", "-h", f"-j{array}", "-o", "%i").split())
 
 
 def test_one_visible_gpu_for_each_task_is_accepted(slurm: Slurm, cache) -> None:
