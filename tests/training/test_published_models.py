@@ -129,7 +129,8 @@ class Cars:
         surface, volume = 20 + index, 25 - index
         x, y = torch.rand(surface, 3, generator=rng), torch.rand(volume, 3, generator=rng)
         normals = {"surface_normals": x, "volume_normals": y, "volume_sdf": y[:, 0]}
-        return {"surface_points": x, "surface_pressure": x[:, 0], "volume_points": y, "volume_velocity": 2 * y} | normals
+        fields = {"surface_pressure": x[:, 0], "volume_velocity": 2 * y}
+        return {"surface_points": x, "volume_points": y} | fields | normals
 """
 
 
