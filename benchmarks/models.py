@@ -194,7 +194,7 @@ def draw_curves(path: Path, figures: dict[str, Any], fields: Sequence[str]) -> N
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(1, len(fields), figsize=(5 * len(fields), 3.6), constrained_layout=True)
     for axis, name in zip(axes, fields, strict=True):
@@ -204,6 +204,8 @@ def draw_curves(path: Path, figures: dict[str, Any], fields: Sequence[str]) -> N
                 first = curve is found["curves"][0]
                 axis.plot(updates, errors, f"C{number}", marker=".", label=MODELS[model] if first else None)
         axis.set(title=name.replace("_", " "), xlabel="update", ylabel="relative L2 in %", yscale="log")
+        for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            formatter(ticker.FormatStrFormatter("%g"))
         axis.grid(alpha=0.3, which="both")
     axes[0].legend()
     figure.savefig(path, dpi=110)

@@ -22,9 +22,10 @@ Batch = dict[str, Tensor]
 
 
 class PointModel(nn.Module):
-    """Predicts surface pressure and volume velocity at query points, which never influence each other.
+    """Predicts surface pressure and volume velocity at query points.
 
-    `encode` makes a latent of everything but the queries; `decode` asks it. Positions arrive scaled
+    `encode` makes a latent; `decode` asks it, and what it is asked never influences another answer, so that
+    queries can come in any order and in chunks of any size. Positions arrive scaled
     isotropically to about 0..1000. A batch may hold samples of differing numbers of points, padded:
     `<set>_mask` (B, N) is True where a point is real, and absent where all are. Predictions at padding mean
     nothing.
@@ -34,7 +35,7 @@ class PointModel(nn.Module):
     """Tells whoever makes batches that padded ones are understood."""
 
     def encode(self, batch: Batch) -> Any:
-        """What queries read, from a prepared batch; it does not depend on the queries."""
+        """What queries read, from a prepared batch."""
         raise NotImplementedError
 
     def decode(self, latent: Any, queries: Batch) -> Batch:

@@ -88,7 +88,7 @@ class Transolver(AnchoredModel):
         self.head = nn.Linear(dim, 4)
         self.apply(initialise_linear)
         for block in self._blocks():
-            # As the authors do: slices that all begin alike would have to be told apart first.
+            # With weights as small as the others', all slices would begin alike and have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
     def attend(self, context: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:

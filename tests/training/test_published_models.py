@@ -93,12 +93,13 @@ def test_the_recipe_for_several_devices_differs_in_batch_rate_and_averages_only(
         load_config([f"+experiment/shapenet={name}", "dataset=ellipsoid"])
         for name in (experiment, f"{experiment}_multi_gpu")
     )
-    assert several.trainer.effective_batch_size == 8
+    assert (several.trainer.effective_batch_size, several.trainer.max_batch_size) == (8, "auto")
     ratio = several.optimizer.learning_rate / one.optimizer.learning_rate
     assert ratio == pytest.approx(8**0.5, rel=0.02)
     if one.trainer.ema_decay is not None:
         assert several.trainer.ema_decay == pytest.approx(one.trainer.ema_decay**8, abs=1e-5)
-    same_batch = one.trainer.model_copy(update={"effective_batch_size": 8, "ema_decay": several.trainer.ema_decay})
+    batch = {key: getattr(several.trainer, key) for key in ("effective_batch_size", "max_batch_size", "ema_decay")}
+    same_batch = one.trainer.model_copy(update=batch)
     same_rate = one.optimizer.model_copy(update={"learning_rate": several.optimizer.learning_rate})
     assert one.model_copy(update={"trainer": same_batch, "optimizer": same_rate}) == several
 
@@ -108,3 +109,54 @@ def test_one_sample_per_update_on_several_devices_names_the_batch_to_set(experim
     done = noether("plan", f"+experiment/shapenet={experiment}", "dataset=ellipsoid", "accelerator=cpu", "devices=2")
     assert done.code == 2
     assert "fix       trainer.effective_batch_size=2" in done.err
+
+
+UNEVEN = """
+import torch
+
+
+class Cars:
+    \"\"\"Made-up fields at 20 to 30 points of the surface, fewer or more around it; no two samples alike.\"\"\"
+
+    def __init__(self, split, root):
+        self.first = 100 * len(split)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        rng = torch.Generator().manual_seed(self.first + index)
+        surface, volume = 20 + index, 25 - index
+        x, y = torch.rand(surface, 3, generator=rng), torch.rand(volume, 3, generator=rng)
+        normals = {"surface_normals": x, "volume_normals": y, "volume_sdf": y[:, 0]}
+        fields = {"surface_pressure": x[:, 0], "volume_velocity": 2 * y}
+        return {"surface_points": x, "volume_points": y} | fields | normals
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["upt", "transolver"])
+def test_samples_of_differing_numbers_of_points_train_and_score_as_they_do_alone(kind, noether, tmp_path: Path) -> None:
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    sizes = {"upt": {"encoder_depth": 1, "decoder_depth": 1, "supernodes": 8}, "transolver": {"depth": 2}}[kind]
+    settings = {
+        "defaults": [{"/optimizer": "adamw"}, {"/task": "car_fields"}, "_self_"],
+        "dataset": {"kind": "uneven.Cars", "validation_fraction": 0.25},
+        "model": {"kind": kind, "dim": 24, "heads": 2, **sizes},
+        "accelerator": "cpu",
+        "devices": "1",
+        "trainer": {"effective_batch_size": 3, "max_updates": 4, "evaluation_batch_size": 4},
+        "tracker": {"tensorboard": False, "report": False},
+        "run_id": "run",
+    }
+    (tmp_path / "uneven.yaml").write_text(yaml.safe_dump(settings))
+    done = noether("train", "--hp", "uneven.yaml", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    folder = RunFolder(tmp_path / "runs" / "run")
+    together = json.loads(folder.result.read_text())["figures"]
+    config = yaml.safe_load(folder.config.read_text())
+    config["trainer"]["evaluation_batch_size"] = 1
+    folder.config.write_text(yaml.safe_dump(config))
+    alone = noether("evaluate", "runs/run", "--json", cwd=tmp_path)
+    assert alone.code == 0, alone.out + alone.err
+    assert json.loads(alone.out)["figures"] == pytest.approx(together, rel=1e-4)
