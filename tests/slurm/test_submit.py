@@ -152,6 +152,15 @@ def test_a_wrong_configuration_never_reaches_the_queue(wrong, slurm: Slurm, user
     assert slurm.jobs() == before
 
 
+@pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS.keys())
+def test_what_slurm_refuses_is_said_in_its_words(flags, user: User) -> None:
+    words = ("--hp", str(TINY), "run_id=lost", "slurm.slurm_partition=nowhere")
+    done = user.types(*NOETHER, "submit", *flags, *words, code=1)
+    assert "invalid partition" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (user.folder / "runs" / "lost").exists()
+
+
 def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
     job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
     words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")
