@@ -38,7 +38,7 @@ def submit_here(
     if to_print or (not has_slurm() and not sys.stdout.isatty()):
         return _print_script(job)
     if not has_slurm():
-        words = ["noether", "submit", *(["--hp", hp] if hp else []), *overrides]
+        words = ["noether", "submit", *(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
         raise RequestError(
             "there is no Slurm here",
             seen="no sbatch on the PATH",

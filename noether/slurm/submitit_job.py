@@ -14,7 +14,7 @@ from noether.errors import ExitCode, NoetherError
 from noether.run_folder import RunFolder
 from noether.run_process import job_of_task, read_json
 from noether.slurm.job import Job, job_options, user_folder
-from noether.slurm.queue import clean_environment, run_slurm
+from noether.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.slurm.script import STRIPPED
 
 REQUEUED_BY_SLURM = "SIGTERM"
@@ -70,8 +70,13 @@ class TrainJob:
 
 
 def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
-    """Submits a job, or the array of a sweep; returns for each run its job ("12", "12_3") and its output file."""
+    """Submits a job, or the array of a sweep; returns for each run its job ("12", "12_3") and its output file.
+
+    Raises:
+        SlurmError: where sbatch refuses it.
+    """
     from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError
 
     executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
     # In submitit a name with an underscore is sbatch's with a hyphen.
@@ -96,6 +101,8 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
     os.environ.update(clean_environment(before))
     try:
         submitted = executor.submit_array(calls)
+    except FailedJobError as error:
+        raise SlurmError(f"sbatch refused\n  seen      {str(error).strip()}") from None
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -13,7 +13,7 @@ from slurm.conftest import PATH, Finished, Slurm, wait_for
 
 NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2", "slurm.tasks_per_node=2")
-LONG = "trainer.max_updates=160"
+LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
 WAYS = {"submitit": (), "script": ("--script",)}
 
 
@@ -91,8 +91,8 @@ def test_both_ways_survive_a_preemption(slurm: Slurm, user: User) -> None:
 def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
     """What --signal sends before the time limit; then `noether cancel`, which saves too."""
     jobs = (
-        user.submits("by-submitit", LONG, 'slurm.nodelist="n[1-2]"'),
-        user.submits("by-script", "--script", LONG, 'slurm.nodelist="n[3-4]"'),
+        user.submits("by-submitit", ENDLESS, 'slurm.nodelist="n[1-2]"'),
+        user.submits("by-script", "--script", ENDLESS, 'slurm.nodelist="n[3-4]"'),
     )
     for job, folder in jobs:
         user.waits_for_updates(folder, job)
@@ -113,7 +113,7 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
         assert "cancelled; everything is saved" in said(folder)
     states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
     assert [state["state"] for state in states] == ["stopped", "stopped"]
-    assert all(0 < state["update"] < 160 and state["total_updates"] == 160 for state in states)
+    assert all(0 < state["update"] < 9000 and state["total_updates"] == 9000 for state in states)
     assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs)
 
 
@@ -150,6 +150,15 @@ def test_a_wrong_configuration_never_reaches_the_queue(wrong, slurm: Slurm, user
     trained = user.types(*NOETHER, "train", "--hp", str(TINY), *wrong, code=2)
     assert submitted.stderr == trained.stderr
     assert slurm.jobs() == before
+
+
+@pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS.keys())
+def test_what_slurm_refuses_is_said_in_its_words(flags, user: User) -> None:
+    words = ("--hp", str(TINY), "run_id=lost", "slurm.slurm_partition=nowhere")
+    done = user.types(*NOETHER, "submit", *flags, *words, code=1)
+    assert "invalid partition" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (user.folder / "runs" / "lost").exists()
 
 
 def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
