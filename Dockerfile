@@ -82,7 +82,7 @@ RUN set -eu; cd /opt/noether; \
     mkdir doors; \
     sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > doors/noether; \
     chmod 755 doors/noether; \
-    for verb in noether-train $(/opt/venv/bin/python3 -I -c 'from noether.cli import verbs; print(*verbs())'); do \
+    for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli import doors; print(*doors())'); do \
         ln -s noether "doors/$verb"; \
     done; \
     seen=$(sha256sum constraints.txt | cut -d " " -f 1); \

@@ -7,8 +7,8 @@ Installed or linked under the name of a verb it runs that verb, under any other 
 import sys
 from pathlib import Path
 
-from noether.cli import main, verbs
+from noether.cli import doors, main
 
 if __name__ == "__main__":
-    name = Path(sys.argv[0]).name.removeprefix("noether-")
-    main([name, *sys.argv[1:]] if name in verbs() else sys.argv[1:])
+    door = doors().get(Path(sys.argv[0]).name)
+    main([door, *sys.argv[1:]] if door else sys.argv[1:])

@@ -351,6 +351,12 @@ def verbs() -> dict[str, Callable[..., Any]]:
     return found
 
 
+def doors() -> dict[str, str]:
+    """Returns the names under which the image has the program beside `noether`, each with the command it stands for."""
+    words = dict.fromkeys(verb.partition(" ")[0] for verb in verbs())
+    return {word: word for word in words} | {"noether-train": "train", "noether-train-submit-job": "submit"}
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
