@@ -1,5 +1,6 @@
 """Samples → batches: what each rank reads, in which order, by how many processes."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
 from noether.launch.death_signal import die_with_parent
+from noether.launch.worker import STOP_SIGNALS
 
 Batch = dict[str, Tensor]
 """Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
@@ -105,6 +107,9 @@ def _already_stacked(batch: Any) -> Any:
 def _start_loader_worker(worker: int) -> None:
     # A rank ended by SIGKILL must not leave readers behind that hold its memory and its device.
     die_with_parent()
+    # A scheduler signals every process of a step: the rank decides when to stop, and needs its readers until then.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 

@@ -110,7 +110,8 @@ def _find(context: WorkerContext, deadline: float) -> RunStore:
         store = _connect(resolve_host(host), port, deadline, context)
         if store is not None:
             joined = _scoped(store, context, resolve_host(host))
-            refusal = _refusal(joined, context, deadline)
+            # In a store that a launcher serves, it is rank 0 that says whose the attempt is.
+            refusal = _refusal(joined, context, deadline) if context.worker.rank > 0 else None
             if refusal is None:
                 return joined
             met = met or time.monotonic()

@@ -138,7 +138,7 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folde
 def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
     """Return the one line of a launcher without rank 0: that of rank 0 says the rest."""
     message = failure.message.partition("\n")[0]
-    verb = " failed:" if failure.kind == "failed" else " refused:" if failure.kind == "refused" else ""
+    verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
     if failure.rank in own:
         return f"noether: {who} (in full: {error_file})"
