@@ -27,20 +27,19 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotFetchError(ImagesError):
-    """Debian sid's packages are not to be had: the one step that may be left out."""
+    """Apptainer is not to be had here: the one step that may be left out."""
 
 
 def install(places: Places) -> None:
     """See that Apptainer is here: the machine's own, else one unpacked into the state folder.
 
     Raises:
-        CannotFetchError: sid's packages cannot be fetched, or what they became does not start.
-        ImagesError: not root.
+        CannotFetchError: not root, sid's packages cannot be fetched, or what they became does not start.
     """
     if command(places) is not None:
         return
-    if os.geteuid():
-        raise ImagesError("no apptainer here, and only root can install one")
+    if os.geteuid() or shutil.which("dpkg") is None:
+        raise CannotFetchError("no apptainer here, and only root on Debian can install one")
     install_packages(PACKAGES)
     folder = places.state / "sid"
     shutil.rmtree(folder, ignore_errors=True)

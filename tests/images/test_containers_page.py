@@ -30,7 +30,7 @@ if "--gpus" in words:
 words = [{{"noether": {image!r}, "noether.sif": {sif!r}}}.get(word, word) for word in words]
 words = [word.replace("hostA", "127.0.0.1") for word in words]
 if trains:
-    words += {small!r}.split() + ["accelerator=cpu", "trainer.max_epochs=null", "trainer.max_updates=6", "tracker.report=false"]
+    words += {small!r}.split()
 os.execv({programs!r}[name], [name, *words])
 """
 
@@ -64,7 +64,7 @@ def workplace(image: str, image_variables: dict[str, str], tmp_path: Path) -> tu
         python=sys.executable,
         image=image,
         sif=image_variables.get("NOETHER_SIF", ""),
-        small=SMALL,
+        small=f"{SMALL} accelerator=cpu trainer.max_epochs=null trainer.max_updates=6 tracker.report=false",
         programs=real,
     )
     for name in real:

@@ -47,7 +47,7 @@ def on_gpu(name: str, *overrides: str) -> list[str]:
 CASES = {
     "one-update-on-one-gpu": ("devices=1", "trainer.max_updates=1"),
     "nccl-ranks-on-every-gpu": ("devices=null", "trainer.effective_batch_size=8", "trainer.max_updates=2"),
-    "bf16": ("devices=1", "trainer.precision=bfloat16", "trainer.max_updates=2"),
+    "bf16": ("devices=1", "trainer.precision=bf16", "trainer.max_updates=2"),
     "torch-compile": ("devices=1", "trainer.compile=true", "trainer.max_updates=2"),
 }
 
