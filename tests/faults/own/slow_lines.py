@@ -1,6 +1,7 @@
 """A user's own data set, model and task, small enough to be started often.
 
-PAUSE_S and PAUSE_EVALUATION_S make every update and batch of an evaluation that long; RECORD names a folder where each rank writes the samples of its updates.
+PAUSE_S makes every update, and PAUSE_EVALUATION_S every batch of an evaluation, that long.
+RECORD names a folder where each rank writes the samples of its updates.
 """
 
 import json
