@@ -115,7 +115,7 @@ def main() -> None:
                 arms.settle()
         size = sum(path.stat().st_size for path in (folder / "noether").rglob("*") if path.is_file()) / 1e6
         print(
-            f"{size:.0f} MB in {parent}, {rounds} interleaved rounds of {arms.updates} updates, 1 of {os.cpu_count()} cores"
+            f"{size:.0f} MB in {parent}, {os.cpu_count()} cores; {rounds} interleaved rounds of {arms.updates} updates"
         )
         for name, seconds in lost.items():
             print(f"{name:<11} loses {statistics.median(seconds):.3f} s ({', '.join(f'{s:.3f}' for s in seconds)})")

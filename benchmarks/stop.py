@@ -55,7 +55,7 @@ def worker(context, rounds: int) -> int:
             without, with_it = (statistics.median(arm) for arm in zip(*pairs, strict=True))
             ratio = statistics.median(b / a for a, b in pairs)
             print(
-                f"{context.world_size} workers, {rounds} interleaved blocks of {BLOCK} updates, {os.cpu_count()} cores"
+                f"{context.world_size} workers, {os.cpu_count()} cores; {rounds} interleaved blocks of {BLOCK} updates"
             )
             print(f"update {1e3 * without:.3f} ms, with the agreement {1e3 * with_it:.3f} ms, ratio {ratio:.4f}")
     return 0
