@@ -27,9 +27,14 @@ from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.attempts import record_end, record_start
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
-from noether.training.checkpoint_files import CheckpointFolder, drop_checkpoints_after, selected_checkpoint
+from noether.training.checkpoint_files import (
+    CheckpointFolder,
+    drop_checkpoints_after,
+    list_checkpoints,
+    selected_checkpoint,
+)
 from noether.training.ema import AveragedWeights
-from noether.training.fence import Fence
+from noether.training.fence import Fence, FencedError
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -81,7 +86,6 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if deadline is not None:
         deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(deadline)
-    outcome, reason = "failed", 0
     if group.is_first:
         _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host))
     try:
@@ -97,11 +101,15 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         elif not reason and group.is_first:
             console.say(f"the run was complete already: {folder.path}")
         stop.finish()
-        outcome = describe_stop(reason) if reason else "done"
-    finally:
+    except FencedError:
+        raise  # Nothing of this start belongs into the folder any more.
+    except BaseException:
         if group.is_first:
-            number, reached = fence.own.number, run.state.progress.updates
-            _note(console, lambda: record_end(folder, number, reached, outcome))
+            _note(console, lambda: record_end(folder, fence.own.number, _saved(folder), "failed"))
+        raise
+    outcome = describe_stop(reason) if reason else "done"
+    if group.is_first:
+        _note(console, lambda: record_end(folder, fence.own.number, _saved(folder), outcome))
     if not reason:
         return ExitCode.DONE
     if group.is_first:
@@ -112,6 +120,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
+
+
+def _saved(folder: RunFolder) -> int:
+    checkpoints = list_checkpoints(folder.checkpoints)
+    return checkpoints[-1].updates if checkpoints else 0
 
 
 def _saver(
@@ -246,6 +259,8 @@ def _finish(
         0, or why all ranks stopped before it was through; the next start of the run does it again.
     """
     started = time.perf_counter()
+    if group.is_first:
+        fence.check()
     selected = selected_checkpoint(folder.checkpoints)
     checkpoint = CheckpointFolder(folder.checkpoints / group.from_first(selected.path.name))
     weights = next(iter(run.state.evaluation_models()))

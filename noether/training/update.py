@@ -141,23 +141,25 @@ class Updater:
         raise NonFiniteError(described)
 
     def _describe(self, update: int, batches: Sequence[Batch]) -> str:
+        """Returns what is wrong, the same on every rank: whichever speaks first names the sample."""
         found = self.group.gather(find_bad_numbers(self.state, self.precision, batches, self.group.rank))
         parameters = [
             name
             for name, parameter in self.state.model.named_parameters()
             if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
         ]
-        own = [part for rank in found for part in rank] if self.group.is_first else ["rank 0 says which"]
-        seen = "; ".join(own[:4]) + (f"; and {len(own) - 4} more" if len(own) > 4 else "")
+        causes = [cause for rank in found for cause in rank]
+        seen = "; ".join(causes[:4]) + (f"; and {len(causes) - 4} more" if len(causes) > 4 else "")
         shown = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
         advice = "lower optimizer.learning_rate, or mend the samples"
         if self.config.nan_policy == "stop":
             advice += ", or trainer.nan_policy=skip to pass over single updates"
-        row = self.state.progress.skipped_in_a_row
-        return (
+        in_a_row = max(1, self.state.progress.skipped_in_a_row)
+        text = (
             f"the gradient of update {update} is not finite\n"
             f"  seen      {seen or 'every loss is finite: the backward pass overflowed'}"
             + (f"\n            in {shown}" if shown else "")
-            + f"\n  expected  finite numbers ({max(1, row)} in a row, nan_policy={self.config.nan_policy})\n"
+            + f"\n  expected  finite numbers ({in_a_row} in a row, nan_policy={self.config.nan_policy})\n"
             f"  fix       {advice}; the last checkpoint is as it was"
         )
+        return str(self.group.from_first(text))

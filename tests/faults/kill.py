@@ -11,6 +11,8 @@ A seed decides who is struck and how:
 - how: SIGKILL right before the n-th thing done to the run folder (open, piece of a file, fsync, rename, removal), or
   at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to stop with all saved.
 
+The last start of two ranks is only delayed: one of them stands still for a while.
+
 What follows from a number of operations is the same each time; a moment is as exact as the machine.
 """
 
@@ -173,6 +175,16 @@ def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[in
     return [ended(one, LIMIT_S) for one in victims]
 
 
+def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -> str:
+    """Lets one rank stand still for a moment, as a frozen file system does; returns what was done."""
+    rank, moment, length = rng.randrange(len(victims)), rng.uniform(0, calm.seconds), rng.uniform(0.2, 2.0)
+    if victims[rank].wait(moment) is None:
+        victims[rank].kill(signal.SIGSTOP)
+        time.sleep(length)
+        victims[rank].kill(signal.SIGCONT)
+    return f"process {rank} stands still for {length:.2f} s at {moment:.2f} s"
+
+
 def ended(one: victim.Victim, seconds: float) -> int:
     code = one.wait(seconds)
     return one.end() if code is None else code
@@ -231,6 +243,8 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
         # Before a handler stands, SIGTERM ends a process as it always does; and a rank that lost its peer fails.
         assert ranks > 1 or set(codes) <= allowed, f"{told}\n{room.log(name).read_text()}"
     victims = room.start(name, ranks)
+    if ranks > 1:
+        told.append(delay(victims, rng, calm[ranks]))
     codes = [one.wait(LIMIT_S) for one in victims]
     folder = room.run_folder(name)
     story = f"seed {seed}: {who}; " + "; ".join(told)

@@ -1,6 +1,7 @@
 """A user's own data set, model and task, small enough to be started often.
 
-PAUSE_S makes every update that long; RECORD names a folder where each rank writes the samples of its updates.
+PAUSE_S makes every update, and PAUSE_EVALUATION_S every batch of an evaluation, that long.
+RECORD names a folder where each rank writes the samples of its updates.
 """
 
 import json
@@ -50,5 +51,6 @@ class Regression(Task):
         return (predictions["y"] - batch["y"]).square().mean()
 
     def metrics(self, predictions, batch):
+        time.sleep(float(os.environ.get("PAUSE_EVALUATION_S", "0")))
         error = (predictions["y"] - batch["y"]).abs().squeeze(1)
         return {"loss": error.square(), "mae": error}

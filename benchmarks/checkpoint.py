@@ -1,0 +1,131 @@
+"""How much time does the loop lose to a checkpoint of 50M parameters with AdamW: noether against torch.save.
+
+    python benchmarks/checkpoint.py [FOLDER] [ROUNDS] [MILLIONS]
+
+Three arms in turn, ROUNDS times: so many updates with no checkpoint, with a torch.save at the first boundary, and with
+a checkpoint of noether's there (copied aside, then written, hashed, flushed and renamed behind the loop). What an arm
+takes longer than the first of its round is what the loop loses. torch.save flushes nothing to the disk and hashes
+nothing. FOLDER should lie on a disk, not in memory. Updates compute on one thread: were every core computing, the
+writing thread would take its share of them.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from noether.distributed.group import Group
+from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
+from noether.tasks.base import Task
+from noether.training.progress import Progress
+from noether.training.saver import Saver
+from noether.training.state import TrainingState
+
+SECONDS = 4.0
+"""Length of an arm: longer than the write, so that all it costs falls into it."""
+
+
+class Nothing(Task):
+    """A task that is never asked."""
+
+    def loss(self, predictions, batch):
+        """Is never called."""
+        raise NotImplementedError
+
+    def metrics(self, predictions, batch):
+        """Is never called."""
+        raise NotImplementedError
+
+
+def make_state(millions: int) -> TrainingState:
+    model = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(millions)))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return TrainingState(model, None, optimizer, torch.amp.GradScaler("cpu", enabled=False), Nothing(), Progress())
+
+
+class Arms:
+    """A state, a loop over it, and two ways to save it."""
+
+    def __init__(self, folder: Path, millions: int) -> None:
+        self.folder, self.state = folder, make_state(millions)
+        context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
+        group = Group(context, torch.device("cpu"))
+        self.saver = Saver(group, folder / "noether", 1, {}, lambda: None, print, None)
+        self.left, self.right = torch.randn(384, 384), torch.randn(384, 384)
+        self.updates = 1
+        self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
+
+    def loop(self, checkpoint) -> tuple[float, float]:
+        """Returns the seconds of the whole loop and of its longest update, the one with the checkpoint left out."""
+        longest, started = 0.0, time.perf_counter()
+        for update in range(self.updates):
+            began = time.perf_counter()
+            for _ in range(8):
+                self.left @ self.right
+            if update == 0:
+                checkpoint()
+            else:
+                longest = max(longest, time.perf_counter() - began)
+        return time.perf_counter() - started, longest
+
+    def torch_save(self) -> None:
+        """Saves as most programs do: in the loop."""
+        content = {"model": self.state.model.state_dict(), "optimizer": self.state.optimizer.state_dict()}
+        torch.save(content, self.folder / "torch.pt")
+
+    def noether(self) -> None:
+        """Saves as this one does: behind the loop."""
+        self.state.progress.updates += 1
+        self.saver.save(self.state, None, leaving=False)
+
+    def settle(self) -> None:
+        """Between arms: nothing is on its way, and the disk has what it was given."""
+        self.saver.__exit__()
+        os.sync()
+
+
+def main() -> None:
+    given = sys.argv[1:]
+    parent = Path(given[0]) if given else Path.cwd()
+    rounds, millions = (int(given[i]) if len(given) > i else default for i, default in ((1, 7), (2, 50)))
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=parent))
+    try:
+        arms = Arms(folder, millions)
+        arms.noether()  # The first copy also asks for its memory: once a run.
+        arms.settle()
+        lost: dict[str, list[float]] = {"torch.save": [], "noether": []}
+        spikes: dict[str, list[float]] = {"none": [], "torch.save": [], "noether": []}
+        for _ in range(rounds):
+            calm, spike = arms.loop(lambda: None)
+            spikes["none"].append(spike)
+            for name, checkpoint in (("torch.save", arms.torch_save), ("noether", arms.noether)):
+                seconds, spike = arms.loop(checkpoint)
+                lost[name].append(seconds - calm)
+                spikes[name].append(spike)
+                arms.settle()
+        size = sum(path.stat().st_size for path in (folder / "noether").rglob("*") if path.is_file()) / 1e6
+        print(
+            f"{size:.0f} MB in {parent}, {os.cpu_count()} cores; {rounds} interleaved rounds of {arms.updates} updates"
+        )
+        for name, seconds in lost.items():
+            print(f"{name:<11} loses {statistics.median(seconds):.3f} s ({', '.join(f'{s:.3f}' for s in seconds)})")
+        ratios = [own / theirs for own, theirs in zip(lost["noether"], lost["torch.save"], strict=True)]
+        print(f"noether / torch.save {statistics.median(ratios):.2f}")
+        for name, seconds in spikes.items():
+            print(f"longest update, {name:<11} {1e3 * statistics.median(seconds):.1f} ms")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

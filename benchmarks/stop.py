@@ -1,0 +1,81 @@
+"""What does it cost that the ranks agree to stop: an update of 5 ms with the agreement, against one without.
+
+    python benchmarks/stop.py [WORKERS] [ROUNDS]
+
+Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so that both arms keep the ranks in step.
+Blocks of 200 updates take turns.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BLOCK = 200
+TARGET_S = 5e-3
+
+
+def worker(context, rounds: int) -> int:
+    import torch
+
+    from noether.distributed.deadline import Deadline
+    from noether.distributed.group import joined_group
+    from noether.distributed.stop import AgreedStop
+
+    torch.set_num_threads(1)
+    stop = AgreedStop()
+    with stop.listening(), joined_group(context) as group:
+        stop.join(group)
+        stop.leave_before(Deadline(time.time() + 1e6, "benchmark"))
+        matrix, gradient = torch.randn(256, 256), torch.randn(100_000)
+        began = time.perf_counter()
+        for _ in range(200):
+            matrix @ matrix
+        products = max(1, round(TARGET_S / ((time.perf_counter() - began) / 200)))
+        products = group.from_first(products)
+
+        def block(agree: bool) -> float:
+            group.barrier()
+            began = time.perf_counter()
+            for _ in range(BLOCK):
+                for _ in range(products):
+                    matrix @ matrix
+                group.sum(gradient)
+                if agree:
+                    stop.agreed()
+            return (time.perf_counter() - began) / BLOCK
+
+        block(True), block(False)
+        pairs = [(block(False), block(True)) for _ in range(rounds)]
+        stop.finish()
+        if group.is_first:
+            without, with_it = (statistics.median(arm) for arm in zip(*pairs, strict=True))
+            ratio = statistics.median(b / a for a, b in pairs)
+            print(
+                f"{context.world_size} workers, {os.cpu_count()} cores; {rounds} interleaved blocks of {BLOCK} updates"
+            )
+            print(f"update {1e3 * without:.3f} ms, with the agreement {1e3 * with_it:.3f} ms, ratio {ratio:.4f}")
+    return 0
+
+
+def main() -> None:
+    given = [int(word) for word in sys.argv[1:3]]
+    workers, rounds = [*given, *(2, 15)[len(given) :]]
+    sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
+    os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
+    from noether.launch.devices import DeviceInventory
+    from noether.launch.local import local_placement
+    from noether.launch.placement import Device, LaunchRequest
+    from noether.launch.run import run_placement
+
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
+    placement = local_placement(LaunchRequest(devices=str(workers)), {}, inventory, "localhost")
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(run_placement(placement, "stop.worker", rounds, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

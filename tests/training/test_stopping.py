@@ -1,0 +1,166 @@
+"""A stop in the middle of what is long, before a limit, and at numbers that are not finite: all ranks, in words."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, final_hashes
+
+from noether.errors import ExitCode
+from noether.run_folder import RunFolder
+from noether.tracking.metrics_file import read_metrics
+from noether.training.attempts import read_attempts
+from noether.training.checkpoint_files import list_checkpoints
+
+OWN = REPOSITORY / "tests" / "faults" / "own"
+COMMON = ("trainer.evaluation_batch_size=1", "trainer.evaluate_every=20 updates", "resume=auto")
+
+
+def words(output: Path, name: str, *overrides: str) -> list[str]:
+    return ["--hp", str(OWN / "lines.yaml"), f"output_path={output}", f"run_id={name}", *COMMON, *overrides]
+
+
+@pytest.fixture
+def begin(environ, tmp_path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*overrides: str, **variables: str) -> subprocess.Popen[str]:
+        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", **variables}
+        command = [sys.executable, "-m", "noether", "train", *words(tmp_path, "run", *overrides)]
+        process = subprocess.Popen(
+            command,
+            env=own,
+            cwd=OWN,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def finish(noether, tmp_path) -> Callable[..., str]:
+    def run(name: str, *overrides: str) -> str:
+        variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1"}
+        done = noether("train", *words(tmp_path, name, *overrides), cwd=OWN, **variables)
+        assert done.code == 0, done.out + done.err
+        return done.out
+
+    return run
+
+
+def wait_for_row(process: subprocess.Popen[str], folder: RunFolder, kind: str, update: int) -> None:
+    deadline = time.monotonic() + 90
+    while not any(
+        (row["kind"], row["update"]) == (kind, update)
+        for row in (read_metrics(folder.metrics) if folder.metrics.exists() else ())
+    ):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_signal_cuts_an_evaluation_short_and_the_next_start_makes_it_first(begin, finish, tmp_path) -> None:
+    length = ("trainer.max_updates=24", "devices=2")
+    folder = RunFolder(tmp_path / "run")
+    process = begin(*length, PAUSE_EVALUATION_S="0.7")  # At least 11 s for two kinds of weights.
+    wait_for_row(process, folder, "training", 20)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.CHECKPOINTED, out
+    assert "stopped by SIGTERM after update 20 of 24, everything is saved" in out
+    saved = list_checkpoints(folder.checkpoints)[-1]
+    assert saved.updates == 20
+    assert json.loads((saved.path / "state.json").read_text())["progress"]["evaluation_pending"] is True
+    finish("run", *length)
+    finish("calm", *length)
+    assert final_hashes(folder) == final_hashes(RunFolder(tmp_path / "calm"))
+    histories = [
+        [(row["update"], row["weights"], row["figures"]) for row in read_metrics(path) if row["kind"] == "evaluation"]
+        for path in (folder.metrics, tmp_path / "calm" / "metrics.jsonl")
+    ]
+    assert histories[0] == histories[1]
+    assert [row[0] for row in histories[0]] == [20, 20, 24, 24]
+
+
+@pytest.mark.slow
+def test_a_signal_cuts_the_final_evaluation_short_and_the_next_start_makes_it(begin, finish, tmp_path) -> None:
+    length = ("trainer.max_updates=4", "devices=2")
+    folder = RunFolder(tmp_path / "run")
+    process = begin(*length, PAUSE_EVALUATION_S="0.4")  # 13 s for 32 samples a rank, after 6 s for the validation.
+    wait_for_row(process, folder, "evaluation", 4)
+    time.sleep(1.0)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.CHECKPOINTED, out
+    assert not folder.result.exists()
+    out = finish("run", *length)
+    assert folder.result.is_file()
+    assert [row.outcome for row in read_attempts(folder)] == ["SIGTERM", "done"]
+    assert "the run was complete already" in finish("run", *length)
+
+
+@pytest.mark.slow
+def test_a_time_limit_stops_the_run_early_enough_and_says_who_set_it(begin, finish, tmp_path) -> None:
+    length = ("trainer.max_updates=400",)
+    process = begin(*length, "trainer.timeout_min=0.6", PAUSE_S="0.2")
+    started = time.time()
+    out = process.communicate(timeout=120)[0]
+    assert process.returncode == ExitCode.CHECKPOINTED, out
+    assert "(trainer.timeout_min=0.6): the run stops before it, with everything saved" in out
+    assert "stopped by the time limit after update" in out
+    assert time.time() - started < 36, "not before the limit"
+    folder = RunFolder(tmp_path / "run")
+    assert read_attempts(folder)[-1].outcome == "the time limit"
+    assert list_checkpoints(folder.checkpoints)[-1].damage() is None
+
+
+BAD = """
+import torch
+from slow_lines import Lines
+
+
+class Holes(Lines):
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return {**sample, "y": sample["y"] * float("nan")} if index == 7 else sample
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy, noether, tmp_path) -> None:
+    """Two ranks: the one that does not have the sample must decide alike, and say it."""
+    (tmp_path / "holes.py").write_text(BAD)
+    variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}:{tmp_path}"}
+    overrides = ["dataset.kind=holes.Holes", "devices=2", "trainer.max_updates=6", f"trainer.nan_policy={policy}"]
+    # Validated on what is finite: sample 7 is of the training split.
+    done = noether("train", *words(tmp_path, "run", *overrides), cwd=tmp_path, **variables)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    if policy == "stop":
+        assert done.code == ExitCode.FAILED
+        assert "is not finite" in done.err
+        assert "sample 7, y" in done.err
+        assert "Traceback" not in done.err
+    else:
+        assert done.code == 0, done.err
+        (note,) = [row["text"] for row in rows if row["kind"] == "note"]
+        assert "is skipped" in note
+        assert "sample 7, y" in note
