@@ -15,11 +15,13 @@ SMALL = (
     "model.supernodes=32",
     "model.radius=100",
     "trainer.precision=float32",
-    "trainer.max_updates=24",
-    "trainer.evaluate_every=24 updates",
+    "trainer.max_updates=8",
+    "trainer.evaluate_every=8 updates",
     "trainer.ema_decay=0.5",
-    "optimizer.learning_rate=1e-3",
+    "optimizer.learning_rate=3e-3",
     "dataset.validation_fraction=0.25",
+    "dataset.points_per_update={surface: 512, volume: 64}",
+    "tracker.tensorboard=false",
 )
 """What a test cannot afford of the published sizes; the recipe and the data set stay."""
 
