@@ -137,6 +137,8 @@ def _write_program(folder: Path, physical: PhysicalModel, example: dict[str, Ten
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(physical, tuple(example.values()), dynamic_shapes=(shapes,), strict=False)
+            # Joins the parts that autocast contexts had made graphs of their own, which cannot all be loaded again.
+            program = program.run_decompositions({})
             torch.export.save(program, folder / PROGRAM)
     except Exception as error:  # whatever in a model's own code cannot be traced
         raise NoetherError(

@@ -206,6 +206,16 @@ MISTAKES = {
     "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
     "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "no raw data at /nowhere"),
     "workers": (["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"], 2, "--workers is a number"),
+    "more-supernodes-than-points": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],
+        2,
+        "model.supernodes=3586",
+    ),
+    "more-points-than-a-car-has": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "dataset.points_per_update={{surface: 4000}}"],
+        2,
+        "more than the 3586 surface points",
+    ),
     "no-root": (["data", "describe", "dataset=shapenet_car"], 2, "ShapeNet-Car needs dataset_root"),
     "another-root": (["data", "pack", "/nowhere"], 2, "does not hold ShapeNet-Car"),
 }
@@ -213,6 +223,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_mistakes_are_answered_in_words_and_write_nothing(words, code, message, noether, tmp_path: Path) -> None:
+    words = [word.format(configs=REPOSITORY / "configs") for word in words]
     done = noether(*words, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
     assert done.code == code, done.out + done.err
     assert message in done.out + done.err
