@@ -191,6 +191,28 @@ class Commands:
             checkpoint=checkpoint,
         )  # fmt: skip
 
+    def export(
+        self,
+        run: str,
+        out: str,
+        *,
+        weights: str | None = None,
+        checkpoint: str | None = None,
+        weights_only: bool = False,
+    ) -> int:
+        """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
+
+        Args:
+            run: the run's folder: runs/NAME
+            out: the folder to make; noether.exported.load_exported reads it
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+            weights_only: leave out the program, for models that torch.export cannot write
+        """
+        from noether.start import export_here
+
+        return export_here(run, out, program=not weights_only, weights=weights, checkpoint=checkpoint)
+
     data = DataCommands
 
     def checkpoints(

@@ -71,6 +71,11 @@ class ShapeNetCarDatasetConfig(_Dataset):
         description="Published split: param0 (its 100 cars are the test split) or randperm189 (189 of 889, by seed 0).",
     )
 
+    @property
+    def surface_points(self) -> int:
+        """Surface points of every car."""
+        return SHAPENET_CAR_SURFACE_POINTS
+
     @model_validator(mode="after")
     def _enough_points(self) -> "ShapeNetCarDatasetConfig":
         for key, wanted in (

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig
+from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
@@ -102,7 +102,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _enough_points_for_the_supernodes(self) -> "RunConfig":
-        if isinstance(self.model, (UPTConfig, ABUPTConfig)) and isinstance(self.dataset, EllipsoidDatasetConfig):
+        known = (EllipsoidDatasetConfig, ShapeNetCarDatasetConfig)
+        if isinstance(self.model, (UPTConfig, ABUPTConfig)) and isinstance(self.dataset, known):
             points = self.dataset.geometry_points or self.dataset.surface_points
             if self.model.supernodes is not None and self.model.supernodes > points:
                 raise RequestError(

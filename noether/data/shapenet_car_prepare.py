@@ -7,6 +7,7 @@ car that is there already is known to be whole.
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, RawCar, list_cars, make_car, raw_cars
-from noether.data.shared_work import process_map
+from noether.data.shared_work import STALE_SECONDS, locked, process_map
 from noether.errors import RequestError
 
 DIGESTS = "sha256.json"
@@ -58,7 +59,8 @@ def prepare_folder(
         RequestError: a car does not fit, naming its file, or the folder cannot be written.
     """
     base, kept = out / "preprocessed", 0
-    total = len(list_cars(source)) if source.is_dir() else ALL_CARS
+    # Anything but an archive is looked at first, so that a wrong path leaves nothing behind.
+    total = ALL_CARS if source.is_file() else len(list_cars(source))
     counts: Counter[str] = Counter()
 
     def wanted(param: str, name: str) -> bool:
@@ -75,7 +77,8 @@ def prepare_folder(
     made = 0
     try:
         base.mkdir(parents=True, exist_ok=True)
-        with process_map(workers) as run:
+        with locked(base), process_map(workers) as run:
+            _remove_leftovers(base)
             jobs = ((car, base) for car in raw_cars(source, wanted))
             for param in run(_make_and_write, jobs):
                 made += 1
@@ -118,10 +121,20 @@ def _make_and_write(job: tuple[RawCar, Path]) -> str:
         (partial / DIGESTS).write_text(json.dumps(digests, indent=1))
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
+    except RuntimeError as error:  # torch's writer, on a full disk
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OSError(str(error).splitlines()[0]) from None
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return car.param
+
+
+def _remove_leftovers(base: Path) -> None:
+    """Removes what killed processes left; by age, since where locks do not work another may be writing."""
+    for path in base.glob("param*/.*.partial"):
+        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:

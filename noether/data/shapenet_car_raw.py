@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from scipy.spatial import cKDTree
 
+from noether.config.dataset import SHAPENET_CAR_SURFACE_POINTS
 from noether.data.mesh_files import MeshFile, read_mesh
 from noether.data.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.errors import RequestError
@@ -37,7 +38,7 @@ EXCLUDED = frozenset(
 )
 """Cars of the archive without a surface, which the published figures leave out."""
 RAW_SURFACE_POINTS = 3682
-SURFACE_POINTS = 3586
+SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
 _MEMBER = re.compile(r"(?:^|/)(param[0-8])/([^/.][^/]*)/(" + "|".join(map(re.escape, RAW_FILES)) + r")$")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)

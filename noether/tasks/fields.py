@@ -137,9 +137,9 @@ class FieldsTask(Task):
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Returns predictions in physical units, (B, N, C)."""
+        """Returns predictions, of all fields or of some, in physical units, (B, N, C)."""
         physical = {}
-        for name in self.fields:
+        for name in (name for name in self.fields if name in predictions):
             mean, std = self._statistics(name, predictions[name])
             physical[name] = predictions[name] * std + mean
         return physical

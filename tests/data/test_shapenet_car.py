@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import REPOSITORY, TINY
 
 from noether.data import shapenet_car
 from noether.data.shapenet_car import (
@@ -183,4 +184,48 @@ def test_the_commands_from_archive_to_description(raw_archive: Path, noether, tm
     assert (about["train"]["samples"], about["test"]["samples"]) == (4, 2)
     assert about["train"]["arrays"]["surface_pressure"]["shape"] == "(3586,)"
     assert "4 of the 789 training cars are here" in about["notes"][0]
-    assert noether("data", "describe", "dataset=shapenet_car", f"dataset_root={out}").code == 0
+    packed = noether("data", "pack", str(out), "--out", str(tmp_path / "fast"))
+    assert f"dataset_root={tmp_path}/fast" in packed.out
+    from_file = noether("data", "describe", "--hp", "configs/train_shapenet.yaml", f"dataset_root={tmp_path}/fast")
+    assert from_file.code == 0, from_file.err
+    assert "volume_velocity" in from_file.out
+
+
+def test_the_embedded_data_set_is_described_too(noether) -> None:
+    done = noether("data", "describe", "--hp", str(TINY), "--json")
+    about = json.loads(done.out)
+    assert (about["train"]["samples"], about["test"]["samples"]) == (20, 5)
+    assert about["train"]["arrays"]["surface_points"]["shape"] == "(48, 3)"
+    assert about["notes"] == []
+
+
+MISTAKES = {
+    "no-command": (["data"], 0, "usage: noether data COMMAND"),
+    "unknown-command": (["data", "prepair"], 2, "did you mean 'data prepare'?"),
+    "unknown-kind": (["data", "prepare", "shapenet-car", "x", "y"], 2, "prepare shapenet_car x y"),
+    "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
+    "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "no raw data at /nowhere"),
+    "workers": (["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"], 2, "--workers is a number"),
+    "more-supernodes-than-points": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],
+        2,
+        "model.supernodes=3586",
+    ),
+    "more-points-than-a-car-has": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "dataset.points_per_update={{surface: 4000}}"],
+        2,
+        "more than the 3586 surface points",
+    ),
+    "no-root": (["data", "describe", "dataset=shapenet_car"], 2, "ShapeNet-Car needs dataset_root"),
+    "another-root": (["data", "pack", "/nowhere"], 2, "does not hold ShapeNet-Car"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_answered_in_words_and_write_nothing(words, code, message, noether, tmp_path: Path) -> None:
+    words = [word.format(configs=REPOSITORY / "configs") for word in words]
+    done = noether(*words, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert done.code == code, done.out + done.err
+    assert message in done.out + done.err
+    assert "Traceback" not in done.err
+    assert list(tmp_path.iterdir()) == []
