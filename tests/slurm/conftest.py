@@ -18,7 +18,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
 # Life of the session's cluster, should nobody be left to take it down.
-LIFE_S = 1800
+LIFE_S = 5400
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # squeue(1), JOB STATE CODES: those that a job does not leave by itself.
 ENDED = {
