@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import noether
-from noether.data import ellipsoid, ellipsoid_car, potential_flow
+from noether.data import ellipsoid, ellipsoid_car, potential_flow, shared_work
 from noether.data.ellipsoid import EllipsoidDataset
 from noether.data.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
 from noether.data.packed import open_packed, write_packed
@@ -300,9 +300,9 @@ def test_the_data_set_pickles_as_its_path(folder):
 def test_two_workers_make_the_same_files_as_one(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ellipsoid, "POINTS_PER_WORKER", 1)  # else so small an order is not shared out
     started = []
-    pool = ellipsoid.ProcessPoolExecutor
+    pool = shared_work.ProcessPoolExecutor
     monkeypatch.setattr(
-        ellipsoid, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
+        shared_work, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
     )
     calls = []
     ellipsoid.prepare(tmp_path, SIZES, **ORDER, workers=2, progress=lambda done, total: calls.append((done, total)))

@@ -17,11 +17,11 @@ from point_models import (
 
 from noether.data.loader import stack_samples
 from noether.errors import RequestError
-from noether.models.build import REGISTRY, build_model, count_parameters
+from noether.models.build import build_model, count_parameters
 
 PARAMETERS = {"upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend", "anchors"])
-KINDS = pytest.mark.parametrize("kind", REGISTRY)
+KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 
 
 @pytest.fixture(autouse=True, scope="module")
