@@ -28,7 +28,7 @@ TINY = REPOSITORY / "tests" / "tiny.yaml"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
 # Runs the trainer, then says which files of the packages it has imported, mapped or opened.
 USED = f"""
-import atexit, os, sys
+import sys
 opened = set()
 def note(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith("{PACKAGES}"):
@@ -93,7 +93,7 @@ def main() -> None:
     if places.times.exists():
         print("seconds of each step of ci/images\n  " + places.times.read_text().strip().replace("\n", "\n  "))
 
-    run = [client, "run", "--rm", f"--volume={TINY}:/tiny.yaml:ro", "--workdir=/tmp"]
+    run = [client, "run", "--rm", f"--volume={TINY}:/tiny.yaml:ro", "--env=HOME=/tmp", "--workdir=/tmp"]
     listed = subprocess.run(
         [*run, "--entrypoint=sh", image, "-c", EVERY_FILE], env=environ, capture_output=True, text=True, check=True
     )

@@ -1,6 +1,7 @@
 """The docker image, from the project's Dockerfile."""
 
 import json
+import os
 from hashlib import sha256
 
 from containers.engine import docker
@@ -69,8 +70,8 @@ def variables(places: Places, flavour: str) -> str:
     _, environ = docker(places)
     lines = [f"export {name}={value}" for name, value in environ.items()]
     lines.append(f"export NOETHER_IMAGE={image_name(flavour)}")
-    if places.apptainer.exists():
-        lines += [f"export PATH={places.apptainer}/bin:$PATH", "export APPTAINER_DROP_CAPS=CAP_SYS_RESOURCE"]
-    if places.sif.exists():
-        lines.append(f"export NOETHER_SIF={places.sif}")
+    # Where Apptainer and the SIF are, or will be: the image may be asked for before they are made.
+    lines += [f"export PATH={places.apptainer}/bin:$PATH", f"export NOETHER_SIF={places.sif}"]
+    if os.geteuid() == 0:
+        lines.append("export APPTAINER_DROP_CAPS=CAP_SYS_RESOURCE")
     return "\n".join(lines)
