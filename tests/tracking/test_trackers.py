@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile, read_metrics
 from noether.tracking.tensorboard import TensorBoardFile
+from noether.tracking.tracker import Trackers
 
 
 def training(update: int, loss: float = 1.0) -> dict:
@@ -80,6 +82,37 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
     scalars = [(event.step, event.value) for event in events.Scalars("training/loss")]
     assert scalars == [(2, 1.0), (4, 1.0), (6, 2.0)]
     assert events.Scalars("validation (ema)/surface_pressure/relative_l2")[0].value == pytest.approx(0.051)
+
+
+def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
+    for loss in (1.0, 2.0):  # Both begin at 0: the second makes the same updates again, all of them.
+        file = TensorBoardFile(tmp_path, resumed_from=0)
+        for update in (2, 4) if loss == 1.0 else (2, 4, 6):
+            file.log(training(update, loss))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("training/loss")] == [(2, 2.0), (4, 2.0), (6, 2.0)]
+
+
+def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later(tmp_path, monkeypatch) -> None:
+    file, warnings, full = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0), [], [True]
+    write = os.write
+
+    def refusing(descriptor: int, content: bytes) -> int:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content[:10])  # A disk that is nearly full takes a part.
+
+    monkeypatch.setattr(os, "write", refusing)
+    trackers = Trackers([file], warnings.append)
+    for update in (2, 4):
+        trackers.log(training(update))
+    with pytest.raises(OSError, match="No space left"):
+        trackers.sync()
+    full[0] = False
+    trackers.log(training(6))
+    trackers.sync()
+    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4, 6]
+    assert warnings == ["rows are held back, MetricsFile cannot be written: No space left on device"]
 
 
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
