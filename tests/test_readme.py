@@ -9,17 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import meshio
+import numpy as np
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT
+from shapenet_car_files import surface_mesh
 
 from noether.config.reference import settings_reference
 
-# The documented words run as they stand; only the data and the model are made small behind them.
-SMALL = (
+# The documented words run as they stand; only the embedded data and its models are made small behind them.
+DATA = (
     "dataset.train_shapes=20 dataset.test_shapes=5 dataset.surface_points=48 dataset.volume_points=40 "
     "dataset.geometry_points=32 dataset.points_per_update.surface=24 dataset.points_per_update.volume=16 "
-    "model.dim=32 model.heads=2 model.encoder_depth=1 model.decoder_depth=1 model.supernodes=8 model.radius=200.0"
 )
+MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.0"
+UPT = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
+AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
 
 
 def commands(path: Path, program: str) -> list[str]:
@@ -34,11 +39,16 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     """A user's folder, with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "my.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
+    (folder / "examples").symlink_to(REPOSITORY / "examples")
+    points, cells, _ = surface_mesh(0)
+    meshio.write_points_cells(folder / "car.stl", points, {"triangle": np.vstack([cells[:, :3], cells[:, [0, 2, 3]]])})
     program = folder / "bin" / "noether"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\ncase "$1" in train|plan) exec {shlex.quote(sys.executable)} -m noether "$@" {SMALL};; esac\n'
-        f'exec {shlex.quote(sys.executable)} -m noether "$@"\n'
+        "#!/bin/sh\nsmall=\n"
+        f'case "$*" in *mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{UPT}";; esac\n'
+        f'exec {shlex.quote(sys.executable)} -m noether "$@" $small\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     path = f"{program.parent}{os.pathsep}{environ['PATH']}"
@@ -52,7 +62,9 @@ def test_the_documented_commands_run(page: str, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether")
-    assert len(lines) > 8
+    # The line on ShapeNet-Car runs on cars of its format in tests/data.
+    lines = [line for line in lines if "/data/" not in line]
+    assert len(lines) > 16
     for line in lines:
         done = subprocess.run(
             ["sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIME_LIMIT

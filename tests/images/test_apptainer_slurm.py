@@ -1,10 +1,11 @@
 """`srun apptainer exec noether.sif train` on a real Slurm: the ranks find each other from inside the SIF."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
 from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 
@@ -60,3 +61,21 @@ def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--cleanenv" in done.stderr
     assert not (tmp_path / "alone").exists()
+
+
+def test_a_submitted_job_runs_in_the_container_it_names(slurm: Slurm, sif, inside, tmp_path) -> None:  # noqa: F811
+    """`noether submit slurm.container=noether.sif`, from a login node that has noether and the image."""
+    _, variables = inside
+    settings = ["devices=null", "output_path=runs", "run_id=submitted", "trainer.max_updates=4"]
+    mounts = ",".join(map(str, (TINY.parent, variables["XDG_CACHE_HOME"])))
+    place = ["slurm.nodes=2", "slurm.tasks_per_node=2", f"slurm.container={sif}", f"slurm.container_mounts=[{mounts}]"]
+    words = [sys.executable, "-m", "noether", "submit", "--hp", str(TINY), *settings, *place]
+    variables = {**variables, "PYTHONPATH": str(REPOSITORY)}
+    done = slurm.on("login", "env", f"--chdir={tmp_path}", *words, limit_s=120, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = RunFolder(tmp_path / "runs" / "submitted")
+    job = json.loads(folder.job.read_text())
+    state = slurm.wait(int(job["job"]), limit_s=300)
+    assert state == "COMPLETED", Path(job["output"]).read_text()
+    assert json.loads(folder.result.read_text())["world_size"] == 4
+    assert json.loads(folder.environment.read_text())["image"], "it ran in the image"
