@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -180,7 +181,28 @@ def _as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
             expected=f"the name of one of its files: {', '.join(options)}",
             fix=f"{override.key_or_group}={options[0] if options else 'NAME'}",
         )
-    return "++" + line.lstrip("+")
+    key, _, text = line.lstrip("+").partition("=")
+    if _is_number(override.value()) and _is_text(key):
+        # The grammar reads run_id=40_1, an array's job and task, as the number 401; such a setting means what it says.
+        return f"++{key}='{text.strip()}'"
+    return f"++{key}={text}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_text(key: str) -> bool:
+    """Whether the schema knows a setting and takes nothing but text or a path there."""
+    *parents, name = key.split(".")
+    sections: list[type[BaseModel]] = [RunConfig]
+    for part in parents:
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        sections = [section for field in fields for section in sections_in(field.annotation)]
+    found = [section.model_fields[name].annotation for section in sections if name in section.model_fields]
+    unions = (Union, UnionType)
+    kinds = {kind for one in found for kind in (get_args(one) if get_origin(one) in unions else (one,))}
+    return bool(kinds) and kinds <= {str, Path, type(None)}
 
 
 def _with_one_length(settings: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
@@ -261,6 +283,13 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
         )
     if problem["type"] == "missing":
         return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+    if problem["type"] in ("string_type", "path_type") and _is_number(value):
+        return RequestError(
+            f"{key} cannot be the number {_short(value)}",
+            seen=f"{key}={_short(value)} ({type(value).__name__})",
+            expected="a text; YAML reads one that looks like a number as a number",
+            fix=f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)',
+        )
     message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
     if problem["type"] == "value_error":
         # The schema's own checks already say what was seen and what was expected.

@@ -97,7 +97,7 @@ def _scoped(store: dist.Store, context: WorkerContext, address: str) -> RunStore
 
 
 def _find(context: WorkerContext, deadline: float) -> RunStore:
-    """Connects to rank 0, where it is expected, or where it has published that it is."""
+    """Connects to rank 0, where it is expected or has published that it is; or, any rank, to a launcher's store."""
     endpoint, terms = context.endpoint, context.terms
     published = None
     if not endpoint.asked_by and not endpoint.served_by and terms.shared_folder is not None:
@@ -122,11 +122,12 @@ def _find(context: WorkerContext, deadline: float) -> RunStore:
                 refusal.tell()
             raise refusal
         if time.monotonic() >= deadline:
+            whom = f"the store of {endpoint.served_by}" if endpoint.served_by else "rank 0"
             raise NoetherError(
-                f"rank {context.worker.rank} on {context.host} has not met rank 0 within "
+                f"rank {context.worker.rank} on {context.host} has not met {whom} within "
                 f"{terms.timeouts.init_timeout_s:g} s\n"
                 f"  seen      nobody answers at {host} port {port}\n"
-                "  expected  rank 0, started together with this rank\n"
+                f"  expected  {whom}, started together with this rank\n"
                 "  fix       see what the host of rank 0 says; a firewall between hosts must let the port through"
             )
         time.sleep(0.2)

@@ -28,12 +28,15 @@ def component_devices(
     """
     size = environ.get("SLURM_HET_SIZE", "")
     one_a_node = max(task.tasks_per_node) == 1
-    if not size.isdigit() or request.accelerator not in ("auto", "gpu"):
+    # devices= is as many on every node, whatever their components hold.
+    if not size.isdigit() or request.accelerator not in ("auto", "gpu") or request.devices is not None:
         return None
     # How many GPUs each node's component asked for: None where it asked in another way, 0 where it did not ask.
     gpus: dict[str, int | None] = {}
     component: dict[str, int] = {}
     for group in range(min(int(size), MAX_COMPONENTS)):
+        # `srun … : …` outside a job sets the older names only, and none that says how many GPUs (Slurm 22.05).
+        older = environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{group}", "")
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")
         per_node, per_task, total = (environ.get(f"SLURM_GPUS{how}_HET_GROUP_{group}", "") for how in GPU_OPTIONS)
         # "2", or with its type "a100:2".
@@ -41,6 +44,8 @@ def component_devices(
         for node in parse_nodelist(nodes) if nodes else ():
             component[node] = group
             gpus[node] = int(count) if count.isdigit() else None if per_node or per_task or total else 0
+        for node in parse_nodelist(older) if older and not nodes else ():
+            component[node], gpus[node] = group, None
     counts = [gpus.get(node) for node in task.nodes]
     without = tuple(node for node, count in zip(task.nodes, counts, strict=True) if count == 0)
     if request.accelerator == "auto" and 0 < len(without) < len(counts):
@@ -59,7 +64,8 @@ def component_devices(
             "the components of this heterogeneous step do not say how many GPUs their nodes have",
             seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {describe_nodes(task.nodes)}, one task on each",
             expected="a number for each component: the ranks of a node start where those of the nodes before it end",
-            fix="#SBATCH --gpus-per-node=N      (in every component; or one task per device)",
+            fix="#SBATCH --gpus-per-node=N      (in every component, srun --het-group=… in the script; or one task per "
+            "device,\nor devices=N for as many on each node)",
         )
     return tuple(count for count in counts if count)
 

@@ -89,6 +89,10 @@ ACCEPTED = {
     "plain": (["accelerator=gpu"], lambda c: c.accelerator == "gpu"),
     "plus-on-a-key-of-the-schema": (["+accelerator=gpu"], lambda c: c.accelerator == "gpu"),
     "quoted-list-as-a-shell-hands-it-over": (['+devices="0,1,2,3"'], lambda c: c.devices == "0,1,2,3"),
+    "a-name-that-is-a-number": (["run_id=7"], lambda c: c.run_id == "7"),
+    "a-name-that-the-grammar-takes-for-401": (["run_id=40_1"], lambda c: c.run_id == "40_1"),
+    "a-folder-that-is-a-number": (["output_path=2026"], lambda c: c.output_path == Path("2026")),
+    "a-text-of-a-section-that-is-a-number": (["slurm.slurm_partition=1e3"], lambda c: c.slurm.slurm_partition == "1e3"),
     "number-of-devices": (["+devices=2"], lambda c: c.devices == "2"),
     "yaml-list-of-devices": (["devices=[0,1]"], lambda c: c.devices == "0,1"),
     "yaml-list-of-one-device": (["devices=[2]"], lambda c: c.devices == "2,"),
@@ -135,6 +139,7 @@ def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None
 BROKEN_FILES = {
     "broken-yaml": ("a: 1\nb: [\nc", "mine.yaml:3 is not valid YAML"),
     "tabs": ("trainer:\n\tmax_epochs: 3\n", "mine.yaml:2 is not valid YAML"),
+    "a-name-that-is-a-number": ("defaults: [/train, _self_]\nrun_id: 7\n", 'run_id: "7"'),
     "a-list": ("- 1\n- 2\n", "holds no settings"),
     "unknown-default": ("defaults: [/modl: upt]\n", "no configuration 'modl/upt'"),
 }

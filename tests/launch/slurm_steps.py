@@ -107,6 +107,19 @@ def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
     return environs
 
 
+def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
+    """The same started by `srun … : …` outside a job: the older names only, and no word on GPUs (Slurm 22.05)."""
+    older = {
+        "SLURM_PACK_SIZE": "2",
+        "SLURM_JOB_ID_PACK_GROUP_0": "13",
+        "SLURM_JOB_ID_PACK_GROUP_1": "14",
+        "SLURM_JOB_NODELIST_PACK_GROUP_0": "n1",
+        "SLURM_JOB_NODELIST_PACK_GROUP_1": "n[2-3]",
+    }
+    environs = [{**environ, **older} for environ in het_step(gpus)]
+    return [{name: value for name, value in environ.items() if "_HET_GROUP_" not in name} for environ in environs]
+
+
 def check_one_world(placements: list[Placement]) -> None:
     """Every rank once, local ranks without a gap, and the same endpoint and sizes for all."""
     workers = sorted((worker for placement in placements for worker in placement.workers), key=lambda w: w.rank)

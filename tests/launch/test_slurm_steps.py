@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slurm_steps import block, check_one_world, cyclic, het_step, place, step
+from slurm_steps import block, check_one_world, cyclic, het_step, own_het_step, place, step
 
 from noether.launch.placement import Endpoint, LaunchRequest
 from noether.launch.rendezvous import derived_port
@@ -77,8 +77,15 @@ def test_a_heterogeneous_step_sums_over_its_nodes() -> None:
     assert [[worker.rank for worker in placement.workers] for placement in placements] == [[0, 1, 2, 3], [4, 5], [6, 7]]
 
 
+def test_devices_of_the_setting_are_as_many_on_every_node_of_a_heterogeneous_step() -> None:
+    for environs in (het_step(["4", "2"]), own_het_step(["4", "2"])):
+        placements = [place(environ, LaunchRequest(devices="2")) for environ in environs]
+        check_one_world(placements)
+        assert [[worker.rank for worker in placement.workers] for placement in placements] == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_fault_1_a_mask_is_counted_within() -> None:
-    # The original sets physical 0 and 1 in its children whatever the mask was.
+    # A launcher that sets CUDA_VISIBLE_DEVICES to 0 and 1 in its children puts them on another job's GPUs.
     for mask in ("2,3", "GPU-2,GPU-3"):
         placements = [place(environ) for environ in step([2, 2], devices=[mask])]
         check_one_world(placements)
@@ -91,7 +98,7 @@ def test_fault_1_a_mask_is_counted_within() -> None:
 
 
 def test_fault_3_ntasks_without_ntasks_per_node() -> None:
-    # The original takes nodes × 1 for the world: N jobs that train the same, unknown to each other.
+    # SLURM_NTASKS_PER_NODE is not set then; taken for 1, the tasks are N jobs that train the same without a word.
     environs = step([3, 1])
     assert all("SLURM_NTASKS_PER_NODE" not in environ for environ in environs)
     placements = [place(environ) for environ in environs]
@@ -101,7 +108,7 @@ def test_fault_3_ntasks_without_ntasks_per_node() -> None:
 
 @pytest.mark.parametrize("bound", ["0", "3", "GPU-1"])
 def test_fault_5_one_visible_device_a_task(bound: str) -> None:
-    # The original refuses --gpus-per-task.
+    # Each task of --gpus-per-task sees one device, fewer than the tasks on its node: that is no reason to refuse it.
     environ = step([2, 2], devices=[bound], SLURM_GPUS_ON_NODE="2")[3]
     placement = place(environ)
     assert [(str(w.device), w.device.name, w.local_rank) for w in placement.workers] == [("cuda:0", bound, 1)]
@@ -109,7 +116,7 @@ def test_fault_5_one_visible_device_a_task(bound: str) -> None:
 
 
 def test_fault_9_the_port_is_the_steps_own() -> None:
-    # The original takes a random port that nobody holds, or one of the job id, which two steps share.
+    # A random port that nobody holds may be taken before rank 0 binds it; two steps share one made of the job id.
     ports = {
         (job, number): place(step([1, 1], job=job, step_id=number)[0]).endpoint.port
         for job in (13, 14, 105)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from slurm_dumps import NoGpus
-from slurm_steps import batch_script, check_one_world, het_step, job_variables, place, step
+from slurm_steps import batch_script, check_one_world, het_step, job_variables, own_het_step, place, step
 
 from noether.errors import RequestError
 from noether.launch.placement import LaunchRequest
@@ -118,6 +118,11 @@ def test_trains_on_this_node_alone(case: Local) -> None:
             {**TASK, "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_1": "14"},
             ProcessFacts(ancestors=("slurmstepd: [14.0]",)),
             id="a heterogeneous component runs under its own id",
+        ),
+        pytest.param(
+            {**TASK, "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_PACK_GROUP_0": "13", "SLURM_JOB_ID_PACK_GROUP_1": "14"},
+            ProcessFacts(ancestors=("slurmstepd: [14.0]",)),
+            id="a component of srun's own heterogeneous job, by the older names",
         ),
     ],
 )
@@ -266,6 +271,11 @@ REFUSED = [
         without(het_step(["4", "2"])[0], "SLURM_GPUS_PER_NODE_HET_GROUP_1"),
         ("do not say how many", "--gpus-per-node=N"),
         request=LaunchRequest("gpu"),
+    ),
+    Refused(
+        "components of srun's own heterogeneous job, which never say how many GPUs",
+        own_het_step(["4", "2"])[0],
+        ("do not say how many", "devices=N", "one task per device"),
     ),
     Refused(
         "a component with another mask",

@@ -1,6 +1,7 @@
 """`srun noether train` on a real Slurm: the ranks find each other, and learn what one process learns."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from noether.run_folder import RunFolder
 from noether.training.checkpoint_files import list_checkpoints
-from slurm.conftest import PATH, Slurm
+from slurm.conftest import PATH, Slurm, wait_for
 
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 NOETHER = (sys.executable, "-m", "noether")
@@ -88,6 +89,68 @@ def test_two_training_steps_at_once_in_one_job_do_not_meet(slurm: Slurm, cache, 
     assert [result["world_size"] for result in results] == [2, 2]
     first, other = (weights(RunFolder(tmp_path / name)) for name in ("first", "other"))
     assert all((first[key] == other[key]).all() for key in first)
+
+
+SRUN_HET = "srun -t5 -N1 -n1 {train} : -N1 -n2 {train}"
+BATCH_HET = """#!/bin/bash
+#SBATCH -t5 -N1 -n1 --output={output}
+#SBATCH hetjob
+#SBATCH -N2 --ntasks-per-node=1
+srun --het-group=0,1 {train}
+"""
+
+
+@pytest.fixture(scope="module")
+def reference_of_six(train_in, tmp_path_factory) -> dict:
+    """What one process learns from global batches that three ranks can share."""
+    return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF, "trainer.effective_batch_size=6"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "nodes"), [(SRUN_HET, 2), (BATCH_HET, 3)], ids=["srun-of-two-parts", "sbatch-hetjob"])
+def test_the_components_of_a_heterogeneous_job_train_together(
+    text, nodes, slurm: Slurm, reference_of_six, cache, tmp_path
+) -> None:
+    """Each component is a job of its own to Slurm, and its tasks are ranks of one world all the same."""
+    words = command(tmp_path, "het", "devices=null", "trainer.effective_batch_size=6")
+    script = text.format(train=shlex.join(words), output=tmp_path / "out")
+    if text.startswith("srun"):
+        done = slurm.on("login", "sh", "-c", script, limit_s=170, **variables(cache))
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        job = slurm.submit(script, **variables(cache))
+        assert slurm.wait(job, limit_s=170) == "COMPLETED", slurm.output(job)
+    folder = RunFolder(tmp_path / "het")
+    plan = json.loads(folder.plan.read_text())
+    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == ("slurm", 3, nodes)
+    assert json.loads(folder.result.read_text())["world_size"] == 3
+    found = weights(folder)
+    assert max(float((reference_of_six[key] - found[key]).abs().max()) for key in reference_of_six) < 1e-10
+
+
+@pytest.mark.slow
+def test_the_tasks_of_an_array_are_runs_of_their_own(slurm: Slurm, reference, cache, tmp_path) -> None:
+    """Both at once, on the same two nodes: a run_id that is a number, a port for each."""
+    words = shlex.join(command(tmp_path, "NAME", "devices=null")).replace("NAME", '"$SLURM_ARRAY_TASK_ID"')
+    options = ("--array=1-2", "--nodelist=n1,n2", "-N2", "--ntasks-per-node=1", "-t5")
+    array = slurm.submit(f"srun {words}", *options, **variables(cache))
+
+    def left() -> set[str]:
+        return set(slurm.run("squeue", "-h", f"-j{array}", "-o", "%i").split())
+
+    def said() -> str:
+        return "".join(path.read_text() for path in (slurm.folder / "jobs").glob("*.out")) + slurm.log
+
+    wait_for("the end of an array", lambda: not left(), limit_s=240, explain=said)
+    ports = set()
+    for task in ("1", "2"):
+        folder = RunFolder(tmp_path / task)
+        assert folder.result.exists(), said()
+        assert json.loads(folder.result.read_text())["world_size"] == 2
+        found = weights(folder)
+        assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+        ports.add(json.loads(folder.plan.read_text())["endpoint"]["port"])
+    assert len(ports) == 2
 
 
 def test_one_visible_gpu_for_each_task_is_accepted(slurm: Slurm, cache) -> None:

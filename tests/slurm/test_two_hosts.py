@@ -1,0 +1,102 @@
+"""Two hosts with a network between them and no scheduler: torchrun on each, or `noether train --nodes 2` on each."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+from safetensors.torch import load_file
+
+from noether.run_folder import RunFolder
+from noether.training.checkpoint_files import list_checkpoints
+from slurm.conftest import PATH, Slurm
+
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+HOSTS = ("n1", "n2")
+LIMIT_S = 170
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node")
+# Each test has a port of its own: what the one before left in TIME_WAIT is no matter here.
+TORCHRUN_CASES = {
+    "static-2x1": (1, ("--master-addr", "n1", "--master-port", "29511"), True),
+    "static-2x2": (2, ("--master-addr", "n1", "--master-port", "29512"), True),
+    # Whichever agent wins is node 0: MASTER_ADDR is what that host calls itself.
+    "rendezvous-of-c10d-2x1": (
+        1,
+        ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n1:29513", "--rdzv-id", "two"),
+        False,
+    ),
+}
+PLAIN_CASES = {
+    "by-address-2x1": (1, "address", ("master_port=29521",)),
+    "by-name-2x2-on-the-usual-port": (2, "name", ()),
+}
+
+
+def train_words(output: Path, *overrides: str) -> list[str]:
+    return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
+
+
+def weights(folder: RunFolder) -> dict:
+    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def reference(train_in, tmp_path_factory) -> dict:
+    return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF))
+
+
+@pytest.fixture
+def on_both(slurm: Slurm, cache: Path) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Runs a command on each host at once, made from the host's number; a job of Slurm has no part in it."""
+    variables = {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
+
+    def run(command: Callable[[int], list[str]]) -> list[subprocess.CompletedProcess[str]]:
+        def of_host(number: int) -> subprocess.CompletedProcess[str]:
+            return slurm.on(HOSTS[number], *command(number), limit_s=LIMIT_S, **variables)
+
+        with ThreadPoolExecutor(len(HOSTS)) as pool:
+            return list(pool.map(of_host, range(len(HOSTS))))
+
+    return run
+
+
+def check(output: Path, launcher: str, world: int, done: list, reference: dict) -> None:
+    words = "".join(
+        f"{host}: {one.returncode}\n{one.stdout}{one.stderr}" for host, one in zip(HOSTS, done, strict=True)
+    )
+    assert [one.returncode for one in done] == [0, 0], words
+    folder = RunFolder(output / "run")
+    plan = json.loads(folder.plan.read_text())
+    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == (launcher, world, 2)
+    assert json.loads(folder.result.read_text())["world_size"] == world
+    found = weights(folder)
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+    assert sum(one.stdout.count("unseen samples of the test split") for one in done) == 1, "only rank 0 speaks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("each", "words", "numbered"), TORCHRUN_CASES.values(), ids=TORCHRUN_CASES.keys())
+def test_torchrun_over_two_hosts(each, words, numbered, on_both, reference, tmp_path) -> None:
+    def command(number: int) -> list[str]:
+        place = ["--node-rank", str(number)] if numbered else []
+        program = [str(REPOSITORY / "entrypoint.py"), *train_words(tmp_path, "devices=null")]
+        return [*TORCHRUN, str(each), *words, *place, *program]
+
+    check(tmp_path, "torchrun", 2 * each, on_both(command), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("each", "called", "more"), PLAIN_CASES.values(), ids=PLAIN_CASES.keys())
+def test_the_same_command_on_each_of_two_hosts(each, called, more, slurm, on_both, reference, tmp_path) -> None:
+    address = slurm.on("n1", "getent", "hosts", "n1").stdout.split()[0]
+    master = {"address": address, "name": "n1"}[called]
+
+    def command(number: int) -> list[str]:
+        place = ("--nodes", "2", "--node-rank", str(number), "--master-addr", master)
+        return [sys.executable, "-m", "noether", *train_words(tmp_path, f"devices={each}", *place, *more)]
+
+    check(tmp_path, "multinode", 2 * each, on_both(command), reference)
