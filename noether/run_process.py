@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,22 @@ def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def record_process(folder: RunFolder, job: str | None) -> RunProcess:
-    """Writes that this process leads the run from now on; what an earlier attempt left of its end is removed."""
+    """Writes that this process leads the run from now on; what an earlier attempt left of its end is removed.
+
+    Where the disk refuses, `noether status` knows less, and the run goes on.
+    """
     own = process_table().get(os.getpid())
     process = RunProcess(socket.gethostname(), os.getpid(), own.started if own else 0, job, round(time.time(), 3))
-    folder.stopped.unlink(missing_ok=True)
-    write_json(folder.process, asdict(process))
+    with suppress(OSError):
+        folder.stopped.unlink(missing_ok=True)
+        write_json(folder.process, asdict(process))
     return process
 
 
 def record_end(folder: RunFolder, process: RunProcess, exit_code: int) -> None:
-    """Writes how it ended."""
-    write_json(folder.process, {**asdict(process), "exit_code": int(exit_code)})
+    """Writes how it ended, where the disk takes it."""
+    with suppress(OSError):
+        write_json(folder.process, {**asdict(process), "exit_code": int(exit_code)})
 
 
 def read_process(folder: RunFolder) -> RunProcess | None:
