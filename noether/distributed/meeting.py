@@ -231,6 +231,9 @@ def _describe_stranger(own: RunIdentity, met: RunIdentity, context: WorkerContex
     elif differ == ["configuration"]:
         summary = "the ranks of this run were given different settings"
         fix = f"the same settings on every host; or, for two runs, {fix}"
+    elif differ == ["device_kind"]:
+        summary = f"rank 0 computes on {met.device_kind}, and rank {context.worker.rank} on {own.device_kind}"
+        fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
     elif differ == ["attempt"]:
         summary = "this rank has met another attempt of its run"
         fix = "end what is left of the other attempt, and start again"
