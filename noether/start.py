@@ -103,7 +103,8 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
         RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
     """
     digest = configuration_digest(config.model_dump(mode="json"))
-    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest)
+    kind = placement.workers[0].device.kind
+    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
     timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
     return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
 

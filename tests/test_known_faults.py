@@ -1,9 +1,12 @@
 """Faults that launchers of training are known for, one test each, by name. Heavier proofs stand in the rooms' tests."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 from conftest import Finished, final_hashes
@@ -15,6 +18,7 @@ from noether.launch.endpoint import hold_port
 from noether.launch.placement import Device, Endpoint, LaunchRequest
 from noether.launch.rendezvous import derived_port
 from noether.launch.slurm import slurm_placement
+from noether.run_folder import RunFolder
 from noether.training.checkpoint_files import list_checkpoints
 
 CPU = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
@@ -92,19 +96,34 @@ def test_fault_6_the_largest_batch_of_a_device_is_ignored(noether) -> None:
 
 
 @pytest.mark.slow
-def test_fault_7_ranks_stop_at_different_updates_and_hang(start, tmp_path) -> None:
+@pytest.mark.parametrize("heard_by", ["every rank", "rank 1 alone"])
+def test_fault_7_ranks_stop_at_different_updates_and_hang(heard_by, start, tmp_path) -> None:
+    folder = RunFolder(tmp_path / "run")
     run = start(
         *("train", "--hp", "tests/tiny.yaml", f"output_path={tmp_path}", "run_id=run", "devices=2"),
-        *("trainer.max_updates=100000", "trainer.log_every=1 updates"),
+        *("trainer.max_updates=100000", "trainer.log_every=1 updates", "trainer.checkpoint_every=9999 epochs"),
     )
     assert run.stdout is not None
     for line in run.stdout:
         if line.startswith("update "):
             break
-    os.kill(run.pid, signal.SIGTERM)
+    os.kill(run.pid if heard_by == "every rank" else writer_of(folder.logs / "rank-1.log"), signal.SIGTERM)
     out, err = run.communicate(timeout=60)
     assert run.returncode == 75, out + err
-    assert list_checkpoints(tmp_path / "run" / "checkpoints")
+    last = [re.findall(r"^update +(\d+)/", (folder.logs / f"rank-{rank}.log").read_text(), re.M)[-1] for rank in (0, 1)]
+    stopped = json.loads(folder.stopped.read_text())
+    (checkpoint,) = list_checkpoints(folder.checkpoints)
+    assert stopped["reason"] == "SIGTERM"
+    assert [int(update) for update in last] == [stopped["update"]] * 2 == [checkpoint.updates] * 2
+
+
+def writer_of(log: Path) -> int:
+    """The process whose standard output is a file."""
+    for link in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == log:
+                return int(link.parts[2])
+    raise AssertionError(f"nobody writes {log}")
 
 
 def test_fault_8_the_order_of_samples_ignores_the_seed_and_is_not_restored() -> None:

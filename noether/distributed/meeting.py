@@ -56,7 +56,8 @@ def meet(context: WorkerContext) -> RunStore:
     Rank 0 serves the store on the port that its launcher has held, or a launcher does.
 
     Raises:
-        RequestError: the store is another run's, or another process is this rank already.
+        RequestError: the store is another run's, another process is this rank already, or rank 0 is not where the
+            others look for it.
         NoetherError: rank 0 is gone, or not all ranks came within the time that `distributed.init_timeout_s` gives.
     """
     deadline = time.monotonic() + context.terms.timeouts.init_timeout_s
@@ -64,6 +65,8 @@ def meet(context: WorkerContext) -> RunStore:
     if rank == 0 and not served_by:
         address = resolve_host(context.endpoint.host)
         listen = context.listen_socket
+        if listen is not None:
+            _refuse_unreachable(address, context)
         joined = _scoped(
             dist.TCPStore(
                 address,
@@ -87,6 +90,21 @@ def meet(context: WorkerContext) -> RunStore:
     if rank == 0 and context.terms.shared_folder is not None:
         PublishedPort(context.terms.shared_folder, context.terms.identity).remove()
     return joined
+
+
+def _refuse_unreachable(address: str, context: WorkerContext) -> None:
+    """Refuses an address that does not lead to rank 0: its own store would look for itself there until the timeout."""
+    host, port = context.endpoint.host, context.endpoint.port
+    try:
+        # The port listens already. An address that is not this host's own may lead here still (a container's host).
+        socket.create_connection((address, port), timeout=LOOK_S).close()
+    except OSError as error:
+        raise RequestError(
+            f"rank 0 runs on {context.host}, and the ranks are to meet at {host}, which is another host",
+            seen=f"rank 0 cannot reach itself at {address} port {port} ({error.strerror or error})",
+            expected="the host of rank 0, under a name or an address that every host knows",
+            fix=f"master_addr={context.host} on every host      (or node_rank=0 on {host})",
+        ) from None
 
 
 def _scoped(store: dist.Store, context: WorkerContext, address: str) -> RunStore:
@@ -212,6 +230,9 @@ def _describe_stranger(own: RunIdentity, met: RunIdentity, context: WorkerContex
     elif differ == ["configuration"]:
         summary = "the ranks of this run were given different settings"
         fix = f"the same settings on every host; or, for two runs, {fix}"
+    elif differ == ["device_kind"]:
+        summary = f"rank 0 computes on {met.device_kind}, and rank {context.worker.rank} on {own.device_kind}"
+        fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
     elif differ == ["attempt"]:
         summary = "this rank has met another attempt of its run"
         fix = "end what is left of the other attempt, and start again"

@@ -20,16 +20,20 @@ SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """One run, and no other: what started it, how many ranks it has, its attempt and its configuration's digest."""
+    """One run, and no other: what started it, its number of ranks, its attempt, its configuration's digest, and the
+    kind of device that all ranks compute on.
+    """
 
     launcher: str = ""
     world_size: int = 1
     attempt: int = 0
     configuration: str = ""
+    device_kind: str = ""
 
     def __str__(self) -> str:
         named = f"{self.launcher}, {self.world_size} ranks, attempt {self.attempt}"
-        return named + (f", configuration {self.configuration}" if self.configuration else "")
+        named += f", configuration {self.configuration}" if self.configuration else ""
+        return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     @property
     def digest(self) -> str:
@@ -58,7 +62,7 @@ NO_RUN = RunIdentity()
 
 
 def run_identity(
-    launcher: str, world_size: int, attempt: int, environ: Mapping[str, str], configuration: str
+    launcher: str, world_size: int, attempt: int, environ: Mapping[str, str], configuration: str, device_kind: str = ""
 ) -> RunIdentity:
     """Return the identity of a run from what each of its processes knows.
 
@@ -68,6 +72,7 @@ def run_identity(
         attempt: starts of this run before this one.
         environ: names the job, the step, the run.
         configuration: from `configuration_digest`.
+        device_kind: "cpu" or "cuda": a node without its driver takes the CPU, where the others wait for NCCL.
     """
     names = []
     for variables in RUN_NAMES:
@@ -76,7 +81,7 @@ def run_identity(
         if values and (belongs or launcher == "mpi"):
             names.append(".".join(values))
             break
-    return RunIdentity(" ".join([launcher, *names]), world_size, attempt, configuration)
+    return RunIdentity(" ".join([launcher, *names]), world_size, attempt, configuration, device_kind)
 
 
 def configuration_digest(settings: Mapping[str, Any]) -> str:

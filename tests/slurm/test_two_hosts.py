@@ -50,16 +50,19 @@ def reference(train_in, tmp_path_factory) -> dict:
 
 
 @pytest.fixture
-def on_both(slurm: Slurm, cache: Path) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
-    """Runs a command on each host at once, made from the host's number; a job of Slurm has no part in it."""
+def on_host(slurm: Slurm, cache: Path) -> Callable[[int, list[str]], subprocess.CompletedProcess[str]]:
+    """Runs a command on the host of a number; a job of Slurm has no part in it."""
     variables = {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
+    return lambda number, command: slurm.on(HOSTS[number], *command, limit_s=LIMIT_S, **variables)
+
+
+@pytest.fixture
+def on_both(on_host) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Runs a command on each host at once, made from the host's number."""
 
     def run(command: Callable[[int], list[str]]) -> list[subprocess.CompletedProcess[str]]:
-        def of_host(number: int) -> subprocess.CompletedProcess[str]:
-            return slurm.on(HOSTS[number], *command(number), limit_s=LIMIT_S, **variables)
-
         with ThreadPoolExecutor(len(HOSTS)) as pool:
-            return list(pool.map(of_host, range(len(HOSTS))))
+            return list(pool.map(lambda number: on_host(number, command(number)), range(len(HOSTS))))
 
     return run
 
@@ -100,3 +103,14 @@ def test_the_same_command_on_each_of_two_hosts(each, called, more, slurm, on_bot
         return [sys.executable, "-m", "noether", *train_words(tmp_path, f"devices={each}", *place, *more)]
 
     check(tmp_path, "multinode", 2 * each, on_both(command), reference)
+
+
+@pytest.mark.slow
+def test_a_master_that_is_the_other_host_is_refused_at_once(slurm, on_host, tmp_path) -> None:
+    """Node 0 would look for itself there until distributed.init_timeout_s is over, and end in a traceback."""
+    words = train_words(tmp_path, "--nodes", "2", "--node-rank", "0", "--master-addr", "n2", "master_port=29531")
+    done = on_host(0, [sys.executable, "-m", "noether", *words])
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "rank 0 runs on n1, and the ranks are to meet at n2" in done.stderr
+    assert "master_addr=n1 on every host" in done.stderr
+    assert "Traceback" not in done.stderr
