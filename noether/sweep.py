@@ -14,7 +14,7 @@ from rich.table import Table
 
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
-from noether.config.sweep import expand_sweep, varied
+from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
 from noether.plan import RunPlan, plan_run
 from noether.run_folder import RunFolder, new_run_id, write_json
@@ -139,7 +139,7 @@ def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Se
         )
     start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
     kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
-    return SweptRun(start.folder, (*kept, f"run_id={run_id}"), tuple(differs))
+    return SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs))
 
 
 def _refuse_placed(plan: RunPlan) -> None:

@@ -1,5 +1,6 @@
 """Which runs does a sweep ask for: `seed=1,2 model=upt,mine` is four lists of overrides (Hydra's grammar)."""
 
+import re
 from collections.abc import Sequence
 from itertools import product
 
@@ -33,6 +34,18 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
             continue
         choices.append(_values(override, text) if override.is_sweep_override() else [text])
     return [list(run) for run in product(*choices)]
+
+
+def override_value(text: str) -> str:
+    """Returns a text as Hydra's grammar reads it back: as it is, or quoted where it would be a number, or no text."""
+    try:
+        override = OverridesParser.create().parse_override(f"key={text}")
+        if not override.is_sweep_override() and override.value() == text:
+            return text
+    except HydraException:
+        pass
+    # A backslash is itself, but for those before a quote.
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from noether import __version__
+from noether.config.sweep import override_value
 from noether.slurm.job import Job, Options, job_options
 
 STALLED_LIMIT = 3
@@ -133,8 +134,12 @@ def _srun(job: Job, program: Sequence[str] | None) -> str:
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
         words = [[*(program or ("noether",))]]
     lines = [" ".join(_quoted(word) for word in srun), *(shlex.join(line) for line in words[:-1])]
-    own = ["output_path=" + _hydra(str(job.output_path)), "resume=auto"]
-    name = f"run_id={job.name}" if not job.is_array else f'run_id={job.name}-"$SLURM_ARRAY_TASK_ID"'
+    own = ["output_path=" + override_value(str(job.output_path)), "resume=auto"]
+    if job.is_array:  # Of the first run's name, with the shell's variable for its number.
+        head, _, tail = override_value(f"{job.name}-0").rpartition("0")
+        name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
+    else:
+        name = shlex.quote(f"run_id={override_value(job.name)}")
     sweep = ' "${overrides[@]}"' if job.is_array else ""
     lines.append(shlex.join([*words[-1], *train_words(job)]) + sweep)
     lines.append(f"{name} {shlex.join(own)}")
@@ -143,9 +148,3 @@ def _srun(job: Job, program: Sequence[str] | None) -> str:
 
 def _quoted(word: str) -> str:
     return word.replace("$PWD", '"$PWD"') if "$PWD" in word else shlex.quote(word)
-
-
-def _hydra(text: str) -> str:
-    """Quotes a value for Hydra's grammar where it holds more than a plain path."""
-    plain = all(character.isalnum() or character in "/._-" for character in text)
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

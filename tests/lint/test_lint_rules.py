@@ -92,6 +92,13 @@ DEFECTS = {
     "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
     "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
     "loopback": (TWO, "export NCCL_SOCKET_IFNAME=lo\nsrun -K python t.py", "nccl-interface"),
+    "master-is-the-last-of-the-hosts": (
+        TWO,
+        "hosts=($(scontrol show hostnames $SLURM_JOB_NODELIST))\nexport MASTER_ADDR=${hosts[-1]}\nsrun -K python t.py",
+        "master-not-first",
+    ),
+    "master-is-every-host": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST)\nsrun -K python t.py", "master-not-a-host"),
+    "swallowed-by-exit-0": (TWO, "srun -K python t.py\necho done\nexit 0", "exit-code-lost"),
     "docker-has-4": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
 }  # fmt: skip
 
@@ -105,6 +112,32 @@ def test_spawn_in_a_python_file_under_srun_is_found(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
     text = f"#!/bin/bash\n{TWO}srun -K python t.py\n"
     assert found(text, tmp_path / "job.sbatch") == [("spawn-under-srun", "error")]
+
+
+SUMS = {
+    "with-each-in-brackets": ("Runs on 4 nodes with 8 GPUs each (16 GPUs).", "Runs on 4 nodes with 8 GPUs each (32 GPUs)."),
+    "the-sum-first": ("Uses 16 GPUs (4 nodes × 8 GPUs)", "Uses 32 GPUs (4 nodes × 8 GPUs)"),
+    "for-a-total-of": ("4 nodes, 8 A100s per node, for a total of 16 GPUs", "4 nodes, 8 A100s per node, for a total of 32 GPUs"),
+    "in-total": ("4 nodes x 8 H100 GPUs, 16 GPUs in total", "4 nodes x 8 H100 GPUs, 32 GPUs in total"),
+    "gpus-before-nodes": ("8 GPUs per node × 4 nodes = 16 GPUs", "8 GPUs per node × 4 nodes = 32 GPUs"),
+    "a-right-sum": ("4 nodes × 8 GPUs = 32 (32 GPUs); 16 GPUs (2 nodes × 8 GPUs)", None),
+    "other-numbers": ("4 nodes with 8 GPUs, 16 CPUs and 80 GB; 1 GPU per task, 16 GPUs or 8 GPUs on 4 nodes", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fix"), SUMS.values(), ids=SUMS.keys())
+def test_what_a_readme_says_of_nodes_and_gpus(text, fix) -> None:
+    findings, _ = lint_text(text, Path("/nowhere/README.md"))
+    assert [(f.rule, f.fix) for f in findings] == ([("claim-arithmetic", fix)] if fix else [])
+
+
+def test_a_launcher_in_quotes_is_mended_within_them() -> None:
+    command = "srun -K bash -c 'python -m torch.distributed.launch --nproc_per_node=4 --nnodes=2 t.py'"
+    findings, _ = lint_text(
+        f"#!/bin/bash\n{TWO.replace('node=4', 'node=1', 1)}{command}\n", Path("/nowhere/job.sbatch")
+    )
+    fixes = [f.fix for f in findings if f.rule == "deprecated-launcher"]
+    assert fixes == ["srun -K bash -c 'torchrun --nproc_per_node=4 --nnodes=2 t.py'"]
 
 
 def test_a_readme_whose_numbers_do_not_add_up() -> None:

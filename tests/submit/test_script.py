@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
+from noether.config.compose import load_config
+from noether.config.sweep import override_value
 from noether.errors import RequestError
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
@@ -71,6 +73,23 @@ def test_bash_reads_it(name: str) -> None:
 
 def test_the_page_shows_the_script() -> None:
     assert (GOLDEN / "two-nodes.sh").read_text() in (REPOSITORY / "docs" / "slurm.md").read_text()
+
+
+AWKWARD = ("a b", "12", "1e3", "true", "läufe", "$(touch pwned)", 'a"b', "it's", "a\\", 'a\\"b', "-x", "a=b,c", "[x")
+
+
+@pytest.mark.parametrize("sweep", [(), ("seed=1,2",)], ids=["one-run", "sweep"])
+@pytest.mark.parametrize("name", AWKWARD)
+def test_any_name_reaches_the_ranks_as_one_word_that_reads_back(name: str, sweep, folder: Path) -> None:
+    job = describe_job([f"run_id={override_value(name)}", *sweep], None, multirun=bool(sweep))
+    fakes = "srun() { printf '%s\\n' \"$@\"; }\n"
+    text = render_script(job, program=("noether",)).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}
+    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    words = done.stdout.splitlines()
+    chosen = [word for word in words[words.index("train") + 1 :] if word.startswith(("run_id=", "seed="))]
+    assert load_config(chosen).run_id == (f"{name}-1" if sweep else name), done.stderr
+    assert not (folder / "pwned").exists()
 
 
 FAKES = """\

@@ -8,11 +8,26 @@ from noether.slurm.lint.job import Job
 from noether.slurm.lint.script import comment_of
 
 _BY = r"\s*(?:x|×|\*|by|with|of|and|,|each with|à)\s*"
-_GPU = r"(?:[A-Za-z]+\d*\w*\s+)?(?:GPUs?|gpus?)"
+_GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH|MI)\d{2,3}[A-Z]?s?)\b"
 _PER = r"(?:\s*(?:per node|each|/\s*node|a node|on each node))?"
-_PRODUCT = re.compile(
-    rf"(\d+)\s*nodes?{_BY}(\d+)\s*{_GPU}{_PER}(?:\s*(?:=|→|->|is|are|makes?|gives?|:)\s*(\d+))?", re.IGNORECASE
+_TOTAL = r"(?:in total|in all|total|altogether)"
+_FACTORS = rf"(?P<nodes>\d+)\s*nodes?{_BY}(?P<gpus>\d+)\s*{_GPU}{_PER}"
+_TURNED = rf"(?P<gpus>\d+)\s*{_GPU}{_PER}\s*(?:x|×|\*|on|over|across)\s*(?P<nodes>\d+)\s*nodes?"
+_SAID = (
+    r"(?:\s*(?:=|→|->|is|are|makes?|gives?|:)\s*(?P<said>\d+)"
+    rf"|\s*\(\s*=?\s*(?P<aside>\d+)\s*(?:{_GPU}|{_GPU}\s*{_TOTAL}|{_TOTAL})\s*\)"
+    rf"|\s*[,;]?\s*(?:for\s+|so\s+|i\.e\.\s+)?(?:a\s+)?total(?:ling|\s+of|:)\s*(?P<total>\d+)\s*{_GPU}"
+    rf"|\s*[,;]\s*(?P<all>\d+)\s*{_GPU}\s*{_TOTAL})"
 )
+_PRODUCT = re.compile(_FACTORS, re.IGNORECASE)
+_SUMS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        _FACTORS + _SAID,
+        _TURNED + _SAID,
+        rf"(?P<said>\d+)\s*{_GPU}(?:\s*{_TOTAL})?\s*(?:\(|=|:)\s*{_FACTORS}",
+    )
+]
 _NODES = re.compile(r"(?<![\d.-])(\d+)\s+nodes?\b(?!\s*=)", re.IGNORECASE)
 _GPUS_EACH = re.compile(rf"(?<![\d.-])(\d+)\s+{_GPU}\s*(?:per node|each|/\s*node|a node|on each node)", re.IGNORECASE)
 _GPUS_IN_ALL = re.compile(rf"(?<![\d.-])(\d+)\s+{_GPU}\s*(?:in total|in all|total|altogether)", re.IGNORECASE)
@@ -24,11 +39,13 @@ _HEDGED = re.compile(
 def arithmetic(lines: Sequence[tuple[int, str]]) -> Iterator[Finding]:
     """claim-arithmetic: nodes × GPUs that are said to be another number."""
     for number, text in lines:
-        for match in _PRODUCT.finditer(text):
-            nodes, gpus, said = int(match[1]), int(match[2]), match[3]
-            if said and int(said) != nodes * gpus:
+        for match in (match for pattern in _SUMS for match in pattern.finditer(text)):
+            parts = {name: value for name, value in match.groupdict().items() if value is not None}
+            nodes, gpus = int(parts.pop("nodes")), int(parts.pop("gpus"))
+            [(name, said)] = parts.items()
+            if int(said) != nodes * gpus:
                 message = f"{match[0].strip()}: {nodes} × {gpus} = {nodes * gpus}"
-                fix = text[: match.start(3)] + str(nodes * gpus) + text[match.end(3) :]
+                fix = text[: match.start(name)] + str(nodes * gpus) + text[match.end(name) :]
                 yield Finding(number, "error", "claim-arithmetic", message, fix.strip())
 
 
@@ -48,7 +65,7 @@ def comments(job: Job) -> Iterator[Finding]:
         wrong = []
         product = _PRODUCT.search(text)
         if product:
-            nodes, gpus = int(product[1]), int(product[2])
+            nodes, gpus = int(product["nodes"]), int(product["gpus"])
             if shape.nodes_known and nodes != shape.nodes:
                 wrong.append(f"{nodes} nodes, the options give {shape.nodes}")
             if shape.gpus_per_node and gpus != shape.gpus_per_node:

@@ -79,7 +79,13 @@ def _swallowed(
     if stops or keeps or not last or after in ("&&",):
         return None
     rest = [c for c in following if c.words]
-    if after == "||" or not rest or any(c.name == "exit" for c in rest) or rest[0].name == "exec":
+    ending = next((c for c in rest if c.name == "exit"), None)
+    if ending is not None and ending.texts()[1:] == ["0"] and ending.depth == launch.command.depth and after != "||":
+        said = rest[: rest.index(ending)]
+        if all(c.name in _SAYING and c.depth == ending.depth for c in said):
+            message = f"exit 0 makes a failed {name} a success: the job ends COMPLETED"
+            return Finding(ending.line, "error", "exit-code-lost", message, "exit $code      (code=$? behind it)")
+    if after == "||" or not rest or ending is not None or rest[0].name == "exec":
         return None
     if launch.command.depth and job.script.source(launch.line).strip().startswith(("if ", "while ", "until ")):
         return None

@@ -94,6 +94,10 @@ def master(job: Job) -> Iterator[Finding]:
         elif re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
             if several:
                 yield found("master-is-localhost", f"{expanded} is another host on each of {job.shape.nodes} nodes")
+        elif several and not c10d and _later_host(job, host):
+            yield found("master-not-first", "rank 0 runs on the first node, and this is not the first")
+        elif several and re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", host):
+            yield found("master-not-a-host", "scontrol show hostnames writes every host of the job, not one")
         elif re.search(r"SLURM_SUBMIT_HOST", host):
             yield found("master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs")
         elif (
@@ -112,6 +116,14 @@ def master(job: Job) -> Iterator[Finding]:
             yield found("master-fixed", f"the job may run on other nodes than {expanded}", level)
         if "SLURM_JOB_NODELIST" in expanded or "SLURM_NODELIST" in expanded:
             yield from _subset(job, setting.line)
+
+
+def _later_host(job: Job, host: str) -> bool:
+    """Says whether a master is an element other than the first of an array of the job's hosts."""
+    element = re.fullmatch(r"\$\{(\w+)\[\s*(-?\d+)\s*\]\}", host)
+    if element is None or int(element[2]) == 0:
+        return False
+    return re.search(rf"\b{element[1]}=\([^\n]*scontrol\s+show\s+hostname", job.script.text) is not None
 
 
 def _hosts(listed: str) -> Sequence[str]:
@@ -150,7 +162,8 @@ def port(job: Job) -> Iterator[Finding]:
         edit = Edit(setting.line, (f"export {PORT}",)) if alone and not setting.per_task else None
         if re.fullmatch(r"\d+", expanded) and expanded != "0":
             message = f"port {expanded} is fixed: two jobs on one node collide"
-            yield Finding(setting.line, "warning", "fixed-port", message, f"export {PORT}", edit)
+            fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
+            yield Finding(setting.line, "warning", "fixed-port", message, fix, edit)
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b|\$\(python", expanded):
             message = "each task draws a port of its own"
             yield Finding(setting.line, "error", "port-per-task", message, f"export {PORT}      (before srun)")

@@ -146,7 +146,7 @@ def launchers(job: Job) -> Iterator[Finding]:
         if per_node and per_node.name == "torch.distributed.launch":
             message = "torch.distributed.launch is deprecated in favour of torchrun"
             line = job.script.source(per_node.line)
-            fix = re.sub(r"\S*python[\d.]*\s+(-u\s+)?-m\s+torch\.distributed\.launch", "torchrun", line)
+            fix = re.sub(r"[^\s'\"]*python[\d.]*\s+(-u\s+)?-m\s+torch\.distributed\.launch", "torchrun", line)
             fix = re.sub(r"\s--use[-_]env\b", "", fix)
             edit = Edit(per_node.line, (fix,)) if "torchrun" in fix and "use" in line.replace("-", "_") else None
             edit = edit if re.search(r"--use[-_]env\b", line) else None
@@ -168,7 +168,7 @@ def launchers(job: Job) -> Iterator[Finding]:
             source = job.script.neighbour(launch.innermost.name)
             found = source and _SPAWNS.search(source)
             if found:
-                message = f"{launch.innermost.name} starts workers itself ({found[0]}…) in each of {shape.tasks} tasks"
+                message = f"{launch.innermost.name} starts workers itself ({found[0]}…)) in each of {shape.tasks} tasks"
                 fix = "#SBATCH --ntasks-per-node=1"
                 yield Finding(launch.line, "error", "spawn-under-srun", message, fix)
 
