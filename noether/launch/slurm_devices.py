@@ -28,8 +28,7 @@ def component_devices(
     """
     size = environ.get("SLURM_HET_SIZE", "")
     one_a_node = max(task.tasks_per_node) == 1
-    # devices= is as many on every node, whatever their components hold.
-    if not size.isdigit() or request.accelerator not in ("auto", "gpu") or request.devices is not None:
+    if not size.isdigit() or request.accelerator not in ("auto", "gpu"):
         return None
     # How many GPUs each node's component asked for: None where it asked in another way, 0 where it did not ask.
     gpus: dict[str, int | None] = {}
@@ -57,7 +56,8 @@ def component_devices(
         )
     if not one_a_node or len({component.get(node) for node in task.nodes}) == 1:
         return None
-    if kind != "cuda":
+    # devices= is as many on every node, whatever their components hold.
+    if kind != "cuda" or request.devices is not None:
         return None
     if any(not count for count in counts):
         raise RequestError(

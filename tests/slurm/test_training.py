@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,26 +152,20 @@ def test_the_tasks_of_an_array_are_runs_of_their_own(slurm: Slurm, reference, ca
     assert len(ports) == 2
 
 
-def test_one_visible_gpu_for_each_task_is_accepted(slurm: Slurm, cache) -> None:
+def test_one_visible_gpu_for_each_task_is_accepted(slurm: Slurm, cache, tmp_path) -> None:
     """No driver answers on this cluster, so the plan is for the mask that Slurm has set."""
     plan = f"{' '.join(NOETHER)} plan --json --visible-devices $CUDA_VISIBLE_DEVICES"
-    done = slurm.srun("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", "sh", "-c", plan, **variables(cache))
+    # A file for each task: srun mixes the lines of tasks that print at the same time.
+    options = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", f"--output={tmp_path}/%t.json")
+    done = slurm.srun(*options, "sh", "-c", plan, **variables(cache))
     assert done.returncode == 0, done.stderr
-    plans = [plan for plan, _ in _json_objects(done.stdout)]
+    plans = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     workers = [worker for plan in plans for worker in plan["workers"]]
     assert {plan["world_size"] for plan in plans} == {4}
-    assert sorted(worker["rank"] for worker in workers) == [0, 1, 2, 3]
+    assert [worker["rank"] for worker in workers] == [0, 1, 2, 3]
     assert {worker["device"] for worker in workers} == {"cuda:0"}
     assert all("peer-to-peer" in warning for plan in plans for warning in plan["warnings"])
     assert all(plan["warnings"] for plan in plans)
-
-
-def _json_objects(text: str) -> Iterator[tuple[dict, int]]:
-    """The objects that several tasks printed one after the other."""
-    at = 0
-    while (at := text.find("{", at)) >= 0:
-        found, at = json.JSONDecoder().raw_decode(text, at)
-        yield found, at
 
 
 def test_plan_under_srun_says_what_it_saw(slurm: Slurm, cache) -> None:
