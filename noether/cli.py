@@ -382,8 +382,8 @@ def doors() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    set_process_defaults()
     try:
+        set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:
         print(f"noether: {error}", file=sys.stderr)

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from noether.errors import RequestError
+
 IMAGE_RECORD = Path("/opt/noether/image.json")
 """Written by the image's build: this program is its door."""
 
@@ -65,18 +67,26 @@ def process_defaults(
 
 
 def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
-    """Apply `process_defaults` to this process, and make the folders that are named."""
+    """Apply `process_defaults` to this process, and make the folders that are named.
+
+    Raises:
+        RequestError: where no folder of this machine can be written, or another user's is in the way.
+    """
     user_id, in_image = os.getuid(), IMAGE_RECORD.exists()
     try:
         user_name: str | None = pwd.getpwuid(user_id).pw_name
     except KeyError:
         user_name = None
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise _nowhere_to_write(str(error)) from None
     changes = process_defaults(
         environ,
         in_image=in_image,
         user_id=user_id,
         user_name=user_name,
-        temporary=Path(tempfile.gettempdir()),
+        temporary=temporary,
         home_is_writable=_is_writable_folder(environ.get("HOME")),
     )
     for name, value in changes.items():
@@ -86,7 +96,19 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
             environ[name] = value
     for name in ("HOME", *CACHES):
         if changes.get(name):
-            Path(environ[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                Path(environ[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise _nowhere_to_write(f"{environ[name]}: {error.strerror}") from None
+
+
+def _nowhere_to_write(seen: str) -> RequestError:
+    return RequestError(
+        "there is no place for caches and temporary files",
+        seen=seen,
+        expected="a folder of this machine that can be written",
+        fix="docker run --tmpfs /tmp …      (or TMPDIR=FOLDER)",
+    )
 
 
 def _is_writable_folder(home: str | None) -> bool:

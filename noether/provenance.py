@@ -79,7 +79,8 @@ def image_record(
     digest = os.environ.get("NOETHER_IMAGE_DIGEST")
     if digest is None:
         with contextlib.suppress(OSError, ValueError):
-            digest = json.loads(labels.read_text()).get("noether.image")
+            label = json.loads(labels.read_text()).get("noether.image")
+            digest = None if label == "unknown" else label  # apptainer.def's own, where nobody said it.
     return {**found, "digest": digest, "sif": sif}
 
 

@@ -1,5 +1,6 @@
 """Which variables are set where nobody has: in the image, in a scheduler's job, and nowhere else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,11 @@ CASES = {
 @pytest.mark.parametrize(("environ", "facts", "changes"), CASES.values(), ids=CASES.keys())
 def test_changes(environ, facts, changes) -> None:
     assert process_defaults(environ, **facts) == changes
+
+
+def test_a_place_that_cannot_be_made_is_a_refusal(noether, tmp_path) -> None:
+    (tmp_path / f"noether-{os.getuid()}-17").write_text("in the way")
+    done = noether("plan", "--help", TMPDIR=str(tmp_path), SLURM_JOB_ID="17")
+    assert done.code == 2
+    assert "no place for caches" in done.err
+    assert "Traceback" not in done.err

@@ -27,6 +27,8 @@ def test_an_image_says_what_it_is(tmp_path, monkeypatch) -> None:
     assert image_record(record, labels, None) is None
     record.write_text('{"flavour": "cpu", "git_revision": "abc", "lock_sha256": "def"}')
     assert image_record(record, labels, None)["digest"] is None
+    labels.write_text('{"noether.image": "unknown"}')
+    assert image_record(record, labels, None)["digest"] is None
     labels.write_text('{"noether.image": "sha256:1"}')
     assert image_record(record, labels, "/a.sif").items() >= {"digest": "sha256:1", "sif": "/a.sif"}.items()
     monkeypatch.setenv("NOETHER_IMAGE_DIGEST", "sha256:2")

@@ -48,6 +48,11 @@ trap - TERM
 [ "$code" -eq 75 ] || exit "$code"
 """
 
+SETUP_END = """
+# Whatever these lines have set: a code that is not 0 is heard below, and does not end the script.
+set +e +o pipefail
+"""
+
 REQUEUE = """\
 
 stalled=0
@@ -81,7 +86,7 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         version=__version__,
         options="\n".join(_sbatch_line(name, options) for name in options),
         stripped=STRIPPED,
-        setup="".join(["", *(f"\n{line}" for line in job.slurm.slurm_setup), "\n" if job.slurm.slurm_setup else ""]),
+        setup="".join(f"\n{line}" for line in job.slurm.slurm_setup) + (SETUP_END if job.slurm.slurm_setup else ""),
         runs=_runs(job),
         srun=_srun(job, program),
     )
@@ -147,4 +152,4 @@ def _srun(job: Job, program: Sequence[str] | None) -> str:
 
 
 def _quoted(word: str) -> str:
-    return word.replace("$PWD", '"$PWD"') if "$PWD" in word else shlex.quote(word)
+    return '"$PWD"'.join(shlex.quote(part) if part else "" for part in word.split("$PWD"))

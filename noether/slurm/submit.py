@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from noether.errors import ExitCode, RequestError
 from noether.run_folder import RunFolder, write_json
@@ -45,6 +46,7 @@ def submit_here(
             expected="the login node of a cluster, or a script for it on standard output",
             fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)",
         )
+    _refuse_missing_image(job)
     _refuse_queued(job)
     job.base_folder.mkdir(parents=True, exist_ok=True)
     if by_submitit:
@@ -99,6 +101,18 @@ def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
             fix="slurm.container=noether.sif",
         )
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
+
+
+def _refuse_missing_image(job: Job) -> None:
+    image = job.slurm.container
+    # Of a printed script nothing is known: it may be for a machine that has the image.
+    if image and is_apptainer(image) and not Path(image).is_file():
+        raise RequestError(
+            f"there is no image {image}",
+            seen=f"slurm.container={image}, no such file from {Path.cwd()}",
+            expected="a .sif file on a file system that the nodes share",
+            fix="slurm.container=/path/to/noether.sif",
+        )
 
 
 def _refuse_queued(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -129,6 +130,30 @@ def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: P
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout
     assert ("scontrol requeue" in done.stdout) == ("scontrol" in says)
+
+
+def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
+    (folder / "runs" / "cars").mkdir(parents=True)
+    fakes = FAKES.format(srun=ENDS["saved"][0])
+    text = script(None, ("slurm.slurm_setup=['set -euo pipefail']",)).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12"}
+    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    assert (done.returncode, "scontrol requeue 12" in done.stdout) == (75, True), done.stdout + done.stderr
+
+
+def test_a_mount_with_a_blank_is_one_word_of_srun(folder: Path) -> None:
+    words = ('slurm.container="a#b:1"', 'slurm.container_mounts=["/da ta:/mnt"]')
+    fakes = "srun() { printf '%s\\n' \"$@\"; }\n"
+    text = script(None, words).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, timeout=20, cwd=folder)
+    assert f"--container-mounts={folder}:{folder},/da ta:/mnt" in done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="without Slurm's commands nothing is submitted")
+def test_an_image_that_is_not_there_never_reaches_the_queue(noether, folder: Path) -> None:
+    done = noether("submit", "--hp", str(TINY), "slurm.container=nowhere.sif", f"output_path={folder}/runs")
+    assert done.code == 2
+    assert "there is no image nowhere.sif" in done.err
 
 
 def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:

@@ -14,6 +14,8 @@ unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_AD
     ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}
 
 echo $HOME
+# Whatever these lines have set: a code that is not 0 is heard below, and does not end the script.
+set +e +o pipefail
 
 run='my runs/it'"'"'s'/cars
 restarts=${SLURM_RESTART_COUNT:-0}
