@@ -62,9 +62,11 @@ def record_process(folder: RunFolder, job: str | None) -> RunProcess:
 
 
 def record_end(folder: RunFolder, process: RunProcess, exit_code: int) -> None:
-    """Writes how it ended, where the disk takes it."""
-    with suppress(OSError):
-        write_json(folder.process, {**asdict(process), "exit_code": int(exit_code)})
+    """Writes how it ended, where no later start leads the run by now; on a disk that takes nothing, nothing."""
+    with suppress(OSError):  # The exit code, which says whether all is saved, must come through in any case.
+        leads = read_process(folder) or process
+        if (leads.host, leads.pid, leads.began) == (process.host, process.pid, process.began):
+            write_json(folder.process, {**asdict(process), "exit_code": int(exit_code)})
 
 
 def read_process(folder: RunFolder) -> RunProcess | None:

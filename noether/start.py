@@ -55,16 +55,16 @@ def train_here(config: RunConfig) -> int:
         start = find_start(config, console.warn)
         start.folder.create()
         start = replace(start, fence=take_fence(start.folder, placement.attempt))
+        if len(placement.workers) > 1:
+            warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
+        console.say(*render_plan(plan), "", sep="\n")
+        data = _prepare_data(config, console)
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise
         # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
         request = TrainRequest(config, refusal, None, plan.as_dict())
         return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
-    if len(placement.workers) > 1:
-        warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
-    console.say(*render_plan(plan), "", sep="\n")
-    data = _prepare_data(config, console)
     if start.checkpoint is None:
         _record(config, plan, start)
     console.say(f"run    {start.folder.path}")

@@ -1,7 +1,7 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -69,16 +69,23 @@ class Group:
             dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                with self.waiting("broadcast from rank 0"):
+                    dist.broadcast(tensor, src=0)
+
     def barrier(self) -> None:
         """Waits for every rank."""
         if self._control is not None:
             with self.waiting("barrier"):
                 dist.barrier(group=self._control)
 
-    def wait_for_first(self) -> None:
-        """Waits for every rank, and as long as at the start: rank 0 has had work of its own, of unknown length."""
+    def wait_for_first(self, limit_s: float | None = None) -> None:
+        """Waits for every rank, as long as at the start or `limit_s`: rank 0 has had work of its own."""
         if self._control is not None:
-            set_group_timeout(self._control, self._timeouts.init_timeout_s)
+            set_group_timeout(self._control, limit_s or self._timeouts.init_timeout_s)
             self.barrier()
             set_group_timeout(self._control, self._timeout_s)
 

@@ -46,6 +46,9 @@ from noether.training.saver import Saver
 from noether.training.schedules import build_schedule
 from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
 
+LONGEST_FINISH_S = 24 * 3600.0
+"""How long the ranks stay for rank 0's baselines and report. One that dies is noticed at once all the same."""
+
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Trains as one rank of a run.
@@ -72,6 +75,13 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     run = build_run(config, request.data, group)
     if start.checkpoint is not None:
         checkpoint = CheckpointFolder(start.checkpoint)
+        if not checkpoint.path.is_dir():
+            raise RequestError(
+                "the checkpoint that rank 0 goes on from is not on this host",
+                seen=f"no {checkpoint.path} on {context.host}",
+                expected="the run's folder at the same path on every host",
+                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
+            )
         load_checkpoint(run.state, group, checkpoint, config.seed)
         console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
     began_at, total = run.state.progress.updates, run.length.total_updates
@@ -96,7 +106,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
             reason = Loop(config, *parts, group, stop, trackers, saver).run()
         group.barrier()
-        if not reason and (left_to_do or not folder.result.exists()):
+        # Rank 0 says whether there is a result: other hosts may not see its files.
+        if not reason and group.from_first(left_to_do or not folder.result.exists()):
             reason = _finish(config, folder, run, group, console, stop, fence)
         elif not reason and group.is_first:
             console.say(f"the run was complete already: {folder.path}")
@@ -261,16 +272,20 @@ def _finish(
     started = time.perf_counter()
     if group.is_first:
         fence.check()
-    selected = selected_checkpoint(folder.checkpoints)
-    checkpoint = CheckpointFolder(folder.checkpoints / group.from_first(selected.path.name))
-    weights = next(iter(run.state.evaluation_models()))
-    model = run.state.evaluation_models()[weights]
-    load_weights(model, checkpoint, weights)
+    weights, model = next(iter(run.state.evaluation_models().items()))
+    name = ""
+    if group.is_first:
+        selected = selected_checkpoint(folder.checkpoints)
+        name = selected.path.name
+        load_weights(model, selected, weights)
+    # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
+    name = group.from_first(name)
+    group.copy_from_first(model.state_dict().values())
     try:
         result = evaluate_run(
             config,
             run.problem,
-            EvaluatedWeights(model, weights, checkpoint.path.name, run.state.progress.updates),
+            EvaluatedWeights(model, weights, name, run.state.progress.updates),
             "test",
             folder,
             group,
@@ -281,18 +296,23 @@ def _finish(
         )
     except StopAgreed as stopped:
         return stopped.reason
-    if not group.is_first:
-        return 0
-    fence.check()
+    if group.is_first:
+        fence.check()
+        _show_result(config, folder, run, console, result)
+        console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
+    # A launcher may end what is left a while after the first rank has left, as srun --wait does.
+    group.wait_for_first(LONGEST_FINISH_S)
+    return 0
+
+
+def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any]) -> None:
     write_json(folder.result, result)
     fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
     for table in result_tables(result, fields):
         console.say(table)
-    console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     if config.tracker.report:
         report_run(folder, console)
-    return 0
 
 
 def report_run(folder: RunFolder, console: Console) -> None:

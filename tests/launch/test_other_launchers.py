@@ -64,13 +64,40 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tm
         start(
             *train_words(tmp_path, "--nodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1"),
             f"master_port={port}",
+            "tracker.report=true",
         )
         for rank in (1, 0)
     ]
     for node in nodes:
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
+        assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
     check(tmp_path, "multinode", reference)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a mount of its own needs root")
+def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_path) -> None:
+    """Node 1 has its own, empty folder where node 0 writes the run."""
+    port, output = free_port(), tmp_path / "runs"
+    output.mkdir()
+    words = train_words(output, "--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
+    alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs own "$0" && exec "$@"', str(output)]
+    nodes = [
+        subprocess.Popen(
+            [*before, sys.executable, "-m", "noether", *words, "--node-rank", str(rank)],
+            cwd=REPOSITORY,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, before in enumerate(([], alone))
+    ]
+    for node in nodes:
+        out, err = node.communicate(timeout=LIMIT_S)
+        assert node.returncode == 0, out + err
+    check(output, "multinode", reference)
 
 
 @pytest.mark.slow

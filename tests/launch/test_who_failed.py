@@ -141,13 +141,14 @@ def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_
 
 
 @pytest.mark.slow
-def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusing", [0, 1], ids=["rank-0", "rank-1"])
+def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusing: int) -> None:
+    """Rank 0's data is looked at before there is a meeting point: the other host must not wait there for nobody."""
     port = free_port()
-    short = ("trainer.max_updates=3",)
-    first = run(*nodes(2, 0, port), *short)
-    second = run(*nodes(2, 1, port), *short, "dataset_root=/proc/no/such/place")
-    said = [process.communicate(timeout=START_S)[1] for process in (first, second)]
-    assert [first.returncode, second.returncode] == [2, 2], said
+    wrong = {refusing: ["dataset_root=/proc/no/such/place"]}
+    hosts = [run(*nodes(2, rank, port), "trainer.max_updates=3", *wrong.get(rank, [])) for rank in (0, 1)]
+    said = [process.communicate(timeout=START_S)[1] for process in hosts]
+    assert [process.returncode for process in hosts] == [2, 2], said
     assert "/proc/no/such/place" in said[0]
 
 

@@ -88,6 +88,9 @@ def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Pat
     assert read_process(folder).alive() is False  # type: ignore[union-attr]
     record_end(folder, own, 75)
     assert (read_process(folder).exit_code, read_process(folder).alive()) == (75, False)  # type: ignore[union-attr]
+    write_json(folder.process, newer := {**OF_JOB, "began": own.began + 1})
+    record_end(folder, own, 1)
+    assert json.loads(folder.process.read_text()) == newer, "a start that has lost the run says nothing of it"
 
 
 @pytest.mark.parametrize(
