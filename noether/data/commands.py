@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from noether.config.dataset import ShapeNetCarDatasetConfig
+from noether.config.dataset import MnistDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
 from noether.data.build import open_splits, prepare_data
@@ -73,7 +73,8 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}, indent=2))
         return ExitCode.DONE
-    console.say(f"{config.dataset.kind}: {folder if folder is not None else 'of its own code'}")
+    own = "the 5,000 packaged digits" if isinstance(config.dataset, MnistDatasetConfig) else "of its own code"
+    console.say(f"{config.dataset.kind}: {folder if folder is not None else own}")
     if config.dataset.validation_fraction:
         console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
     for name, split in described.items():

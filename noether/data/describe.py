@@ -8,11 +8,16 @@ if TYPE_CHECKING:
     from noether.data.loader import Dataset
 
 
+CHANNELS = 8
+"""More entries of an axis than these are a table that nobody reads."""
+
+
 def describe_split(dataset: "Dataset") -> dict[str, Any]:
     """Returns {samples, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
 
-    An axis whose length differs between samples is written as its range. A channel is an entry of the last axis of
-    an array with more than one; statistics are over all other axes and samples, in float64.
+    An axis whose length differs between samples is written as its range. Arrays of points (N, C), and of a few numbers
+    (C,), have a channel for each entry of their last axis where it has CHANNELS at most; others, such as images, have
+    one. Statistics are over all other axes and samples, in float64.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     types: dict[str, str] = {}
@@ -22,9 +27,8 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
             array = np.asarray(value)
             shapes.setdefault(key, []).append(array.shape)
             types[key] = str(array.dtype)
-            columns = array.reshape(-1, array.shape[-1] if array.ndim > 1 else 1) if array.size else np.empty((0, 1))
-            if array.ndim == 1 and array.size <= 8:
-                columns = array[None]  # a few numbers of the sample as a whole, such as a force
+            by_channel = array.ndim in (1, 2) and 1 <= array.shape[-1] <= CHANNELS
+            columns = array.reshape(-1, array.shape[-1] if by_channel else 1)
             if key not in moments:
                 moments[key] = _Moments(columns.shape[1])
             moments[key].add(columns.astype(np.float64))

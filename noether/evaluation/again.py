@@ -3,7 +3,7 @@
 import json
 
 from noether.distributed.group import joined_group
-from noether.errors import ExitCode
+from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.request import EvaluateRequest
 from noether.evaluation.tables import result_tables
@@ -28,6 +28,13 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     with joined_group(context) as group:
         precision = Precision(config.trainer.precision, group.device.type)
         problem = build_problem(config, request.data, group.device, precision)
+        if request.vtk and not isinstance(problem.task, FieldsTask):
+            raise RequestError(
+                "only fields at points are written for ParaView",
+                seen=f"--vtk, task.kind={config.task.kind}",
+                expected="a run with task.kind=fields",
+                fix="leave out --vtk",
+            )
         load_task_state(problem.task, checkpoint)
         load_weights(problem.model, checkpoint, request.weights)
         result = evaluate_run(

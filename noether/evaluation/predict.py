@@ -56,9 +56,10 @@ def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torc
     task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):
         raise RequestError(
-            "only fields at points can be predicted on a shape",
+            "only a model of fields at points can be predicted with or exported",
             seen=f"task.kind={config.task.kind}",
             expected="a run with task.kind=fields",
+            fix="noether evaluate RUN      (the figures of a run of any task)",
         )
     load_task_state(task, CheckpointFolder(checkpoint))
     if "surface_points" not in task.seen:
@@ -117,9 +118,9 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     console = Console(None, speaks=True)
     shape = read_shape(request.mesh, request.scale)
     volume = read_points(request.volume, request.scale) if request.volume else None
-    truth = _truth(request, shape)
     with joined_group(context) as group:
         trained = load_trained(request.config, request.checkpoint, request.weights, group.device)
+        truth = _truth(request, shape, trained.task)
         seen = trained.task.seen
         given = {"surface_points": (request.mesh, shape.points)}
         if request.volume is not None and volume is not None:
@@ -146,24 +147,29 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     return ExitCode.DONE
 
 
-def _truth(request: PredictRequest, shape: Shape) -> dict[str, np.ndarray]:
+def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str, np.ndarray]:
     """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points."""
-    found = {name: value for name, value in shape.values.items() if name in request.config.task.options()["fields"]}
+    found = {name: value for name, value in shape.values.items() if name in task.fields}
     if request.truth is None:
         return found
     try:
-        values = np.load(request.truth, allow_pickle=False).squeeze()
+        values = np.asarray(np.load(request.truth, allow_pickle=False), np.float64)
     except (OSError, ValueError, EOFError) as error:
         raise RequestError(f"{request.truth} cannot be read", seen=str(error), expected="a .npy file") from None
-    if len(values) <= shape.rows.max(initial=0):
+    name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
+    if name is None:
+        raise RequestError("--truth is of a field on the surface", seen=", ".join(task.fields), expected="such a field")
+    channels, rows = len(task.statistics[name][0]), int(shape.rows.max(initial=0)) + 1
+    if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape[1:] != ((channels,) if channels > 1 else ()) or not values.ndim or len(values) < rows:
         raise RequestError(
             f"{request.truth} does not fit {request.mesh}",
-            seen=f"{len(values)} values",
-            expected=f"one for each point of the file, at least {shape.rows.max(initial=0) + 1}",
+            seen=f"shape {values.shape}",
+            expected=f"{name} at each point of the file: "
+            + (f"({rows}, {channels})" if channels > 1 else f"({rows},)"),
         )
-    fields = request.config.task.options()["fields"]
-    name = next(name for name, field in fields.items() if field["points"].startswith("surface"))
-    return {**found, name: np.asarray(values, np.float64)[shape.rows]}
+    return {**found, name: values[shape.rows]}
 
 
 def _write(
@@ -184,8 +190,11 @@ def _write(
             arrays[f"{name}_prediction"] = values
             if prefix == "surface" and name in truth and truth[name].shape == values.shape:
                 arrays |= {name: truth[name], f"{name}_error": values - truth[name]}
-                relative = np.linalg.norm(values - truth[name]) / np.linalg.norm(truth[name])
-                lines.append(f"{name.replace('_', ' ')}: relative L2 {relative:.2%} of the truth that was given")
+                norm = np.linalg.norm(truth[name])
+                relative = (
+                    f"{np.linalg.norm(values - truth[name]) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
+                )
+                lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
         out = request.out
         path = out if prefix == "surface" else out.with_name(f"{out.stem}_volume{out.suffix}")
         write_fields(path, points, faces, arrays)

@@ -84,11 +84,13 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
             (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
         )
         unit = {1e-3: "mm", 1e-2: "cm", 0.0254: "inches", 0.3048: "feet"}.get(factor, "another unit")
+        fits = trained / 4 <= size * factor <= trained * 4
         raise RequestError(
-            f"{path} is {size / trained:.3g} times as large as what the model was trained on: is it in {unit}?",
+            f"{path} is {size / trained:.3g} times as large as what the model was trained on"
+            + (f": is it in {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {factor:g}",
+            fix=f"--scale {factor:g}" if fits else "a shape of the size of those of training, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError(

@@ -1,12 +1,17 @@
-"""A model is asked at once or in chunks of points; one that cannot be is refused in words."""
+"""A model is asked at once or in chunks of points, by any loaders; one that cannot be asked so is refused in words."""
 
 import pytest
 import torch
 from torch import nn
 
+from noether.data.points import PointDraw
+from noether.distributed.group import Group
 from noether.errors import RequestError
-from noether.evaluation.evaluate import predict
+from noether.evaluation.evaluate import evaluate_samples, predict
+from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
 from noether.models.transformer import Transformer
+from noether.tasks.fields import FieldsTask
+from noether.training.precision import Precision
 
 
 def test_chunks_predict_what_one_pass_predicts() -> None:
@@ -23,3 +28,45 @@ def test_a_model_without_chunks_names_the_setting() -> None:
         predict(nn.Linear(2, 2), {}, 100)
     assert caught.value.seen == "trainer.evaluation_chunk_size=100"
     assert caught.value.fix == "trainer.evaluation_chunk_size=null"
+
+
+def cars(count: int) -> list[dict[str, torch.Tensor]]:
+    rng = torch.Generator().manual_seed(1)
+    samples = []
+    for _ in range(count):
+        surface, volume = torch.rand(13, 3, generator=rng), torch.rand(11, 3, generator=rng)
+        fields = {"surface_pressure": 50 * surface[:, 0] - 20, "volume_velocity": 20 * volume}
+        samples.append({"surface_points": surface, "volume_points": volume, **fields})
+    return samples
+
+
+WAYS = {
+    "chunks": {"chunk_size": 4},
+    "loader-workers": {"num_workers": 2},
+    "a-sample-a-batch": {"batch_size": 1},
+    "all-of-these": {"chunk_size": 5, "num_workers": 2, "batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
+    """That of the number of ranks is in tests/training/test_equivalence.py."""
+    torch.manual_seed(0)
+    samples = cars(5)
+    points = {"surface_pressure": "surface_points", "volume_velocity": "volume_points"}
+    task = FieldsTask({name: {"points": key, "unit": ""} for name, key in points.items()}, 0.0, 1.0)
+    task.fit(samples)
+    model = Transformer(dim=24, heads=2, depth=2).double()
+    worker = Worker(0, 0, 0, Device("cpu"))
+    group = Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, 1), torch.device("cpu"))
+    draw = PointDraw(0, {"surface": 6, "volume": 6})
+
+    def figures(**how):
+        options = {"batch_size": 3, **how}
+        return evaluate_samples(model, task, samples, range(5), draw, group, Precision("float64", "cpu"), **options)
+
+    expected, found = figures(), figures(**way)
+    assert expected.keys() == found.keys()
+    assert {"loss", "surface_pressure/relative_l2", "volume_velocity/max"} <= expected.keys()
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, rel=1e-10, abs=1e-12), name

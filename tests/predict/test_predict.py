@@ -65,8 +65,8 @@ BOX = np.array(np.meshgrid([-0.9, 0.9], [0, 1.4], [-1.9, 1.9])).reshape(3, -1).T
 @pytest.mark.parametrize(
     ("factor", "shift", "fix"),
     [(1000, 0, "--scale 0.001"), (100, 0, "--scale 0.01"), (39.37, 0, "--scale 0.0254"), (1e-3, 0, "--scale 1000"),
-     (1, 10, "move and turn")],
-    ids=["mm", "cm", "inches", "km", "elsewhere"],
+     (1, 10, "move and turn"), (0.2, 0, "a shape of the size")],
+    ids=["mm", "cm", "inches", "km", "elsewhere", "a-fifth-which-no-unit-explains"],
 )  # fmt: skip
 def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:
     with pytest.raises(RequestError) as refused:
@@ -132,15 +132,39 @@ def test_a_finer_mesh_and_points_in_the_air(shapenet_run, noether, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".vtu", ".vtk"])
+def test_the_prediction_on_an_stl_of_another_program_opens_in_meshio(suffix, shapenet_run, noether, tmp_path) -> None:
+    plain_stl(tmp_path / "car.stl", POINTS.astype(np.float64), triangles(QUADS))
+    out = tmp_path / f"o{suffix}"
+    done = noether("predict", str(shapenet_run.folder), "--mesh", str(tmp_path / "car.stl"), "--out", str(out))
+    assert done.code == 0, done.err
+    mesh = meshio.read(out)
+    assert [(block.type, len(block)) for block in mesh.cells] == [("triangle", len(triangles(QUADS)))]
+    assert set(mesh.point_data) == {"surface_pressure_prediction"}
+    assert mesh.point_data["surface_pressure_prediction"].shape == (3586,)
+    assert np.isfinite(mesh.point_data["surface_pressure_prediction"]).all()
+
+
+@pytest.mark.slow
 def test_wrong_files_are_refused_in_words(shapenet_run, noether, tmp_path: Path) -> None:
     write_car(tmp_path / "car", seed=3)
     torn = tmp_path / "torn.stl"
     torn.write_bytes(b"solid nothing")
+    np.save(tmp_path / "one.npy", np.zeros(1))
+    np.save(tmp_path / "vectors.npy", np.zeros((3682, 3)))
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
         ([], "--mesh is needed"),
         (["--mesh", str(torn), "--out", "x.png"], "names no format that can be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "one.npy")],
+            r"shape \(1,\)",
+        ),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "vectors.npy")],
+            r"shape \(3682, 3\)",
+        ),
     ):
         done = noether("predict", str(shapenet_run.folder), *words)
         assert (done.code, "Traceback" in done.err) == (2, False), done.err

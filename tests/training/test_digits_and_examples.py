@@ -2,6 +2,8 @@
 
 import json
 
+import meshio
+import numpy as np
 import pytest
 from conftest import REPOSITORY
 
@@ -29,6 +31,17 @@ def test_digits_are_read_by_two_ranks(noether, tmp_path) -> None:
     again = noether("evaluate", str(tmp_path / "digits"), "--json")
     assert again.code == 0, again.err
     assert json.loads(again.out)["figures"] == pytest.approx(result["figures"], rel=1e-5)
+    # A mesh that holds values, which could be a truth.
+    points, values = np.eye(3), {"pressure": np.arange(3.0)}
+    meshio.Mesh(points, [("triangle", np.array([[0, 1, 2]]))], point_data=values).write(tmp_path / "car.vtu")
+    for words in (
+        ["predict", "--mesh", str(tmp_path / "car.vtu")],
+        ["export", str(tmp_path / "out")],
+        ["evaluate", "--vtk"],
+    ):
+        refused = noether(words[0], str(tmp_path / "digits"), *words[1:])
+        assert (refused.code, "Traceback" in refused.err) == (2, False), refused.err
+        assert "task.kind=classification" in refused.err
 
 
 @pytest.mark.slow
