@@ -23,7 +23,7 @@ DATA = (
     "dataset.geometry_points=32 dataset.points_per_update.surface=24 dataset.points_per_update.volume=16 "
 )
 MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.0"
-UPT = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
+SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
 AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
 
 
@@ -47,7 +47,7 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     program.parent.mkdir()
     program.write_text(
         "#!/bin/sh\nsmall=\n"
-        f'case "$*" in *mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{UPT}";; esac\n'
+        f'case "$*" in *mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";; esac\n'
         f'exec {shlex.quote(sys.executable)} -m noether "$@" $small\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
