@@ -113,6 +113,8 @@ class Loop:
         """
         summaries = {}
         for weights, model in self.state.evaluation_models().items():
+            # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
+            self.group.copy_from_first(model.buffers())
             figures = evaluate_samples(
                 model,
                 self.problem.task,
