@@ -230,7 +230,8 @@ class LogWindow:
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
-            except (RuntimeError, ModuleNotFoundError):
+            except Exception:
+                # NVML's errors are of their own kind; it has no such figure for MIG, nor without its library.
                 return None
         return min(1.0, self._busy / (self._seconds * torch.get_num_threads()))
 
