@@ -20,6 +20,7 @@ from noether.errors import ExitCode, RequestError
 from noether.evaluation.request import EvaluateRequest, ExportRequest, PredictRequest
 from noether.launch.identity import configuration_digest, run_identity
 from noether.launch.placement import Placement, RunTerms, Timeouts
+from noether.launch.process_facts import NOTHING_KNOWN
 from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
@@ -154,7 +155,7 @@ def evaluate_here(
         )
     chosen, weights = _choose_weights(folder, checkpoint, weights)
     request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
-    placement = plan_run(config).placement
+    placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.again.evaluate_worker", request, folder.logs)
 
 
@@ -198,7 +199,7 @@ def predict_here(
         float(numbers["scale"]),
         int(numbers["chunk"]),
     )
-    placement = plan_run(config).placement
+    placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
 
 
@@ -221,7 +222,7 @@ def export_here(
         )
     config = _config_here(folder).model_copy(update={"accelerator": "cpu"})
     request = ExportRequest(config, chosen.path, weights, target, program)
-    placement = plan_run(config).placement
+    placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
 
 
@@ -232,6 +233,12 @@ def _config_here(folder: RunFolder) -> RunConfig:
     config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
     return config.model_copy(update={"trainer": trainer})
+
+
+def _place_here(config: RunConfig) -> Placement:
+    """Places one worker on this machine, inside whatever job or launcher: its ranks are for training."""
+    visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
+    return plan_run(config, environ=visible, facts=NOTHING_KNOWN).placement
 
 
 def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:

@@ -28,7 +28,7 @@ def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
 def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
     """Returns the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
 
-    Weights and random numbers stay as they are.
+    Weights, running statistics and random numbers stay as they are.
 
     Raises:
         torch.OutOfMemoryError: where a single sample does not fit.
@@ -52,8 +52,13 @@ def largest_micro_batch(problem: Problem, precision: Precision, group: Group, mo
         return bool(group.sum(torch.tensor(1 - fitted, device=group.device)).item() == 0)
 
     devices = [group.device] if group.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        return largest_that_fits(fits, most)
+    buffers = [(buffer, buffer.clone()) for buffer in problem.model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=devices):
+            return largest_that_fits(fits, most)
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
 
 def _forward_backward(problem: Problem, batch: dict[str, torch.Tensor], precision: Precision) -> None:

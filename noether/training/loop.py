@@ -113,6 +113,8 @@ class Loop:
         """
         summaries = {}
         for weights, model in self.state.evaluation_models().items():
+            # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
+            self.group.copy_from_first(model.buffers())
             figures = evaluate_samples(
                 model,
                 self.problem.task,
@@ -228,7 +230,8 @@ class LogWindow:
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
-            except (RuntimeError, ModuleNotFoundError):
+            except Exception:
+                # NVML's errors are of their own kind; it has no such figure for MIG, nor without its library.
                 return None
         return min(1.0, self._busy / (self._seconds * torch.get_num_threads()))
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 OWN = '''
 import torch
@@ -78,3 +79,32 @@ def test_an_option_that_the_class_does_not_have_is_refused(noether, tmp_path: Pa
     assert done.code == 2
     assert "dataset.kind=own.Lines has no option 'slop'" in done.err
     assert "fix       dataset.slope=2" in done.err
+
+
+NORMALISED = """
+
+class Normalised(Linear):
+    def __init__(self, width):
+        super().__init__(width)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, batch):
+        return {"y": self.layer(self.norm(batch["x"]))}
+"""
+
+
+@pytest.mark.slow
+def test_running_statistics_are_rank_0_s_in_every_evaluation_and_no_trial_moves_them(noether, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN + NORMALISED)
+    (tmp_path / "own.yaml").write_text(CONFIG.replace("own.Linear", "own.Normalised"))
+    words = ["output_path=runs", "run_id=norm", "devices=2", "trainer.max_batch_size=auto", "trainer.max_epochs=2"]
+    trained = noether("train", "--hp", "own.yaml", *words, cwd=tmp_path)
+    assert trained.code == 0, trained.err
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "norm" / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if row["kind"] == "evaluation" and row["weights"] == "raw"][-1]
+    checked = ("--split", "validation", "--weights", "raw", "--checkpoint", "latest", "--json")
+    again = noether("evaluate", "runs/norm", *checked, cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["figures"]["mae"] == pytest.approx(last["figures"]["mae"], rel=1e-6)
+    newest = sorted((tmp_path / "runs" / "norm" / "checkpoints").iterdir())[-1]
+    assert int(load_file(newest / "model.safetensors")["norm.num_batches_tracked"]) == last["update"]
