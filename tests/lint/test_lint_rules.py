@@ -98,6 +98,7 @@ DEFECTS = {
         "master-not-first",
     ),
     "master-is-every-host": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST)\nsrun -K python t.py", "master-not-a-host"),
+    "master-is-cut-from-the-list": (TWO, "export MASTER_ADDR=$(echo $SLURM_NODELIST | cut -d, -f1)\nsrun -K python t.py", "master-not-a-host"),
     "swallowed-by-exit-0": (TWO, "srun -K python t.py\necho done\nexit 0", "exit-code-lost"),
     "in-a-function-of-one-line": (TWO.replace("node=4 ", "node=1 ", 1), "function main { srun -K python t.py; }\nmain", "one-rank-per-gpu"),
     "by-eval": (TWO.replace("node=4 ", "node=1 ", 1), 'CMD="srun -K python t.py"\neval "$CMD"', "one-rank-per-gpu"),
