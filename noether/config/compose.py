@@ -1,6 +1,7 @@
 """What was asked: YAML files and overrides composed (Hydra's grammar) and validated, or refused in words."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import UnionType
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
 from noether.config.suggest import did_you_mean, nearest
+from noether.config.sweep import override_value
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
@@ -147,7 +149,7 @@ def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
             override = parser.parse_override(text)
         except (OverrideParseException, HydraException):
             key, _, value = text.partition("=")
-            fix = f"{key}='\"{value}\"' (quoted twice: once for the shell)" if value else f"{text}=VALUE"
+            fix = f"{key}={_twice_quoted(value)}" if value else f"{text}=VALUE"
             raise RequestError(
                 f"cannot read {text!r}", seen=text, expected="key=value, +group=option or ~key", fix=fix
             ) from None
@@ -294,12 +296,17 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if problem["type"] == "value_error":
         # The schema's own checks already say what was seen and what was expected.
         return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value))
+    takes_text = problem["type"] == "string_type" and isinstance(value, int | float)
     return RequestError(
         f"{key} cannot be {_short(value)}",
         seen=f"{key}={_short(value)} ({type(value).__name__})",
         expected=message[0].lower() + message[1:],
-        fix=f"{key}={_short(_default(key, section))}",
+        fix=f"{key}={_twice_quoted(str(value)) if takes_text else _short(_default(key, section))}",
     )
+
+
+def _twice_quoted(value: str) -> str:
+    return f"{shlex.quote(override_value(value))}      (quoted twice: once for the shell)"
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:

@@ -88,6 +88,8 @@ class SlurmConfig(Section):
             gpus = self.gpu_count
         except ValueError:
             raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write 4, or with a type a100:4") from None
+        if str(self.gpus_per_node).startswith("gpu:"):  # As --gres has it; sbatch refuses it here.
+            raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write {gpus}, or with a type a100:{gpus}")
         if gpus is not None and gpus < 0:
             raise ValueError(f"gpus_per_node={self.gpus_per_node}: a node cannot have fewer than none")
         if gpus and self.tasks_per_node not in (None, 1, gpus):

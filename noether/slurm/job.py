@@ -154,6 +154,7 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
     """Returns sbatch's options by name in the order of the script; True is an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
+    mebibytes = max(1, int((memory or 0) * 1024))  # --mem=0 would be all that a node has.
     asked: dict[str, str | int | bool | None] = {
         "job-name": job.name,
         "partition": slurm.slurm_partition,
@@ -166,7 +167,7 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
         "ntasks-per-node": slurm.ntasks_per_node,
         "gpus-per-node": slurm.gpus_per_node or None,
         "cpus-per-task": slurm.cpus_per_task,
-        "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{int(memory * 1024)}M",
+        "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
         # To the ranks, not to the script: they save, and leave with 75.
         "signal": f"{STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",

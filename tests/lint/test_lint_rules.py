@@ -98,7 +98,10 @@ DEFECTS = {
         "master-not-first",
     ),
     "master-is-every-host": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST)\nsrun -K python t.py", "master-not-a-host"),
+    "master-is-cut-from-the-list": (TWO, "export MASTER_ADDR=$(echo $SLURM_NODELIST | cut -d, -f1)\nsrun -K python t.py", "master-not-a-host"),
     "swallowed-by-exit-0": (TWO, "srun -K python t.py\necho done\nexit 0", "exit-code-lost"),
+    "in-a-function-of-one-line": (TWO.replace("node=4 ", "node=1 ", 1), "function main { srun -K python t.py; }\nmain", "one-rank-per-gpu"),
+    "by-eval": (TWO.replace("node=4 ", "node=1 ", 1), 'CMD="srun -K python t.py"\neval "$CMD"', "one-rank-per-gpu"),
     "docker-has-4": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
 }  # fmt: skip
 
@@ -121,6 +124,9 @@ SUMS = {
     "in-total": ("4 nodes x 8 H100 GPUs, 16 GPUs in total", "4 nodes x 8 H100 GPUs, 32 GPUs in total"),
     "gpus-before-nodes": ("8 GPUs per node × 4 nodes = 16 GPUs", "8 GPUs per node × 4 nodes = 32 GPUs"),
     "a-right-sum": ("4 nodes × 8 GPUs = 32 (32 GPUs); 16 GPUs (2 nodes × 8 GPUs)", None),
+    "times-of-runs": ("from 1 node, 8 GPUs: 12 h to 4 nodes, 8 GPUs: 3.5 h; 4 nodes with 8 GPUs is 2 times faster", None),
+    "a-share-of-each-node": ("16 GPUs across 4 nodes = 4 GPUs per node; 4 nodes × 4 GPUs = 4 ranks per node", None),
+    "as-a-sentence": ("4 nodes with 8 GPUs are 16 GPUs.", "4 nodes with 8 GPUs are 32 GPUs."),
     "other-numbers": ("4 nodes with 8 GPUs, 16 CPUs and 80 GB; 1 GPU per task, 16 GPUs or 8 GPUs on 4 nodes", None),
 }  # fmt: skip
 

@@ -177,6 +177,7 @@ def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
 REFUSED = {
     "tasks-contradict-gpus": (["slurm.gpus_per_node=4", "slurm.tasks_per_node=2"], "slurm.tasks_per_node=4"),
     "gpus-without-a-number": (["slurm.gpus_per_node=a100"], "write 4, or with a type a100:4"),
+    "gpus-as-gres-has-them": (["slurm.gpus_per_node=gpu:4"], "write 4, or with a type a100:4"),
     "batch-not-shared-by-the-job": (
         ["slurm.nodes=3", "slurm.tasks_per_node=1", "trainer.effective_batch_size=8"],
         "trainer.effective_batch_size=6      or trainer.effective_batch_size=9",

@@ -9,12 +9,16 @@ from noether.slurm.lint.script import comment_of
 
 _BY = r"\s*(?:x|×|\*|by|with|of|and|,|each with|à)\s*"
 _GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH|MI)\d{2,3}[A-Z]?s?)\b"
-_PER = r"(?:\s*(?:per node|each|/\s*node|a node|on each node))?"
+_EACH = r"\s*(?:per node|each|/\s*node|a node|on each node)"
+_PER = rf"(?:{_EACH})?"
 _TOTAL = r"(?:in total|in all|total|altogether)"
 _FACTORS = rf"(?P<nodes>\d+)\s*nodes?{_BY}(?P<gpus>\d+)\s*{_GPU}{_PER}"
-_TURNED = rf"(?P<gpus>\d+)\s*{_GPU}{_PER}\s*(?:x|×|\*|on|over|across)\s*(?P<nodes>\d+)\s*nodes?"
+# "16 GPUs across 4 nodes" are 16 in all.
+_TURNED = rf"(?P<gpus>\d+)\s*{_GPU}(?:{_PER}\s*[x×*]|{_EACH}\s*(?:on|over|across))\s*(?P<nodes>\d+)\s*nodes?"
 _SAID = (
-    r"(?:\s*(?:=|→|->|is|are|makes?|gives?|:)\s*(?P<said>\d+)"
+    r"(?:\s*(?:=|→|->)\s*(?P<said>\d+)\b(?!\s*\w*\s*(?:per|each)\b)"
+    # "4 nodes, 8 GPUs: 3 h" is of something else.
+    r"|\s*(?:is|are|makes?|gives?|:)\s*(?P<told>\d+)(?=\s*(?:\w*\s*GPU|ranks|process|[.,;)](?!\d)|$))"
     rf"|\s*\(\s*=?\s*(?P<aside>\d+)\s*(?:{_GPU}|{_GPU}\s*{_TOTAL}|{_TOTAL})\s*\)"
     rf"|\s*[,;]?\s*(?:for\s+|so\s+|i\.e\.\s+)?(?:a\s+)?total(?:ling|\s+of|:)\s*(?P<total>\d+)\s*{_GPU}"
     rf"|\s*[,;]\s*(?P<all>\d+)\s*{_GPU}\s*{_TOTAL})"
@@ -25,7 +29,8 @@ _SUMS = [
     for pattern in (
         _FACTORS + _SAID,
         _TURNED + _SAID,
-        rf"(?P<said>\d+)\s*{_GPU}(?:\s*{_TOTAL})?\s*(?:\(|=|:)\s*{_FACTORS}",
+        rf"(?P<said>\d+)\s*{_GPU}(?:\s*{_TOTAL})?\s*\(\s*{_FACTORS}\s*\)",
+        rf"(?P<said>\d+)\s*{_GPU}(?:\s*{_TOTAL})?\s*=\s*{_FACTORS}",
     )
 ]
 _NODES = re.compile(r"(?<![\d.-])(\d+)\s+nodes?\b(?!\s*=)", re.IGNORECASE)

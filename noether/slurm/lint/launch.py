@@ -17,7 +17,8 @@ _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra"}
 _CONTAINER = {"apptainer", "singularity"}
 _PREFIXES: Mapping[str, tuple[str, ...]] = {
     # Programs that run what follows, with those of their options that take a value.
-    "exec": (), "time": (), "nohup": (), "command": (), "setsid": (), "stdbuf": (), "catchsegv": (), "sudo": (),
+    "exec": (), "eval": (), "time": (), "nohup": (), "command": (), "setsid": (), "stdbuf": (), "catchsegv": (),
+    "sudo": (),
     "env": ("-u",), "nice": ("-n",), "timeout": ("-k", "-s"), "ionice": ("-c", "-n"), "taskset": ("-c",),
     "numactl": ("-N", "-m", "-C", "-i"), "poetry": (), "uv": (), "pixi": (), "conda": ("-n", "-p"), "chrt": (),
     "micromamba": ("-n", "-p"), "shifter": ("--image",), "nsys": ("-o", "-t"),

@@ -105,7 +105,7 @@ def master(job: Job) -> Iterator[Finding]:
             and "scontrol" not in expanded
             and "noether" not in expanded
         ):
-            if several and "$(" not in expanded:
+            if several and ("$(" not in expanded or re.search(r"\becho\b[^|]*\|\s*cut\s+-d\s*['\"]?,", expanded)):
                 yield found("master-not-a-host", "a node list such as n[1-4] is no host name")
         elif (
             "scontrol" in expanded and re.search(r"\btail\b|sed\s+-n\s+['\"]?[2-9]p", expanded) and several and not c10d

@@ -86,7 +86,9 @@ def read_commands(text: str, first_line: int = 1) -> list[Command]:
             depth += words[0].raw in ("if", "while", "until", "{")
             words = words[1:]
         if words and words[0].raw == "function":
-            words = []
+            opened = [word.raw for word in words[2:3]] == ["{"]
+            depth += opened
+            words = words[3:] if opened else []
         first = words[0].raw if words else ""
         if first in _CLOSING:
             depth = max(0, depth - 1)
