@@ -87,14 +87,20 @@ def test_what_reaches_beyond_training_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.zeros(3), np.zeros((5, 2)), np.full((5, 3), np.nan), np.zeros((0, 3))],
+    ("array", "seen"),
+    [
+        (np.zeros(3), "shape (3,)"),
+        (np.zeros((5, 2)), "shape (5, 2)"),
+        (np.full((5, 3), np.nan), "values that are not finite"),
+        (np.zeros((0, 3)), "shape (0, 3)"),
+    ],
     ids=["flat", "2d", "nan", "none"],
 )
-def test_points_that_are_none_are_refused(array, tmp_path: Path) -> None:
+def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", array)
-    with pytest.raises(RequestError, match="does not hold points"):
+    with pytest.raises(RequestError, match="does not hold points") as refused:
         read_points(tmp_path / "p.npy")
+    assert refused.value.seen == seen
 
 
 @pytest.mark.parametrize(
