@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from types import FrameType
 from typing import Any
@@ -157,7 +156,7 @@ def _refuse_placed(plan: RunPlan) -> None:
 
 def _train(run: SweptRun, hp: str | None) -> int:
     """Runs one training to its end; signals to this process are the run's too."""
-    words = ["train", *(["--hp", str(Path(hp).expanduser().resolve())] if hp else []), *run.words]
+    words = ["train", *(["--hp", hp] if hp else []), *run.words]
     process = subprocess.Popen([sys.executable, "-m", "noether", *words])
 
     def forward(number: int, frame: FrameType | None) -> None:

@@ -92,6 +92,10 @@ def _primary_file(hp: str | Path | None) -> Path:
     path = Path(hp).expanduser().resolve()
     if path.is_file() and path.suffix == ".yaml":
         return path
+    # The documented --hp configs/NAME.yaml means our own file outside a checkout too: in a container's /work, say.
+    own = configs_folder() / path.name
+    if not path.exists() and Path(hp).parent == Path("configs") and own.suffix == ".yaml" and own.is_file():
+        return own
     if path.is_file():
         raise RequestError(
             f"{path.name} does not end in .yaml",

@@ -55,6 +55,8 @@ class Interval:
     def _validate(cls, value: Any) -> "Interval":
         if isinstance(value, cls):
             return value
+        if value is None:
+            raise ValueError("null is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
         if not isinstance(value, str):
             raise ValueError(f"{value!r} has no unit; write '{value} updates' or '{value} epochs'")
         return cls.parse(value)

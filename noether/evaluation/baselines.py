@@ -16,13 +16,13 @@ CANDIDATES = 5
 
 
 def score_baselines(
-    task: FieldsTask, train: Dataset, train_indices: Sequence[int], test: Dataset
+    task: FieldsTask, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores both baselines on every sample of the test split.
 
     mean_field: the mean of the training split, at every point.
     nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
-        nearest point.
+        nearest point. With `among_itself`, `test` is the training samples themselves: another one than itself.
 
     Returns:
         {baseline: {field: {relative_l2, mse, mae, max}}}.
@@ -31,7 +31,7 @@ def score_baselines(
     rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
     for index in range(len(test)):
         sample = test[index]
-        nearest = search.nearest(sample)
+        nearest = search.nearest(sample, but=index if among_itself else None)
         for name in task.fields:
             truth = _channels(sample[name])
             mean = truth.new_tensor(task.statistics[name][0]).expand_as(truth)
@@ -57,11 +57,12 @@ class ShapeSearch:
         self._coarse = [_few(sample[self._shape]) for sample in samples]
         self._trees: dict[tuple[int, str], cKDTree] = {}
 
-    def nearest(self, sample: Sample) -> int:
-        """Returns the position of the most similar training sample."""
+    def nearest(self, sample: Sample, but: int | None = None) -> int:
+        """Returns the position of the most similar training sample, `but` left out where there are others."""
         own = _few(sample[self._shape])
         coarse = [_chamfer_by_distances(torch.cdist(own, other)) for other in self._coarse]
-        candidates = np.argsort(coarse, kind="stable")[:CANDIDATES]
+        order = np.argsort(coarse, kind="stable")
+        candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
         points = sample[self._shape].numpy()
         own_tree = cKDTree(points)
         exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]

@@ -106,7 +106,9 @@ def evaluate_run(
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
         test = splits.test if split == "test" else _Subset(dataset, indices)
         result |= _field_results(task, figures, result["figures"], dataset[indices[0]] if indices else {})
-        result["baselines"] = score_baselines(task, splits.train, problem.train_indices, test)
+        result["baselines"] = score_baselines(
+            task, splits.train, problem.train_indices, test, among_itself=split == "train"
+        )
         primary = figures[f"{next(iter(task.fields))}/relative_l2"]
         shown = [
             (

@@ -21,6 +21,7 @@ from noether.evaluation.shape_input import Shape, as_trained, check_range, read_
 from noether.evaluation.vtk_output import write_fields
 from noether.launch.placement import WorkerContext
 from noether.models.build import build_model
+from noether.models.points import PointModel
 from noether.tasks.build import build_task
 from noether.tasks.fields import FieldsTask, force_coefficient
 from noether.tracking.console import Console
@@ -82,7 +83,11 @@ def shape_batch(trained: TrainedModel, shape: Shape, volume: np.ndarray | None) 
     sample has; the queries are all the shape's points, and `volume` (N, 3) if there are any.
     """
     points, normals = as_trained(shape, trained.points_learned)
-    context: Sample = _tensors(surface_points=points, surface_normals=normals)
+    context: Sample = _tensors(surface_points=points)
+    asked = _tensors(surface_points=shape.points)
+    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+        context |= _tensors(surface_normals=normals)
+        asked |= _tensors(surface_normals=shape.normals)
     needs_volume = hasattr(trained.model, "attend")
     if needs_volume:
         anchors = volume if volume is not None and len(volume) >= VOLUME_ANCHORS else _air_points(trained, points)
@@ -94,7 +99,7 @@ def shape_batch(trained: TrainedModel, shape: Shape, volume: np.ndarray | None) 
     if needs_volume:  # sets that training draws no points of attend to all of theirs
         every = {ANCHOR + key: value for key, value in context.items() if key.partition("_")[2] in KNOWN}
         batch = {**every, **batch}
-    batch |= _tensors(surface_points=shape.points, surface_normals=shape.normals)
+    batch |= asked
     if volume is not None:
         batch |= _volume_tensors(volume, points)
     return {key: value[None].to(trained.device) for key, value in batch.items()}
@@ -102,12 +107,25 @@ def shape_batch(trained: TrainedModel, shape: Shape, volume: np.ndarray | None) 
 
 @torch.no_grad()
 def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: int) -> dict[str, np.ndarray]:
-    """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time."""
+    """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+
+    Raises:
+        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+    """
     in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
     asked = {name: field.points for name, field in trained.task.fields.items() if field.points in batch}
     moved = {key: value.to(trained.precision.weights) for key, value in batch.items()}
-    with trained.precision.autocast():
-        standardised = predict(trained.model, trained.task.prepare(moved), in_chunks)
+    try:
+        with trained.precision.autocast():
+            standardised = predict(trained.model, trained.task.prepare(moved), in_chunks)
+    except ValueError as error:
+        if not isinstance(trained.model, PointModel):
+            raise  # someone's own code, whose traceback they need
+        raise RequestError(
+            "the shape does not give what the model reads",
+            seen=str(error),
+            expected="a mesh with faces, of which any number of points and their normals can be taken",
+        ) from error
     physical = trained.task.to_physical({name: standardised[name].to(trained.precision.weights) for name in asked})
     return {name: np.squeeze(value[0].double().cpu().numpy(), axis=-1) if value.shape[-1] == 1
             else value[0].double().cpu().numpy() for name, value in physical.items()}  # fmt: skip

@@ -63,7 +63,8 @@ def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise RequestError(f"{path} cannot be read", seen=str(error), expected="an array saved by numpy.save") from None
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
-        seen = f"shape {points.shape}" if points.ndim != 2 or points.shape[1:] != (3,) else "values that are not finite"
+        fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
+        seen = "values that are not finite" if fits else f"shape {points.shape}"
         raise RequestError(f"{path} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m")
     return points * scale
 

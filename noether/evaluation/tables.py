@@ -1,5 +1,6 @@
 """The figures of a run as tables for the terminal."""
 
+from math import isfinite
 from typing import Any
 
 from rich.table import Column, Table
@@ -35,6 +36,9 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
         for baseline, label in BASELINES.items():
             table.add_row("", label, *_cells(result["baselines"][baseline][name], unit), style="dim")
     lines: list[Any] = [table]
+    rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
+    if any(_is_undefined(row) for row in rows):
+        lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
     for name, score in result["scalars"].items():
         lines += scalar_lines(name.replace("_", " "), score)
     return [*lines, _pace(result)]
@@ -63,12 +67,17 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
 def _cells(figures: dict[str, Any], unit: str) -> list[str]:
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     return [
-        f"{figures['relative_l2']:.2%}",
+        "undefined" if _is_undefined(figures) else f"{figures['relative_l2']:.2%}",
         f"{figures['pooled_relative_l2']:.2%}" if "pooled_relative_l2" in figures else "",
         f"{figures['mse']:.4g} {squared}",
         f"{figures['mae']:.4g} {unit}",
         f"{figures['max']:.4g} {unit}",
     ]
+
+
+def _is_undefined(figures: dict[str, Any]) -> bool:
+    """Whether the ratio has no denominator; a model that predicts no numbers has no MSE either, and shows nan."""
+    return isfinite(figures["mse"]) and not isfinite(figures["relative_l2"])
 
 
 def _pace(result: dict[str, Any]) -> str:

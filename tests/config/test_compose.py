@@ -156,6 +156,17 @@ def test_broken_files_are_named(content: str, message: str, tmp_path: Path) -> N
     assert message in str(caught.value)
 
 
+def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config(hp="configs/train_shapenet.yaml").dataset.kind == "shapenet_car"
+    for absent in ("configs/train_car.yaml", "my/configs/train.yaml", str(tmp_path / "configs/train.yaml")):
+        with pytest.raises(RequestError, match="no configuration file"):
+            load_config(hp=absent)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train_shapenet, _self_]\n")
+    assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # one's own comes first
+
+
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     (tmp_path / "train_cars.yaml").write_text("seed: 1\n")
     with pytest.raises(RequestError, match="no configuration file") as caught:

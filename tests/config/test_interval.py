@@ -1,4 +1,5 @@
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from noether.config.interval import Interval
 
@@ -26,6 +27,12 @@ def test_every_unit_is_counted_in_updates(text: str, updates: int) -> None:
 def test_what_is_no_length_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"length|whole number"):
         Interval.parse(text)
+
+
+@pytest.mark.parametrize(("value", "words"), [(10, "write '10 updates'"), (None, "null is not a length")])
+def test_what_has_no_unit_is_refused_with_one(value: object, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TypeAdapter(Interval).validate_python(value)
 
 
 @pytest.mark.parametrize("text", ["10 updates", "1 epoch", "5000 samples", "5 %", "2.5 %"])

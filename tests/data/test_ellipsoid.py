@@ -273,6 +273,9 @@ def test_the_data_set_gives_tensors_that_share_the_map(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sample = dataset[7]
+    car = draw_car(5, "train", 7)
+    lift = 0.5 * 1.225 * 20**2 * car.lift_coefficient * car.reference_area
+    assert sample.pop("pressure_force").numpy() == pytest.approx([0, lift, 0], rel=1e-5)
     expected = make_sample(draw_car(5, "train", 7), 48, 33, point_seed(5, "train", 7))
     assert sample.keys() == expected.keys()
     for key, tensor in sample.items():

@@ -50,6 +50,12 @@ def test_a_training_shape_is_its_own_nearest_without_error(train, task) -> None:
     )
 
 
+def test_a_training_shape_scored_among_its_own_is_not_its_own_nearest(train, task) -> None:
+    scores = score_baselines(task, train, range(len(train)), train, among_itself=True)
+    assert scores["nearest_shape"]["surface_pressure"]["relative_l2"] > 0.01
+    assert ShapeSearch(train, task).nearest(train[0], but=0) == 1
+
+
 def test_the_mean_field_has_a_standardised_error_of_about_one(train, task) -> None:
     scores = score_baselines(task, train, range(len(train)), train)
     variance = np.square(task.statistics["surface_pressure"][1][0])

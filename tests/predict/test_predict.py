@@ -8,11 +8,17 @@ from xml.etree import ElementTree
 import meshio
 import numpy as np
 import pytest
+import torch
 from shapenet_car_files import surface_mesh, write_car
 
+from noether.config.compose import load_config
 from noether.data.surface_mesh import triangles
 from noether.errors import RequestError
+from noether.evaluation.predict import TrainedModel, predict_shape, shape_batch
 from noether.evaluation.shape_input import as_trained, check_range, read_points, read_shape
+from noether.models.build import build_model
+from noether.tasks.fields import FieldsTask
+from noether.training.precision import Precision
 
 pytest_plugins = ("shapenet_car_runs",)
 
@@ -81,14 +87,41 @@ def test_what_reaches_beyond_training_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.zeros(3), np.zeros((5, 2)), np.full((5, 3), np.nan), np.zeros((0, 3))],
+    ("array", "seen"),
+    [
+        (np.zeros(3), "shape (3,)"),
+        (np.zeros((5, 2)), "shape (5, 2)"),
+        (np.full((5, 3), np.nan), "values that are not finite"),
+        (np.zeros((0, 3)), "shape (0, 3)"),
+    ],
     ids=["flat", "2d", "nan", "none"],
 )
-def test_points_that_are_none_are_refused(array, tmp_path: Path) -> None:
+def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", array)
-    with pytest.raises(RequestError, match="does not hold points"):
+    with pytest.raises(RequestError, match="does not hold points") as refused:
         read_points(tmp_path / "p.npy")
+    assert refused.value.seen == seen
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "words"),
+    [("transolver_small", 500, "no surface_normals"), ("upt_small", 20, "64 supernodes cannot be taken from 20")],
+)
+def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, tmp_path: Path) -> None:
+    points = torch.from_numpy(POINTS.astype(np.float32))
+    air = points + torch.tensor([0.0, 2.0, 0.0])
+    fields = {"surface_pressure": points[:, 0], "volume_velocity": air}
+    config = load_config([f"model={model}"])
+    task = FieldsTask(**config.task.options())
+    task.fit([{"surface_points": points, "volume_points": air, **fields}])
+    built = build_model(config.model.kind, **config.model.options())
+    cpu = torch.device("cpu")
+    trained = TrainedModel(config, built, task, cpu, Precision("float32", "cpu"))
+    np.save(tmp_path / "points.npy", POINTS[:count])
+    shape = read_shape(tmp_path / "points.npy")
+    with pytest.raises(RequestError) as refused:
+        predict_shape(trained, shape_batch(trained, shape, None), 100)
+    assert words in refused.value.seen
 
 
 @pytest.mark.slow

@@ -51,6 +51,11 @@ def test_trains_evaluates_in_any_chunks_and_reports(experiment, sizes, noether, 
     assert result["samples"] == 5
     assert set(result["fields"]) == {"surface_pressure", "volume_velocity"}
     assert (folder.path / "report.html").is_file()
+    drag, lift = (result["scalars"][f"{name}_coefficient"] for name in ("drag", "lift"))
+    assert (drag["r2"], drag["spearman"]) == (None, None)
+    assert "R² and Spearman are undefined" in drag["note"]  # without friction or wake a car has no drag
+    assert "R² and Spearman are undefined: the true value is the same for every sample" in done.out
+    assert lift["r2"] is not None
 
     config = yaml.safe_load(folder.config.read_text())
     config["trainer"]["evaluation_chunk_size"] = 7
