@@ -28,7 +28,12 @@ from noether.provenance import describe_environment
 from noether.run_folder import RunFolder, existing_run, write_json
 from noether.run_process import job_of_task, record_end, record_process
 from noether.tracking.console import Console
-from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
+from noether.training.checkpoint_files import (
+    CheckpointFolder,
+    list_checkpoints,
+    remove_leftovers,
+    selected_checkpoint,
+)
 from noether.training.checkpoint_table import (
     CheckpointRow,
     choose_to_prune,
@@ -56,6 +61,7 @@ def train_here(config: RunConfig) -> int:
         start = find_start(config, console.warn)
         start.folder.create()
         start = replace(start, fence=take_fence(start.folder, placement.attempt))
+        remove_leftovers(start.folder.checkpoints)
         if len(placement.workers) > 1:
             warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
         console.say(*render_plan(plan), "", sep="\n")

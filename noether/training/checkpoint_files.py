@@ -186,9 +186,14 @@ def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
     removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
     for checkpoint in removed:
         remove_checkpoint(checkpoint)
+    remove_leftovers(folder)
+    return removed
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what broken writes and removals have left; whoever calls it is the folder's one writer."""
     for leftover in folder.glob(f".{_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    return removed
 
 
 def drop_checkpoints_after(folder: Path, updates: int) -> None:
