@@ -1,5 +1,6 @@
 """The job script that a person can read: everything between sbatch and the trainer, and nothing else."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -123,6 +124,22 @@ def _runs(job: Job) -> str:
     return "\n".join([*lines, f"run={output}/{shlex.quote(job.name)}-$SLURM_ARRAY_TASK_ID"])
 
 
+def _mounts(job: Job) -> list[str]:
+    """Returns what the container mounts beside the working directory: what is asked for, and what the run needs.
+
+    A folder that is still to be made is mounted with the nearest one above it that is there.
+    """
+    mounts = list(job.slurm.container_mounts)
+    needed = [job.output_path, job.runs[0].config.dataset_root, Path(job.hp).parent if job.hp else None]
+    for path in (Path(os.path.abspath(path.expanduser())) for path in needed if path is not None):
+        there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        # Where another name is given inside (/data:/mnt), the setting means that one or is not served by it.
+        seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
+        if there != Path("/") and not any(there.is_relative_to(folder) for folder in seen):
+            mounts.append(str(there))
+    return mounts
+
+
 def _srun(job: Job, program: Sequence[str] | None) -> str:
     slurm = job.slurm
     # srun no longer takes --cpus-per-task from sbatch (Slurm 22.05, release notes).
@@ -130,11 +147,11 @@ def _srun(job: Job, program: Sequence[str] | None) -> str:
     srun = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus]
     words = [[*(program or (sys.executable, "-m", "noether"))]]
     if slurm.container and is_apptainer(slurm.container):
-        binds = [part for mount in slurm.container_mounts for part in ("--bind", mount)]
+        binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
         gpu = ["--nv"] if job.plan.placement.workers[0].device.kind == "cuda" else []
         words = [["apptainer", "exec", *gpu, *binds, slurm.container], [*(program or ("noether",))]]
     elif slurm.container:
-        pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in slurm.container_mounts)
+        pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
         words = [[*(program or ("noether",))]]

@@ -149,6 +149,22 @@ def test_a_mount_with_a_blank_is_one_word_of_srun(folder: Path) -> None:
     assert f"--container-mounts={folder}:{folder},/da ta:/mnt" in done.stdout.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("settings", "binds"),
+    [
+        pytest.param(("output_path=runs",), [], id="all-in-the-working-directory"),
+        pytest.param(("output_path={away}/new/runs",), ["{away}"], id="output-elsewhere-and-not-made-yet"),
+        pytest.param(("dataset_root={away}", "output_path={away}/runs"), ["{away}"], id="data-and-output-together"),
+        pytest.param(("dataset_root={away}", "slurm.container_mounts=[{away}]"), ["{away}"], id="mounted-already"),
+    ],
+)
+def test_what_the_run_needs_outside_is_mounted(settings, binds, folder: Path, tmp_path_factory) -> None:
+    away = tmp_path_factory.mktemp("away")
+    words = [setting.format(away=away) for setting in settings]
+    text = script(None, ("slurm.container=noether.sif", *words))
+    assert re.findall(r"--bind (\S+)", text) == [bind.format(away=away) for bind in binds]
+
+
 @pytest.mark.skipif(shutil.which("sbatch") is None, reason="without Slurm's commands nothing is submitted")
 def test_an_image_that_is_not_there_never_reaches_the_queue(noether, folder: Path) -> None:
     done = noether("submit", "--hp", str(TINY), "slurm.container=nowhere.sif", f"output_path={folder}/runs")
