@@ -35,7 +35,6 @@ REFUSED = {
     "unknown-option-of-a-group": (["model=upp"], "no configuration 'model/upp'", "fix       model=upt"),
     "sweep-on-one-run": (["devices=0,1"], "devices was given several values", 'devices=\\"0,1\\"'),
     "nothing-to-delete": (["~nothing"], "nothing to delete at nothing", "a key that the files set"),
-    "a-number-for-a-name": (["run_id=12"], "run_id cannot be 12", """run_id='"12"'"""),
     "a-quote-in-a-name": (["run_id=it's"], "cannot read", """run_id='"it'"'"'s"'"""),
     "not-an-override": (["what is this"], "cannot read 'what is this'", "key=value"),
     "tasks-against-gpus": (
