@@ -34,6 +34,8 @@ class Making:
     def __post_init__(self) -> None:
         # A short path: sockets lie in it. On a disk: a memory file system has no room for it.
         self.state = Path(self.kept or tempfile.mkdtemp(prefix="noether-images-", dir="/var/tmp"))
+        if self.kept is None:
+            self.state.chmod(0o755)  # Ordinary users start Apptainer and the SIF from it.
         self._ended = {step: threading.Event() for step in STEPS}
         self._current: subprocess.Popen[str] | None = None
         self._stopped = False
