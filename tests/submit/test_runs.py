@@ -138,7 +138,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
     assert json.loads(folder.stopped.read_text())["reason"] == signal.Signals.SIGTERM.name
     (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]
     assert state["state"] == "stopped"
-    assert "stopped after update" in noether("logs", str(folder.path), "-f").out
+    assert "stopped by SIGTERM after update" in noether("logs", str(folder.path), "-f").out
     assert noether("logs", str(folder.path), "--rank", "1").out.startswith(f"==> {folder.logs}/rank-1.log")
     again = noether("cancel", str(folder.path))
     assert (again.code, "is not running" in again.err) == (2, True)
