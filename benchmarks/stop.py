@@ -3,7 +3,8 @@
     python benchmarks/stop.py [WORKERS] [ROUNDS]
 
 Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so that both arms keep the ranks in step.
-Blocks of 200 updates take turns.
+Blocks of 200 updates take turns: without, with, without; a block with the agreement is held against the mean of its two
+neighbours, which a slow drift of the machine leaves alone. One neighbour over the other says what the noise is.
 """
 
 import os
@@ -49,21 +50,24 @@ def worker(context, rounds: int) -> int:
             return (time.perf_counter() - began) / BLOCK
 
         block(True), block(False)
-        pairs = [(block(False), block(True)) for _ in range(rounds)]
+        rows = [(block(False), block(True), block(False)) for _ in range(rounds)]
         stop.finish()
         if group.is_first:
-            without, with_it = (statistics.median(arm) for arm in zip(*pairs, strict=True))
-            ratio = statistics.median(b / a for a, b in pairs)
-            print(
-                f"{context.world_size} workers, {os.cpu_count()} cores; {rounds} interleaved blocks of {BLOCK} updates"
-            )
-            print(f"update {1e3 * without:.3f} ms, with the agreement {1e3 * with_it:.3f} ms, ratio {ratio:.4f}")
+            ratios = [2 * with_it / (before + after) for before, with_it, after in rows]
+            noise = [after / before for before, _, after in rows]
+            without = statistics.median(block for before, _, after in rows for block in (before, after))
+            with_it = statistics.median(row[1] for row in rows)
+            print(f"{context.world_size} workers, {os.cpu_count()} cores; {rounds} rounds of blocks of {BLOCK} updates")
+            print(f"update {1e3 * without:.3f} ms, with the agreement {1e3 * with_it:.3f} ms")
+            for name, values in (("with / without", ratios), ("without / without", noise)):
+                low, middle, high = statistics.quantiles(values, n=4)
+                print(f"{name:18} median {middle:.4f}, half of the rounds {low:.4f} to {high:.4f}")
     return 0
 
 
 def main() -> None:
     given = [int(word) for word in sys.argv[1:3]]
-    workers, rounds = [*given, *(2, 15)[len(given) :]]
+    workers, rounds = [*given, *(2, 30)[len(given) :]]
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
     from noether.launch.devices import DeviceInventory

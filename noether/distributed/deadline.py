@@ -19,7 +19,7 @@ class Deadline:
 
     moment: seconds since the epoch. source: what said so.
     save_s: seconds that a checkpoint takes, the longest measured so far. boundary_s: the same of the time between two
-        boundaries at which the ranks can agree to stop.
+        boundaries at which the ranks agree.
     """
 
     moment: float
@@ -32,12 +32,12 @@ class Deadline:
     def lead_s(self) -> float:
         """Seconds before the moment at which the ranks must begin to stop.
 
-        One checkpoint may be on its way already, another follows; the ranks agree one boundary later than they ask.
+        One checkpoint may be on its way already, another follows; what a rank asks for is agreed one boundary later.
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 
     def is_near(self, now: Callable[[], float] = time.time) -> bool:
-        """Whether it is time to stop; called once at every boundary, whose distance it measures."""
+        """Whether it is time to stop; called at every boundary at which the ranks agree, whose distance it measures."""
         moment = now()
         if self._last_boundary is not None:
             self.boundary_s = max(self.boundary_s, moment - self._last_boundary)

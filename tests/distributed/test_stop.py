@@ -1,12 +1,24 @@
 """A signal at any moment becomes a flag, and the flag a stop that is agreed."""
 
+import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from noether.distributed.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop
+from noether.distributed.stop import (
+    LONGEST_PACE,
+    SECOND_INTERRUPT_S,
+    STOP_SIGNALS,
+    AgreedStop,
+    boundaries_between_agreements,
+)
+from noether.launch.devices import DeviceInventory
+from noether.launch.local import local_placement
+from noether.launch.placement import Device, LaunchRequest
+from noether.launch.run import run_placement
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
@@ -44,3 +56,38 @@ def test_the_handlers_before_come_back() -> None:
     with AgreedStop().listening():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
+
+
+@pytest.mark.parametrize(
+    ("boundary_s", "boundaries"),
+    [
+        pytest.param(0.0, LONGEST_PACE, id="no time at all"),
+        pytest.param(0.005, LONGEST_PACE, id="5 ms"),
+        pytest.param(0.05, 4, id="50 ms"),
+        pytest.param(0.19, 1, id="190 ms"),
+        pytest.param(60.0, 1, id="a minute"),
+    ],
+)
+def test_short_updates_agree_every_few_boundaries(boundary_s, boundaries) -> None:
+    assert boundaries_between_agreements(boundary_s) == boundaries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "latest"),
+    [
+        pytest.param({"seconds": 0.001, "signalled_at": 300}, 300 + LONGEST_PACE + 1, id="short updates"),
+        pytest.param({"seconds": 0.25, "signalled_at": 6}, 6 + 2, id="long updates"),
+        pytest.param({"seconds": 0.001, "slower_rank_s": 0.25, "signalled_at": 6}, 6 + 2, id="one slow rank"),
+        pytest.param({"seconds": 0.001, "signalled_at": 300, "checked": 1}, 300 + 2, id="inside an evaluation"),
+    ],
+)
+def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", 2)
+    placement = local_placement(LaunchRequest(devices="2"), {}, inventory, "testbox")
+    code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
+    assert code == 0
+    ends = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert ends[0] == ends[1]
+    assert ends[0]["reason"] == signal.SIGUSR1
+    assert plan["signalled_at"] < ends[0]["boundary"] <= latest
