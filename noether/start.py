@@ -26,7 +26,7 @@ from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.provenance import describe_environment
 from noether.run_folder import RunFolder, existing_run, write_json
-from noether.run_process import job_of_task, record_end, record_process
+from noether.run_process import job_of_task, record_exit_code, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import (
     CheckpointFolder,
@@ -75,7 +75,7 @@ def train_here(config: RunConfig) -> int:
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
     process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
     code = _run(placement, request, start.folder.logs)
-    record_end(start.folder, process, code)
+    record_exit_code(start.folder, process, code)
     return code
 
 
