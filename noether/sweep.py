@@ -90,7 +90,7 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for group, members in groups.items():
         summary[group] = {}
-        for name in members[0]:
+        for name in dict.fromkeys(name for figures in members for name in figures):
             values = [figures[name] for figures in members if name in figures]
             spread = stdev(values) if len(values) > 1 else None
             summary[group][name] = {"mean": fmean(values), "std": spread, "n": len(values)}
