@@ -8,10 +8,10 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from noether.config.dataset import MnistDatasetConfig, ShapeNetCarDatasetConfig
+from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
-from noether.data.build import open_splits, prepare_data
+from noether.data.build import data_source, open_splits, prepare_data
 from noether.data.describe import describe_split
 from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
@@ -74,8 +74,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         about = {"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}
         print(strict_json(about, indent=2))
         return ExitCode.DONE
-    own = "the 5,000 packaged digits" if isinstance(config.dataset, MnistDatasetConfig) else "of its own code"
-    console.say(f"{config.dataset.kind}: {folder if folder is not None else own}")
+    console.say(f"{config.dataset.kind}: {folder if folder is not None else data_source(config).without_root}")
     if config.dataset.validation_fraction:
         console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
     for name, split in described.items():
