@@ -156,7 +156,7 @@ def _field_results(
             "density": scalar.density,
             "speed": scalar.speed,
             "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
-            + (f" ({float(area.reshape(-1)[0]):.3g} m² of the first)" if area is not None else ""),
+            + (f" (first: {float(area.reshape(-1)[0]):.3g} m²)" if area is not None else ""),
             **({"reference_length": scalar.reference_length} if scalar.moment else {}),
         }
     return {"fields": field_table(summary, figures, task.fields), "scalars": scalars}
