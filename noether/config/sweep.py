@@ -80,7 +80,7 @@ def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
     pieces = [piece.strip() for piece in _between_commas(inner[1] if inner else written)]
     parser = OverridesParser.create()
     try:
-        read = [[parser.parse_override(f"key={text}").value() for text in texts] for texts in (pieces, values)]
+        read = [[parser.parse_override(f"key={one}").value() for one in each] for each in (pieces, values)]
     except HydraException:
         return None
     return pieces if read[0] == read[1] else None
