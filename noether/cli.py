@@ -235,7 +235,7 @@ class Commands:
             yes: do it
             json: print one JSON object
         """
-        from noether.start import checkpoints_here
+        from noether.training.checkpoint_commands import checkpoints_here
 
         return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
 

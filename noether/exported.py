@@ -6,7 +6,9 @@ fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": 
 """
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,8 @@ def load_exported(folder: str | Path, *, program: bool | None = None) -> Exporte
     if program:
         if not (folder / PROGRAM).is_file():
             raise RequestError(f"{folder} has no {PROGRAM}", expected="an export with its program")
-        return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
+        with _quiet(logging.getLogger("torch._export.serde.serialize")):
+            return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
     from safetensors.torch import load_file
 
     from noether.models.build import build_model
@@ -117,3 +120,14 @@ def load_exported(folder: str | Path, *, program: bool | None = None) -> Exporte
     model = build_model(about["model"]["kind"], **about["model"]["options"])
     model.load_state_dict(load_file(folder / WEIGHTS))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Errors alone: torch warns of every size that its simplified graph names no more, which is no one's mistake."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,6 +1,5 @@
 """Where a run keeps what it makes, and how an earlier run is found again. No torch here."""
 
-import json
 import os
 import secrets
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.errors import RequestError
+from noether.strict_json import strict_json
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def newest_run(output_path: Path) -> RunFolder | None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON so that readers see the old file or the new one, never half of it."""
+    """Writes JSON so that readers see the old file or the new one, never half of it; what is no number is null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    partial.write_text(strict_json(content, indent=2) + "\n")
     partial.replace(path)

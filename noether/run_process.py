@@ -61,7 +61,7 @@ def record_process(folder: RunFolder, job: str | None) -> RunProcess:
     return process
 
 
-def record_end(folder: RunFolder, process: RunProcess, exit_code: int) -> None:
+def record_exit_code(folder: RunFolder, process: RunProcess, exit_code: int) -> None:
     """Writes how it ended, where no later start leads the run by now; on a disk that takes nothing, nothing."""
     with suppress(OSError):  # The exit code, which says whether all is saved, must come through in any case.
         leads = read_process(folder) or process

@@ -26,21 +26,13 @@ from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.provenance import describe_environment
 from noether.run_folder import RunFolder, existing_run, write_json
-from noether.run_process import job_of_task, record_end, record_process
+from noether.run_process import job_of_task, record_exit_code, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import (
     CheckpointFolder,
     list_checkpoints,
     remove_leftovers,
     selected_checkpoint,
-)
-from noether.training.checkpoint_table import (
-    CheckpointRow,
-    choose_to_prune,
-    describe_checkpoints,
-    remove_checkpoints,
-    render_checkpoints,
-    rows_as_json,
 )
 from noether.training.fence import take_fence
 from noether.training.request import TrainRequest
@@ -83,7 +75,7 @@ def train_here(config: RunConfig) -> int:
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
     process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
     code = _run(placement, request, start.folder.logs)
-    record_end(start.folder, process, code)
+    record_exit_code(start.folder, process, code)
     return code
 
 
@@ -265,55 +257,6 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
     if not 0 < value < float("inf"):
         raise RequestError(f"--{name} is a positive number", seen=f"--{name} {text}", expected="above 0")
     return value
-
-
-def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
-    """Lists a run's checkpoints, reads them back, or removes old ones.
-
-    Returns:
-        ExitCode.FAILED where a checkpoint that was read is damaged and stays.
-
-    Raises:
-        RequestError: where there is no such run, or the words contradict each other.
-    """
-    folder = existing_run(run)
-    if (keep is not None or yes) and not prune:
-        raise RequestError(
-            "--keep and --yes belong to --prune",
-            seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
-            fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
-        )
-    if keep is not None and not (keep.isdigit() and int(keep) > 0):
-        raise RequestError(f"--keep {keep} is no number of checkpoints", expected="at least 1", fix="--keep 1")
-    rows = describe_checkpoints(folder, verify=verify or prune)
-    doomed: list[CheckpointRow] = []
-    if prune:
-        kept = int(keep) if keep is not None else load_config(hp=folder.config).trainer.keep_checkpoints
-        doomed = choose_to_prune(rows, kept)
-        if yes:
-            remove_checkpoints(folder, doomed)
-    left = [row for row in rows if row not in doomed]
-    if as_json:
-        gone = {"removed" if yes else "would_remove": [row.name for row in doomed]} if prune else {}
-        print(json.dumps({"run": str(folder.path), "checkpoints": rows_as_json(rows), **gone}, indent=2))
-    else:
-        _show_checkpoints(folder, rows, doomed if prune else None, yes)
-    return ExitCode.FAILED if any(row.damage for row in left) else ExitCode.DONE
-
-
-def _show_checkpoints(
-    folder: RunFolder, rows: list[CheckpointRow], doomed: list[CheckpointRow] | None, done: bool
-) -> None:
-    console = Console(None, speaks=True)
-    console.say(render_checkpoints(rows) if rows else f"{folder.path} has no checkpoint yet")
-    if doomed is None:
-        return
-    names = ", ".join(row.name for row in doomed) or "nothing"
-    room = f"{sum(row.size for row in doomed) / 2**20:.3g} MiB"
-    if done:
-        console.say(f"\nremoved {names} ({room})")
-    else:
-        console.say(f"\nwould remove {names} ({room}); nothing is removed without --yes")
 
 
 def _one_of(name: str, value: str, known: "list[str] | tuple[str, ...]") -> str:

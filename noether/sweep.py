@@ -46,7 +46,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     Raises:
         RequestError: for a wrong setting of any run, and where a launcher has placed ranks of its own.
     """
-    base, runs = _plan_sweep(overrides, hp)
+    base, runs, again = _plan_sweep(overrides, hp)
     console = Console(None, speaks=True)
     for index, run in enumerate(runs):
         console.say(f"run {index + 1} of {len(runs)}: {run.folder.path}   {' '.join(run.differs)}")
@@ -55,9 +55,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         code = _train(run, hp)
         if code != ExitCode.DONE:
             how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
-            console.say(
-                f"run {index + 1} of {len(runs)} {how}; to go on, the same command with\n  run_id={base} resume=auto"
-            )
+            console.say(f"run {index + 1} of {len(runs)} {how}; to go on, the same command with\n  {again}")
             return code
     if dry_run:
         return ExitCode.DONE
@@ -90,7 +88,7 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for group, members in groups.items():
         summary[group] = {}
-        for name in members[0]:
+        for name in dict.fromkeys(name for figures in members for name in figures):
             values = [figures[name] for figures in members if name in figures]
             spread = stdev(values) if len(values) > 1 else None
             summary[group][name] = {"mean": fmean(values), "std": spread, "n": len(values)}
@@ -117,15 +115,18 @@ def _cell(figure: Mapping[str, Any] | None) -> str:
     return f"{figure['mean']:.5g}" + ("" if figure["std"] is None else f" ± {figure['std']:.2g}")
 
 
-def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun]]:
+def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun], str]:
+    """Returns the sweep's name, its runs, and what is added to the command to go on with them."""
     expanded = expand_sweep(overrides)
     configs = [load_config(words, hp) for words in expanded]
-    base = configs[0].run_id or new_run_id()
+    base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
+    own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
     runs = []
     for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
         _refuse_placed(plan_run(config))
-        runs.append(_swept_run(config, f"{base}-{index}", words, differs))
-    return base, runs
+        name = names[index] if own_names else None
+        runs.append(_swept_run(config, name or f"{names[index] or base}-{index}", words, differs))
+    return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
 
 
 def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Sequence[str]) -> SweptRun:

@@ -89,11 +89,14 @@ class ShapeNetCarDatasetConfig(_Dataset):
         return self
 
 
+KNOWN = ("ellipsoid", "shapenet_car", "mnist")
+
+
 class CustomDatasetConfig(_Dataset):
     """The user's own data set: every other key is passed to its constructor, with `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or("ellipsoid", "shapenet_car", "mnist")]
+    kind: Annotated[str, dotted_path_or(*KNOWN)]
 
 
 DatasetConfig = Annotated[
@@ -101,5 +104,5 @@ DatasetConfig = Annotated[
     | Annotated[ShapeNetCarDatasetConfig, Tag("shapenet_car")]
     | Annotated[MnistDatasetConfig, Tag("mnist")]
     | Annotated[CustomDatasetConfig, Tag("custom")],
-    chosen_by_kind("ellipsoid", "shapenet_car", "mnist"),
+    chosen_by_kind(*KNOWN),
 ]

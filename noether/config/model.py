@@ -8,6 +8,22 @@ from noether.config.section import ComponentSection, chosen_by_kind, dotted_path
 from noether.errors import RequestError
 
 
+def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
+    """Raises RequestError where `heads` do not divide `dim`, or where rotary positions cannot turn a head's channels.
+
+    RoPE turns pairs of channels on three axes: a head needs an even number of them, and at least 6.
+    """
+    step, smallest = (2 * heads, 6 * heads) if rotary else (heads, heads)
+    if dim % step or dim < smallest:
+        why = " (2 × heads: rotary positions turn pairs of channels on three axes)" if rotary else ""
+        raise RequestError(
+            "model.heads does not divide model.dim" + (" into heads that can be rotated" if rotary else ""),
+            seen=f"model.dim={dim}, model.heads={heads}",
+            expected=f"a multiple of {step}{why}, at least {smallest}",
+            fix=f"model.dim={max(smallest, round(dim / step) * step)}",
+        )
+
+
 class _Attention(ComponentSection):
     problem = "fields"
     dim: int = Field(192, gt=0, description="Width of every token.")
@@ -17,14 +33,7 @@ class _Attention(ComponentSection):
 class _RotaryAttention(_Attention):
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> "_RotaryAttention":
-        if self.dim % self.heads or self.dim // self.heads % 2 or self.dim // self.heads < 6:
-            wide = max(6, 2 * round(self.dim / self.heads / 2))
-            raise RequestError(
-                "model.heads does not divide model.dim into heads that can be rotated",
-                seen=f"model.dim={self.dim}, model.heads={self.heads}",
-                expected="dim / heads even and at least 6 (rotary positions turn pairs on three axes)",
-                fix=f"model.dim={wide * self.heads}",
-            )
+        check_heads(self.dim, self.heads, rotary=True)
         return self
 
 
@@ -70,13 +79,7 @@ class TransolverConfig(_Attention):
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> "TransolverConfig":
-        if self.dim % self.heads:
-            raise RequestError(
-                "model.heads does not divide model.dim",
-                seen=f"model.dim={self.dim}, model.heads={self.heads}",
-                expected=f"a multiple of {self.heads}",
-                fix=f"model.dim={max(1, round(self.dim / self.heads)) * self.heads}",
-            )
+        check_heads(self.dim, self.heads, rotary=False)
         return self
 
 

@@ -66,4 +66,36 @@ def _values(override: Override, text: str) -> list[str]:
             fix=f"{key}=VALUE,VALUE",
         )
     # Quotes and escapes of each value are kept, so that it reads back as it was written.
-    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    values = list(override.sweep_string_iterator())
+    return [f"{override.get_key_element()}={value}" for value in _as_written(text, values) or values]
+
+
+def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
+    """Returns a list's values as the user wrote them: Hydra writes the number that it takes 1_1 for, which is 11.
+
+    None where they cannot be told from the text: range(…) and the like make their values.
+    """
+    written = text.partition("=")[2].strip()
+    inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)
+    pieces = [piece.strip() for piece in _between_commas(inner[1] if inner else written)]
+    parser = OverridesParser.create()
+    try:
+        read = [[parser.parse_override(f"key={one}").value() for one in each] for each in (pieces, values)]
+    except HydraException:
+        return None
+    return pieces if read[0] == read[1] else None
+
+
+def _between_commas(text: str) -> list[str]:
+    """Splits at the commas that are outside of quotes and brackets."""
+    tokens = re.findall(
+        r"""\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|,|[^\\'"\[({\])},]+""", text, re.DOTALL
+    )
+    pieces, depth = [""], 0
+    for token in tokens:
+        depth += (token in ("[", "(", "{")) - (token in ("]", ")", "}"))
+        if token == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += token
+    return pieces

@@ -25,6 +25,9 @@ class ForceCoefficientConfig(Section):
     direction: tuple[float, float, float] = Field(description="Direction of the force, or axis of the moment.")
     moment: bool = Field(False, description="The moment about the origin in place of the force.")
     dynamic_pressure: float = Field(gt=0, description="0.5 · density · speed², in Pa.")
+    density: float | None = Field(
+        None, gt=0, description="Density of the air in kg/m³ that it is made with, stated beside the coefficient."
+    )
     reference_area: str = Field("reference_area", description="Key of the reference area in m².")
     reference_length: float = Field(1.0, gt=0, description="Reference length of a moment, in m.")
     truth: str | None = Field(
@@ -32,6 +35,11 @@ class ForceCoefficientConfig(Section):
         description="Key of the true value: the coefficient, or the force (3,) in N or moment (3,) in N·m; "
         "null: the integral of the true field.",
     )
+
+    @property
+    def speed(self) -> float | None:
+        """The speed in m/s at which air of this density has this dynamic pressure; None where no density is given."""
+        return (2 * self.dynamic_pressure / self.density) ** 0.5 if self.density else None
 
     def needed_keys(self) -> tuple[str, ...]:
         """Returns the keys that samples must have for it."""

@@ -1,12 +1,20 @@
-"""Which data set a `dataset.kind` names, where its files are, and its splits. Without torch."""
+"""Which data set a `dataset.kind` names, where its files are, and its splits. Without torch.
 
-from collections.abc import Callable
+A data set of noether's own is added to `SOURCES`.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from noether.components import build_component
-from noether.config.dataset import EllipsoidDatasetConfig, MnistDatasetConfig, ShapeNetCarDatasetConfig
+from noether.config.dataset import (
+    CustomDatasetConfig,
+    EllipsoidDatasetConfig,
+    MnistDatasetConfig,
+    ShapeNetCarDatasetConfig,
+)
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
 from noether.data.shapenet_car import ensure_packed, open_shapenet_car
@@ -15,6 +23,9 @@ from noether.errors import RequestError
 
 if TYPE_CHECKING:
     from noether.data.loader import Dataset
+
+Progress = Callable[[int, int], None]
+"""Called with (samples made, samples to make)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,22 @@ class Splits:
     test: "Dataset"
 
 
-def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None = None) -> Path | None:
+@dataclass(frozen=True)
+class DataSource:
+    """How the samples of a kind are had.
+
+    prepare: makes what can be made and checks what must be there, once, in the launching process, without torch;
+        takes the dataset section, dataset_root and a Progress; returns what `open` reads: a folder, a file, or None.
+    open: opens both splits, in every worker; takes the dataset section and what `prepare` has returned.
+    without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
+    """
+
+    prepare: Callable[[Any, Path | None, Progress], Path | None]
+    open: Callable[[Any, Path | None], Splits]
+    without_root: str = "made by its own code"
+
+
+def prepare_data(config: RunConfig, progress: Progress | None = None) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
 
     Args:
@@ -38,22 +64,21 @@ def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None 
     Raises:
         RequestError: where `dataset_root` lacks the data.
     """
-    dataset = config.dataset
     root = config.dataset_root.expanduser() if config.dataset_root else None
-    if isinstance(dataset, ShapeNetCarDatasetConfig):
-        return ensure_packed(root, progress or (lambda done, total: None))
-    if not isinstance(dataset, EllipsoidDatasetConfig):
-        if root is not None and not root.is_dir():
-            raise RequestError(
-                f"dataset_root={root} is not a folder",
-                seen="no such folder" if not root.exists() else "a file",
-                expected=f"the folder that {dataset.kind} reads",
-                fix="dataset_root=FOLDER",
-            )
-        if isinstance(dataset, MnistDatasetConfig):
-            for split in digits.FILES:
-                digits.open_digits(root, split)
-        return root
+    return data_source(config).prepare(config.dataset, root, progress or (lambda done, total: None))
+
+
+def open_splits(config: RunConfig, folder: Path | None) -> Splits:
+    """Opens the training and the test split of what `prepare_data` has returned."""
+    return data_source(config).open(config.dataset, folder)
+
+
+def data_source(config: RunConfig) -> DataSource:
+    """Returns how the configured kind of data is had; a dotted path is the user's own."""
+    return SOURCES.get(config.dataset.kind, OWN_DATA)
+
+
+def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
     if root is not None:
         ellipsoid.check_folder(root)
         return root
@@ -64,18 +89,37 @@ def prepare_data(config: RunConfig, progress: Callable[[int, int], None] | None 
     return folder
 
 
-def open_splits(config: RunConfig, folder: Path | None) -> Splits:
-    """Opens the training and the test split."""
-    dataset = config.dataset
-    if isinstance(dataset, EllipsoidDatasetConfig):
-        assert folder is not None
-        train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
-        return Splits(train, test)
-    if isinstance(dataset, MnistDatasetConfig):
-        return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
-    if isinstance(dataset, ShapeNetCarDatasetConfig):
-        assert folder is not None
-        return Splits(*open_shapenet_car(folder, dataset.split))
+def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path | None) -> Splits:
+    assert folder is not None
+    return Splits(*(ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test")))
+
+
+def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    return ensure_packed(root, progress)
+
+
+def _open_shapenet_car(dataset: ShapeNetCarDatasetConfig, file: Path | None) -> Splits:
+    assert file is not None
+    return Splits(*open_shapenet_car(file, dataset.split))
+
+
+def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+    _check_is_folder(dataset.kind, root)
+    for split in digits.FILES:
+        digits.open_digits(root, split)
+    return root
+
+
+def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
+    return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
+
+
+def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+    _check_is_folder(dataset.kind, root)
+    return root
+
+
+def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     train, test = (
         build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
         for split in ("train", "test")
@@ -89,3 +133,23 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
                 fix=f"give {dataset.kind} samples for split={name!r}",
             )
     return Splits(train, test)
+
+
+def _check_is_folder(kind: str, root: Path | None) -> None:
+    if root is not None and not root.is_dir():
+        raise RequestError(
+            f"dataset_root={root} is not a folder",
+            seen="no such folder" if not root.exists() else "a file",
+            expected=f"the folder that {kind} reads",
+            fix="dataset_root=FOLDER",
+        )
+
+
+SOURCES: Mapping[str, DataSource] = {
+    "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid),
+    "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car),
+    "mnist": DataSource(_prepare_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
+}
+"""The data sets that come with noether, by the name that `dataset.kind` takes."""
+OWN_DATA = DataSource(_prepare_own, _open_own)
+"""The user's own, which `dataset.kind` names by dotted path."""

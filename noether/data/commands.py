@@ -1,6 +1,5 @@
 """What `noether data prepare|pack|describe` do, with a bar while they work. torch only where a data set needs it."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,16 +8,17 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from noether.config.dataset import MnistDatasetConfig, ShapeNetCarDatasetConfig
+from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.config.suggest import nearest
-from noether.data.build import open_splits, prepare_data
+from noether.data.build import data_source, open_splits, prepare_data
 from noether.data.describe import describe_split
 from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
+from noether.strict_json import strict_json
 from noether.tracking.console import Console
 
 PREPARED = ("shapenet_car",)
@@ -71,10 +71,10 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
     described = {"train": describe_split(splits.train), "test": describe_split(splits.test)}
     notes = _statistics_notes(config, described["train"])
     if as_json:
-        print(json.dumps({"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}, indent=2))
+        about = {"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}
+        print(strict_json(about, indent=2))
         return ExitCode.DONE
-    own = "the 5,000 packaged digits" if isinstance(config.dataset, MnistDatasetConfig) else "of its own code"
-    console.say(f"{config.dataset.kind}: {folder if folder is not None else own}")
+    console.say(f"{config.dataset.kind}: {folder if folder is not None else data_source(config).without_root}")
     if config.dataset.validation_fraction:
         console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
     for name, split in described.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, draw_car, make_sample, point_seed, sample_shapes
+from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
 from noether.data.shared_work import cache_root, locked, process_map, remove_stale
 from noether.errors import RequestError
@@ -41,14 +41,17 @@ class EllipsoidDataset:
     def __getitem__(self, index: int) -> dict[str, "torch.Tensor"]:
         """Sample `index` as tensors that share the memory of the map, with the shapes of `sample_shapes`.
 
-        And `pressure_force` (3,) in N as ShapeNet-Car's samples have it, made here: exactly, the half car has lift and
-        neither drag nor side force (d'Alembert).
+        And `pressure_force` (3,) in N and `pressure_moment` (3,) in N·m about the origin, as ShapeNet-Car's samples
+        have them, made here: exactly, the half car has lift and neither drag nor side force (d'Alembert), and of the
+        moments the yawing one alone.
         """
         import torch
 
         sample = {key: torch.from_numpy(array[index]) for key, array in self.packed.arrays.items()}
         lift = DYNAMIC_PRESSURE * float(sample["reference_area"]) * float(sample["lift_coefficient"])
-        return {**sample, "pressure_force": torch.tensor([0.0, lift, 0.0])}
+        yawing = EllipsoidCar(*map(float, sample["car"])).yawing_moment
+        exact = {"pressure_force": [0.0, lift, 0.0], "pressure_moment": [0.0, yawing, 0.0]}
+        return sample | {key: torch.tensor(vector) for key, vector in exact.items()}
 
     def name(self, index: int) -> str:
         """A name of sample `index` for tables and file names, like "test-0042"."""

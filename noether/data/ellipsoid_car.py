@@ -4,7 +4,8 @@ Axes are those of ShapeNet-Car: x lateral, y up, z along the wind; the ground is
 centre stands at the origin, and the wind always blows along +z at 20 m/s while yaw turns the car about y.
 Lengths are in metres, speeds in m/s, pressures in Pa above ambient. The flow is potential flow, exact by
 mirror symmetry in the ground: smooth and attached everywhere, without boundary layer, separation or wake.
-Its drag is therefore identically 0 (d'Alembert); the lift coefficient is the scalar that tells shapes apart.
+Its drag is therefore identically 0 (d'Alembert), and so are the pitching and the rolling moment, as front and rear
+are alike; lift and yawing moment are the scalars that tell shapes apart.
 """
 
 import zlib
@@ -82,6 +83,11 @@ class EllipsoidCar:
         """Exact C_L on the reference area, with Cp = 0 under the car."""
         planform = np.pi * self.half_length * self.half_width
         return flow.half_lift_coefficient(self.semi_axes, self.body_wind) * planform / self.reference_area
+
+    @property
+    def yawing_moment(self) -> float:
+        """Exact moment of the pressure about y through the origin, N·m; about x and z it is identically 0."""
+        return DYNAMIC_PRESSURE * flow.half_yawing_moment(self.semi_axes, self.body_wind)
 
     def to_world(self, vectors: ArrayLike) -> Array:
         """Turn (..., 3) from the body frame to the world's."""

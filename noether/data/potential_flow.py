@@ -149,10 +149,7 @@ def half_force_coefficients(
     Raises:
         ValueError: the stream has a y-part, or `azimuth` is odd.
     """
-    axes = _checked_axes(semi_axes)
-    stream = np.asarray(freestream, np.float64)
-    if stream[1] != 0:
-        raise ValueError(f"the stream must run along the ground: its y-part is {stream[1]}, not 0")
+    axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     directions, weights = hemisphere_rule(polar, azimuth)
     velocity = surface_velocity(axes, stream, axes * directions)
     vector_area = axes.prod() * directions / axes * weights[:, None]
@@ -165,6 +162,23 @@ def half_lift_coefficient(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
     A hemisphere has 11/16.
     """
     return float(half_force_coefficients(semi_axes, freestream)[1])
+
+
+def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
+    """Moment about y of the pressure on the upper half (y > 0) of the ellipsoid, over ½ρ|U|²; a volume.
+
+    Half of Munk's moment of the whole ellipsoid, ρ V (k_z − k_x) U_x U_z with V = 4/3 π a₁a₂a₃ and the coefficients
+    of added mass k_i = α_i/(2 − α_i) (Lamb, articles 114 and 124; M. M. Munk, NACA Report 184, 1924): mirror symmetry
+    in y = 0 gives each half the same. It is 0 without yaw. The moments about x and z are always 0: the pressure is
+    the same at (x, y, z) and (−x, y, −z).
+
+    Raises:
+        ValueError: the stream has a y-part.
+    """
+    axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
+    added = alpha(axes) / (2 - alpha(axes))
+    volume = 4 / 3 * np.pi * axes.prod()
+    return float(volume * (added[2] - added[0]) * stream[0] * stream[2] / (stream @ stream))
 
 
 @cache
@@ -197,3 +211,10 @@ def _checked_axes(semi_axes: ArrayLike) -> Array:
     if axes.shape != (3,) or not (np.isfinite(axes) & (axes > 0)).all():
         raise ValueError(f"semi-axes must be three positive finite numbers, not {semi_axes!r}")
     return axes
+
+
+def _along_the_ground(freestream: ArrayLike) -> Array:
+    stream = np.asarray(freestream, np.float64)
+    if stream[1] != 0:
+        raise ValueError(f"the stream must run along the ground: its y-part is {stream[1]}, not 0")
+    return stream

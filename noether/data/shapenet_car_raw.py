@@ -40,6 +40,8 @@ EXCLUDED = frozenset(
 RAW_SURFACE_POINTS = 3682
 SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
+MOST_MISFIT = 0.1
+"""Of the pressures of the two files, as a share of their spread: far above other digits, far below another order."""
 _MEMBER = re.compile(r"(?:^|/)(param[0-8])/([^/.][^/]*)/(" + "|".join(map(re.escape, RAW_FILES)) + r")$")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
 _INNER = re.compile(r"(?:^|/)param[0-8]\.(?:tar|tar\.gz|tgz|zip)$")
@@ -139,7 +141,6 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
         f"({RAW_SURFACE_POINTS},): a pressure for each point of {SURFACE}, those that no quad uses included",
     )
     _expect(car, PRESSURE, bool(np.isfinite(pressure).all()), "values that are not finite", "numbers")
-    _check_alignment(car, surface.values, pressure)
     used = np.unique(surface.quads)
     _expect(
         car,
@@ -148,6 +149,7 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
         f"{len(used)} points that some quad uses",
         f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}",
     )
+    _check_alignment(car, surface.values, pressure, used)
     quads = oriented(surface.points, surface.quads)
     areas, normals = point_areas(surface.points, quads)
     force, moment = pressure_force(surface.points, quads, pressure)
@@ -269,20 +271,36 @@ def _read_pressure(car: RawCar, path: Path) -> np.ndarray:
     return np.asarray(pressure, np.float64).squeeze()
 
 
-def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.ndarray) -> None:
-    """Where the surface file holds pressures too, press.npy must be the same numbers at the same points."""
-    for name, array in values.items():
-        array = np.asarray(array, np.float64).squeeze()
-        if array.shape == pressure.shape:
-            scale = float(np.abs(array).max()) or 1.0
-            differing = int((np.abs(array - pressure) > 1e-3 * scale).sum())
-            _expect(
-                car,
-                PRESSURE,
-                differing == 0,
-                f"{differing} of {len(pressure)} values differ from {name!r} in {SURFACE}",
-                "the same pressures at the same points",
-            )
+def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:
+    """Where the surface file holds pressures too, press.npy must give them in the same order.
+
+    It is the order that goes wrong, not the numbers: dropping the wrong 96 points took a public reproduction from an
+    error of 7 % to one of 69 %. So files written with other digits, or in another unit, fit, and what stands at the
+    points that no quad uses does not matter. Of several arrays the most similar is taken for the pressures.
+    """
+    arrays = {name: np.asarray(array, np.float64).squeeze() for name, array in values.items()}
+    misfits = {
+        name: _misfit(array[used], pressure[used])
+        for name, array in arrays.items()
+        if array.shape == pressure.shape and np.ptp(array[used]) > 0
+    }
+    if misfits:
+        name = min(misfits, key=lambda name: misfits[name])
+        _expect(
+            car,
+            PRESSURE,
+            misfits[name] <= MOST_MISFIT,
+            f"at the {len(used)} points of quads it is off {name!r} in {SURFACE} by {misfits[name]:.0%} of the spread",
+            f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread",
+        )
+
+
+def _misfit(reference: np.ndarray, values: np.ndarray) -> float:
+    """What is left of the spread of `values` once the best rising line of `reference` is taken away, 0..1."""
+    a, b = reference - reference.mean(), values - values.mean()
+    squares = float(a @ a) * float(b @ b)
+    likeness = max(0.0, float(a @ b)) / squares**0.5 if squares else 0.0
+    return float(max(0.0, 1 - likeness**2) ** 0.5)
 
 
 def _velocity(car: RawCar, values: dict[str, np.ndarray], count: int) -> np.ndarray:

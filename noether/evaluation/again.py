@@ -1,7 +1,5 @@
 """Evaluating a run that was made before: what the worker of `noether evaluate` does."""
 
-import json
-
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
@@ -9,6 +7,7 @@ from noether.evaluation.request import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.launch.placement import WorkerContext
 from noether.run_folder import RunFolder, write_json
+from noether.strict_json import strict_json
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints
@@ -54,7 +53,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     else:
         write_json(folder.evaluation / f"{request.split}.json", result)
     if request.as_json:
-        print(json.dumps(result, indent=2))
+        print(strict_json(result, indent=2))
     else:
         fields = problem.task.fields if isinstance(problem.task, FieldsTask) else {}
         console = Console(None, speaks=True)

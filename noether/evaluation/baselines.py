@@ -25,7 +25,7 @@ def score_baselines(
         nearest point. With `among_itself`, `test` is the training samples themselves: another one than itself.
 
     Returns:
-        {baseline: {field: {relative_l2, mse, mae, max}}}.
+        {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in `field_table`.
     """
     search = ShapeSearch([train[index] for index in train_indices], task)
     rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
@@ -38,6 +38,8 @@ def score_baselines(
             carried = search.carry_over(nearest, name, sample)
             for baseline, prediction in (("mean_field", mean), ("nearest_shape", carried)):
                 errors = field_errors(prediction[None], truth[None])
+                errors["squared_error"] = (prediction.double() - truth.double()).square().sum()
+                errors["squared_truth"] = truth.double().square().sum()
                 rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
     return {
         baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
@@ -99,4 +101,6 @@ def _channels(values: Tensor) -> Tensor:
 
 def _summarise(errors: list[dict[str, Tensor]]) -> dict[str, float]:
     columns = {figure: np.array([float(row[figure]) for row in errors]) for figure in errors[0]}
-    return {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}
+    error, truth = columns.pop("squared_error").sum(), columns.pop("squared_truth").sum()
+    pooled = {"pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
+    return pooled | {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}

@@ -153,8 +153,10 @@ def _field_results(
         area = sample.get(scalar.reference_area)
         scalars[name] = score_scalar(prediction, truth, integral if scalar.truth else None) | {
             "dynamic_pressure": scalar.dynamic_pressure,
+            "density": scalar.density,
+            "speed": scalar.speed,
             "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
-            + (f" ({float(area.reshape(-1)[0]):.3g} m² of the first)" if area is not None else ""),
+            + (f" (first: {float(area.reshape(-1)[0]):.3g} m²)" if area is not None else ""),
             **({"reference_length": scalar.reference_length} if scalar.moment else {}),
         }
     return {"fields": field_table(summary, figures, task.fields), "scalars": scalars}

@@ -238,7 +238,11 @@ def _forces(task: FieldsTask, shape: Shape, fields: dict[str, np.ndarray]) -> li
             pressure = torch.from_numpy(fields[scalar.pressure])[None, :, None]
             lines.append(f"{name.replace('_', ' ')}: {float(force_coefficient(pressure, batch, scalar)):.4f}")
     if lines:
-        lines.append(f"  on the frontal area of the mesh, {area:.4g} m²; of the pressure alone")
+        made_with = {f"{scalar.dynamic_pressure:g} Pa" for scalar in task.scalars.values()}
+        lines.append(
+            f"  of the pressure alone, on the frontal area of the mesh, {area:.4g} m², and a dynamic pressure of "
+            + " and ".join(sorted(made_with))
+        )
     return lines
 
 

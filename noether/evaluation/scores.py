@@ -48,8 +48,12 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
 
     Returns:
         r2, spearman, mae and max of the error, floor_r2 and floor_mae (those of the integral of the true field).
-        Scores that are undefined, because the truth does not vary, are None, and `note` says so.
+        Scores that are undefined, because the truth does not vary or a prediction is no number, are None, and
+        `note` says so.
     """
+    lost = int((~np.isfinite(prediction)).sum())
+    if lost:
+        return undefined_scalar(f"it is undefined: the prediction is no number for {lost} of {len(prediction)} samples")
     error = np.abs(prediction - truth)
     scores: dict[str, Any] = {
         "r2": r_squared(prediction, truth),

@@ -1,13 +1,16 @@
 """The figures of a run as tables for the terminal."""
 
+from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.table import Column, Table
 from rich.text import Text
 
 from noether.config.task import FieldConfig
 
+NONE = "–"
+"""Stands in tables where there is no number: a ratio to 0, or a model that predicts NaN."""
 BASELINES = {"mean_field": "mean field", "nearest_shape": "nearest training shape"}
 
 
@@ -16,7 +19,7 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
     if "fields" not in result:
         table = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
         for name, value in result["figures"].items():
-            table.add_row(name, f"{value:.2%}" if name == "accuracy" else f"{value:.4g}")
+            table.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
         return [table, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
@@ -37,7 +40,7 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
             table.add_row("", label, *_cells(result["baselines"][baseline][name], unit), style="dim")
     lines: list[Any] = [table]
     rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
-    if any(_is_undefined(row) for row in rows):
+    if any(_is_number(row["mse"]) and not _is_number(row["relative_l2"]) for row in rows):
         lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
     for name, score in result["scalars"].items():
         lines += scalar_lines(name.replace("_", " "), score)
@@ -57,27 +60,42 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
         floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
         lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
     if score.get("dynamic_pressure"):
-        text = (
-            f"  dynamic pressure (0.5 · density · speed²) {score['dynamic_pressure']:g} Pa, {score['reference_area']}"
-        )
-        lines.append(text + (f", length {score['reference_length']:g} m" if "reference_length" in score else ""))
+        lines.append(f"  {reference_words(score)}")
     return lines
+
+
+def reference_words(score: Mapping[str, Any]) -> str:
+    """Returns what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
+    air = (
+        f"air of {score['density']:g} kg/m³ at {score['speed']:.4g} m/s"
+        if score.get("density")
+        else "0.5 · density · speed²"
+    )
+    words = [f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})", score["reference_area"]]
+    return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 
 def _cells(figures: dict[str, Any], unit: str) -> list[str]:
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     return [
-        "undefined" if _is_undefined(figures) else f"{figures['relative_l2']:.2%}",
-        f"{figures['pooled_relative_l2']:.2%}" if "pooled_relative_l2" in figures else "",
-        f"{figures['mse']:.4g} {squared}",
-        f"{figures['mae']:.4g} {unit}",
-        f"{figures['max']:.4g} {unit}",
+        _ratio(figures["relative_l2"]),
+        _ratio(figures["pooled_relative_l2"]) if "pooled_relative_l2" in figures else "",
+        _quantity(figures["mse"], squared),
+        _quantity(figures["mae"], unit),
+        _quantity(figures["max"], unit),
     ]
 
 
-def _is_undefined(figures: dict[str, Any]) -> bool:
-    """Whether the ratio has no denominator; a model that predicts no numbers has no MSE either, and shows nan."""
-    return isfinite(figures["mse"]) and not isfinite(figures["relative_l2"])
+def _ratio(value: float | None) -> str:
+    return f"{value:.2%}" if _is_number(value) else NONE
+
+
+def _quantity(value: float | None, unit: str = "") -> str:
+    return f"{value:.4g} {unit}".rstrip() if _is_number(value) else NONE
+
+
+def _is_number(value: float | None) -> TypeGuard[float]:
+    return value is not None and isfinite(value)
 
 
 def _pace(result: dict[str, Any]) -> str:

@@ -15,13 +15,11 @@ from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.models.layers.positions import rotary_table
 from noether.models.layers.supernodes import SupernodePooling
+from noether.models.options import check_options
 from noether.models.points import (
     OUTPUTS,
     AnchoredModel,
-    check_at_least_one,
-    check_radius,
-    check_rotary_heads,
-    check_supernodes,
+    count_supernodes,
     in_full_precision,
     present,
 )
@@ -79,16 +77,16 @@ class ABUPT(AnchoredModel):
         max_neighbours: int = 32,
     ) -> None:
         super().__init__()
-        check_at_least_one(
-            heads=heads,
+        check_options(
+            dim,
+            heads,
+            radius=radius,
             geometry_depth=geometry_depth,
             physics_depth=physics_depth,
             branch_depth=branch_depth,
-            supernodes=1 if supernodes is None else supernodes,
+            supernodes=supernodes,
             max_neighbours=max_neighbours,
         )
-        check_radius(radius)
-        check_rotary_heads(dim, heads)
         self.dim, self.head_dim, self.supernodes = dim, dim // heads, supernodes
         self.pooling = SupernodePooling(dim, radius, max_neighbours)
         self.geometry = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(geometry_depth))
@@ -142,7 +140,7 @@ class ABUPT(AnchoredModel):
 
     def _encode_geometry(self, points: Tensor, mask: Tensor | None) -> KeysValues:
         points = self._in_position_precision(points)
-        supernodes = check_supernodes(self.supernodes, points.shape[1])
+        supernodes = count_supernodes(self.supernodes, points.shape[1])
         tokens = self.pooling(points, self._embed(points, self.dim), supernodes, mask)
         tokens = self._in_parameter_precision(tokens)
         table = rotary_table(points[:, :supernodes], self.head_dim)

@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 from noether.data.padding import mask_of
 from noether.data.points import ANCHOR
-from noether.errors import RequestError
 from noether.models.layers.positions import sincos_embedding
 
-AXES = 3
 OUTPUTS = {
     "surface_points": ("surface_pressure", slice(0, 1)),
     "volume_points": ("volume_velocity", slice(1, 4)),
@@ -153,43 +151,7 @@ def split_fields(fields: Tensor, sizes: Mapping[str, int]) -> Batch:
     return predictions
 
 
-def check_at_least_one(**options: int) -> None:
-    """Raises RequestError for the first option below 1, with the line to change."""
-    for name, value in options.items():
-        if value < 1:
-            raise RequestError(
-                f"model.{name} is below 1",
-                seen=f"model.{name}={value}",
-                expected="a whole number of at least 1",
-                fix=f"model.{name}=1",
-            )
-
-
-def check_radius(radius: float) -> None:
-    """Raises RequestError for a pooling radius that finds nothing."""
-    if radius <= 0:
-        raise RequestError(
-            "model.radius is not positive",
-            seen=f"model.radius={radius}",
-            expected="a length in the unit of the scaled positions, which span about 0..1000",
-            fix="model.radius=9.0",
-        )
-
-
-def check_rotary_heads(dim: int, heads: int) -> None:
-    """Raises RequestError where heads do not divide dim into an even number of channels, 2 an axis at least."""
-    step, smallest = 2 * heads, 2 * AXES * heads
-    if dim % step or dim < smallest:
-        nearest = max(smallest, round(dim / step) * step)
-        raise RequestError(
-            "model.dim does not fit model.heads",
-            seen=f"model.dim={dim}, model.heads={heads}",
-            expected=f"a multiple of {step} (2 × heads: RoPE rotates pairs of channels), at least {smallest}",
-            fix=f"model.dim={nearest}",
-        )
-
-
-def check_supernodes(wanted: int | None, available: int) -> int:
+def count_supernodes(wanted: int | None, available: int) -> int:
     """The number of supernodes to take from so many geometry points.
 
     Raises:

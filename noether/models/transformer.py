@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, TransformerBlock, initialise_linear
 from noether.models.layers.positions import rotary_table
+from noether.models.options import check_options
 from noether.models.points import (
     OUTPUTS,
     AnchoredModel,
-    check_at_least_one,
-    check_rotary_heads,
     in_full_precision,
     joined_masks,
     present,
@@ -43,8 +42,7 @@ class Transformer(AnchoredModel):
 
     def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12) -> None:
         super().__init__()
-        check_at_least_one(heads=heads, depth=depth)
-        check_rotary_heads(dim, heads)
+        check_options(dim, heads, depth=depth)
         self.dim, self.head_dim = dim, dim // heads
         self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in OUTPUTS})
         self.blocks = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(depth))

@@ -10,12 +10,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from noether.errors import RequestError
 from noether.models.layers.blocks import MLP, initialise_linear
 from noether.models.layers.slices import SliceAttention
+from noether.models.options import check_options
 from noether.models.points import (
     AnchoredModel,
-    check_at_least_one,
     in_full_precision,
     joined_masks,
     present,
@@ -73,14 +72,7 @@ class Transolver(AnchoredModel):
 
     def __init__(self, dim: int = 256, heads: int = 8, depth: int = 8, slices: int = 32, mlp_ratio: int = 2) -> None:
         super().__init__()
-        check_at_least_one(heads=heads, depth=depth, slices=slices, mlp_ratio=mlp_ratio, dim=dim)
-        if dim % heads:
-            raise RequestError(
-                "model.heads does not divide model.dim",
-                seen=f"model.dim={dim}, model.heads={heads}",
-                expected=f"a multiple of {heads}",
-                fix=f"model.dim={max(1, round(dim / heads)) * heads}",
-            )
+        check_options(dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
         self.input_mlp = nn.Sequential(nn.Linear(INPUTS, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
         self.blocks = nn.ModuleList(TransolverBlock(dim, heads, slices, mlp_ratio) for _ in range(depth))

@@ -13,13 +13,11 @@ from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.models.layers.positions import rotary_table
 from noether.models.layers.supernodes import SupernodePooling
+from noether.models.options import check_options
 from noether.models.points import (
     OUTPUTS,
     PointModel,
-    check_at_least_one,
-    check_radius,
-    check_rotary_heads,
-    check_supernodes,
+    count_supernodes,
     in_full_precision,
     present,
     split_fields,
@@ -59,15 +57,15 @@ class UPT(PointModel):
         max_neighbours: int = 32,
     ) -> None:
         super().__init__()
-        check_at_least_one(
-            heads=heads,
+        check_options(
+            dim,
+            heads,
+            radius=radius,
             encoder_depth=encoder_depth,
             decoder_depth=decoder_depth,
-            supernodes=1 if supernodes is None else supernodes,
+            supernodes=supernodes,
             max_neighbours=max_neighbours,
         )
-        check_radius(radius)
-        check_rotary_heads(dim, heads)
         self.dim, self.head_dim, self.supernodes = dim, dim // heads, supernodes
         self.pooling = SupernodePooling(dim, radius, max_neighbours)
         self.encoder = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(encoder_depth))
@@ -88,7 +86,7 @@ class UPT(PointModel):
             ValueError: fewer geometry points than supernodes.
         """
         points, mask = self._in_position_precision(batch["geometry_points"]), batch.get("geometry_mask")
-        supernodes = check_supernodes(self.supernodes, points.shape[1])
+        supernodes = count_supernodes(self.supernodes, points.shape[1])
         tokens = self.pooling(points, self._embed(points, self.dim), supernodes, mask)
         tokens = self._in_parameter_precision(tokens)
         table = rotary_table(points[:, :supernodes], self.head_dim)

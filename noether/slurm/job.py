@@ -91,6 +91,13 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
             fix="run_id=NAME resume=auto",
         )
     base = configs[0].run_id or new_run_id()
+    if len({config.run_id for config in configs}) > 1:
+        raise RequestError(
+            "the runs of one job array are called by one name and their number",
+            seen="run_id=" + ",".join(str(config.run_id) for config in configs),
+            expected=f"one run_id; the runs are {base}-0, {base}-1, …",
+            fix=f"run_id={base}",
+        )
     plans = {_shape(config): plan_job(config) for config in configs}
     if len(plans) > 1 or any(config.slurm != configs[0].slurm for config in configs):
         raise RequestError(

@@ -1,11 +1,10 @@
 """metrics.jsonl: every row of a run, one JSON object a line, written at once."""
 
 import json
-import math
 import time
 from pathlib import Path
-from typing import Any
 
+from noether.strict_json import strict_json
 from noether.tracking.appending_file import AppendingFile
 from noether.tracking.tracker import Row
 
@@ -52,13 +51,4 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(_finite(row), ensure_ascii=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a figure that is not finite is null there."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return value
+    return strict_json(row) + "\n"

@@ -33,7 +33,7 @@ def record_start(folder: RunFolder, attempt: int, first_update: int, host: str) 
     _add(folder.attempts, {"attempt": attempt, "first_update": first_update, "host": host, "started": started})
 
 
-def record_end(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
+def record_outcome(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
     """Adds how a start ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
     _add(folder.attempts, {"attempt": attempt, "last_update": last_update, "outcome": outcome})
 

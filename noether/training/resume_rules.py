@@ -69,6 +69,7 @@ RULES = (
     _Entry("trainer.ema_decay", Rule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
     _Entry("dataset", Rule.REFUSED, "other samples: figures before and after would not compare"),
     _Entry("model", Rule.REFUSED, "another model cannot take these weights, or means something else by them"),
+    _Entry("task.scalars", Rule.SAID, "other figures are derived from the fields; what is learned is the same"),
     _Entry("task", Rule.REFUSED, "another loss and other statistics"),
 )
 _UNLISTED = _Entry("", Rule.REFUSED, "nothing is known of what this setting changes")

@@ -25,7 +25,7 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
-from noether.training.attempts import record_end, record_start
+from noether.training.attempts import record_outcome, record_start
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
 from noether.training.checkpoint_files import (
     CheckpointFolder,
@@ -116,11 +116,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise  # Nothing of this start belongs into the folder any more.
     except BaseException:
         if group.is_first:
-            _note(console, lambda: record_end(folder, fence.own.number, _saved(folder), "failed"))
+            _note(console, lambda: record_outcome(folder, fence.own.number, _saved(folder), "failed"))
         raise
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
-        _note(console, lambda: record_end(folder, fence.own.number, _saved(folder), outcome))
+        _note(console, lambda: record_outcome(folder, fence.own.number, _saved(folder), outcome))
     if not reason:
         return ExitCode.DONE
     if group.is_first:

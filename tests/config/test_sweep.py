@@ -23,6 +23,12 @@ SWEEPS = {
     "quoted-value-in-a-list": (['devices="0,1","2,3"'], [['devices="0,1"'], ['devices="2,3"']]),
     "list-value-is-one-value": (["x=[1,2]"], [["x=[1,2]"]]),
     "added-key-stays-added": (["+seed=1,2"], [["+seed=1"], ["+seed=2"]]),
+    "number-with-underscore-is-kept": (["run_id=1_1,1_2"], [["run_id=1_1"], ["run_id=1_2"]]),
+    "numbers-as-they-were-written": (["run_id=1e3,007,a"], [["run_id=1e3"], ["run_id=007"], ["run_id=a"]]),
+    "choice-as-it-was-written": (["run_id=choice(1_1, 1_2)"], [["run_id=1_1"], ["run_id=1_2"]]),
+    "lists-with-commas-of-their-own": (["x=[1,2_0],{a:1,b:2}"], [["x=[1,2_0]"], ["x={a:1,b:2}"]]),
+    "quoted-number": (["run_id='1_1',1_2"], [["run_id='1_1'"], ["run_id=1_2"]]),
+    "values-that-are-made": (["seed=range(1_0,1_2)"], [["seed=10"], ["seed=11"]]),
     "what-cannot-be-read-is-left-to-composing": (["seed=1,2", "a b"], [["seed=1", "a b"], ["seed=2", "a b"]]),
 }
 
@@ -37,6 +43,19 @@ def test_each_run_composes_to_what_its_words_say() -> None:
     assert [(run.seed, run.optimizer.kind, run.devices) for run in runs] == [
         (seed, kind, "0,1") for seed in (3, 4) for kind in ("adamw", "sgd")
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("run_id=1_1,1_2", ["1_1", "1_2"]),
+        ("+run_id=2026_01,2026_02", ["2026_01", "2026_02"]),
+        ("run_id=1e3,1.50", ["1e3", "1.50"]),
+    ],
+    ids=["underscores", "added", "other-spellings-of-numbers"],
+)
+def test_a_text_that_looks_like_a_number_reads_back_as_it_was_written(text: str, names: list[str]) -> None:
+    assert [load_config(words).run_id for words in expand_sweep([text])] == names
 
 
 @pytest.mark.parametrize("text", ["model=glob(*)", "seed=interval(0,1)"])

@@ -262,6 +262,20 @@ def test_integration_floor_of_the_lift_coefficient(count, floor):
     assert np.abs(error).max() < 1.2 / np.sqrt(count)
 
 
+def test_yawing_moment_is_what_the_points_of_a_sample_sum_up_to():
+    exact, summed = [], []
+    for i in range(30):
+        car = draw_car(0, "test", i)
+        s = {k: v.astype(np.float64) for k, v in make_sample(car, 1024, 0, point_seed(0, "test", i)).items()}
+        pushes = -(s["surface_pressure"] * s["surface_area"])[:, None] * s["surface_normals"]
+        summed.append(np.cross(s["surface_points"], pushes).sum(axis=0) / ellipsoid_car.DYNAMIC_PRESSURE)
+        exact.append(car.yawing_moment / ellipsoid_car.DYNAMIC_PRESSURE)
+    error = np.array(summed) - np.stack([np.zeros(30), exact, np.zeros(30)], axis=1)
+    assert np.std(exact) > 0.5  # the cars differ in it: m³
+    assert 1 - np.sum(error[:, 1] ** 2) / np.sum((exact - np.mean(exact)) ** 2) > 0.999
+    assert np.abs(error).max() < 0.1  # pitching and rolling moment: noise of the points about 0
+
+
 # --- Files --------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +290,7 @@ def test_the_data_set_gives_tensors_that_share_the_map(folder):
     car = draw_car(5, "train", 7)
     lift = 0.5 * 1.225 * 20**2 * car.lift_coefficient * car.reference_area
     assert sample.pop("pressure_force").numpy() == pytest.approx([0, lift, 0], rel=1e-5)
+    assert sample.pop("pressure_moment").numpy() == pytest.approx([0, car.yawing_moment, 0], rel=1e-5)
     expected = make_sample(draw_car(5, "train", 7), 48, 33, point_seed(5, "train", 7))
     assert sample.keys() == expected.keys()
     for key, tensor in sample.items():

@@ -136,6 +136,21 @@ def test_half_ellipsoid_has_no_drag_and_no_side_force(axes):
 
 
 @pytest.mark.parametrize("axes", SHAPES)
+def test_yawing_moment_is_the_quadrature_of_the_pressure_and_the_others_vanish(axes):
+    stream = np.array([20 * np.sin(0.25), 0.0, 20 * np.cos(0.25)])
+    axes = np.asarray(axes)
+    directions, weights = flow.hemisphere_rule(160, 320)
+    points = axes * directions
+    cp = flow.pressure_coefficient(stream, flow.surface_velocity(axes, stream, points))
+    moment = -(cp * weights) @ np.cross(points, axes.prod() * directions / axes)
+    assert np.abs(moment - [0, flow.half_yawing_moment(axes, stream), 0]).max() < 1e-12
+
+
+def test_a_car_along_the_wind_has_no_yawing_moment():
+    assert flow.half_yawing_moment((0.7, 1.6, 2.6), (0, 0, 20)) == 0
+
+
+@pytest.mark.parametrize("axes", SHAPES)
 def test_half_area_is_the_quadrature_of_the_area_element(axes):
     directions, weights = flow.hemisphere_rule(160, 320)
     area = np.prod(axes) * np.linalg.norm(directions / axes, axis=-1) @ weights
@@ -176,3 +191,5 @@ def test_impossible_axes_are_refused(axes):
 def test_stream_through_the_ground_is_refused():
     with pytest.raises(ValueError, match="run along the ground"):
         flow.half_lift_coefficient((1, 1, 1), (0, 1, 20))
+    with pytest.raises(ValueError, match="along the ground"):
+        flow.half_yawing_moment((1, 1, 1), (0, 1, 20))

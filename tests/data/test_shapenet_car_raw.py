@@ -109,6 +109,16 @@ def rewrite_surface(car: Path, change) -> None:
     meshio.vtk.write(car / "quadpress_smpl.vtk", mesh, fmt_version="4.2", binary=True)
 
 
+def rewrite_pressure(car: Path, change) -> None:
+    np.save(car / "press.npy", change(np.load(car / "press.npy")))
+
+
+def rewrite_scalars(car: Path, **arrays) -> None:
+    points, quads, _ = surface_mesh(7)
+    mesh = meshio.Mesh(points, [("quad", quads)], point_data=arrays)
+    meshio.vtk.write(car / "quadpress_smpl.vtk", mesh, fmt_version="4.2", binary=True)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -127,8 +137,15 @@ BROKEN = {
     "pressure-shifted": (
         "press.npy",
         lambda car: np.save(car / "press.npy", np.roll(np.load(car / "press.npy"), 96)),
-        "values differ from 'point_scalars' in quadpress_smpl.vtk",
+        "of the spread",
     ),
+    "pressure-with-the-unused-at-the-end": (
+        "press.npy",
+        lambda car: rewrite_pressure(car, lambda p: np.concatenate([p[:16], p[112:], p[16:112]])),
+        "off 'point_scalars' in quadpress_smpl.vtk",
+    ),
+    "pressure-in-reverse": ("press.npy", lambda car: rewrite_pressure(car, lambda p: p[::-1]), "of the spread"),
+    "pressure-of-the-other-sign": ("press.npy", lambda car: rewrite_pressure(car, lambda p: -p), "by 100% of"),
     "pressure-nan": ("press.npy", lambda car: np.save(car / "press.npy", np.full(3682, np.nan)), "not finite"),
     "surface-short-of-points": (
         "quadpress_smpl.vtk",
@@ -159,6 +176,27 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, 
         make_car(the_car(tmp_path))
     assert str(one / file) in refused.value.summary
     assert seen in refused.value.seen
+
+
+UNUSED_POINTS = np.isin(np.arange(3682), np.arange(16, 112))
+FITTING = {
+    "fewer-digits": lambda p: {"point_scalars": np.round(p)},
+    "another-unit": lambda p: {"point_scalars": p / 1.225 / 1000},
+    "anything-at-unused-points": lambda p: {
+        "point_scalars": np.where((np.arange(3682) >= 16) & (np.arange(3682) < 112), 1e6, p)
+    },
+    "other-arrays-beside": lambda p: {"ids": np.arange(3682.0), "pressure": p, "zeros": 0 * p},
+    "no-pressure-in-the-mesh": lambda p: {},
+    "only-zeros-in-the-mesh": lambda p: {"point_scalars": 0 * p},
+}
+
+
+@pytest.mark.parametrize("arrays", FITTING.values(), ids=FITTING.keys())
+def test_pressures_in_the_same_order_fit(arrays, one: Path, tmp_path: Path) -> None:
+    pressure = np.load(one / "press.npy")
+    rewrite_scalars(one, **arrays(pressure))
+    made = make_car(the_car(tmp_path))
+    assert np.array_equal(made["surface_pressure"], np.delete(pressure, np.s_[16:112]))
 
 
 def test_an_archive_that_is_cut_short_is_refused(raw_archive: Path, tmp_path: Path) -> None:

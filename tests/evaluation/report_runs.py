@@ -144,6 +144,11 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         }
         for name in UNITS
     }
+    for row in fields.values():
+        row["pooled_relative_l2"] = 0.9 * row["relative_l2"]
+    components = {axis: {**fields["volume_velocity"]} for axis in "xyz"}
+    for row in components.values():
+        del row["pooled_relative_l2"]  # as an evaluation has them
     lift, true_lift = (arrays[f"figures/lift_coefficient/{part}"] for part in ("prediction", "truth"))
     spread = float(np.sum((true_lift - true_lift.mean()) ** 2))
     worse = {"mean_field": 10.0, "nearest_shape": 4.0}
@@ -156,7 +161,7 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         "samples_per_second": 101.3,
         "world_size": 2,
         "seconds": 318.2,
-        "fields": fields,
+        "fields": {**fields, "volume_velocity": {**fields["volume_velocity"], "components": components}},
         "baselines": {
             baseline: {name: {figure: factor * value for figure, value in row.items()} for name, row in fields.items()}
             for baseline, factor in worse.items()
@@ -167,6 +172,10 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
                 "spearman": 0.9912 if spread else None,
                 "mae": float(np.mean(np.abs(lift - true_lift))),
                 "floor_r2": 0.99991 if spread else None,
+                "dynamic_pressure": 245.0,
+                "density": 1.225,
+                "speed": 20.0,
+                "reference_area": "reference area of each sample",
             },
             "drag_coefficient": {"note": "the drag of potential flow is 0 for every shape: nothing to rank"},
         },

@@ -46,7 +46,7 @@ def test_the_nearest_by_brute_force(train, task) -> None:
 def test_a_training_shape_is_its_own_nearest_without_error(train, task) -> None:
     scores = score_baselines(task, train, range(len(train)), train[3:5])
     assert scores["nearest_shape"]["surface_pressure"] == pytest.approx(
-        {"relative_l2": 0, "mse": 0, "mae": 0, "max": 0}
+        {"relative_l2": 0, "pooled_relative_l2": 0, "mse": 0, "mae": 0, "max": 0}
     )
 
 
@@ -61,6 +61,13 @@ def test_the_mean_field_has_a_standardised_error_of_about_one(train, task) -> No
     variance = np.square(task.statistics["surface_pressure"][1][0])
     assert scores["mean_field"]["surface_pressure"]["mse"] == pytest.approx(variance, rel=1e-5)
     assert scores["nearest_shape"]["surface_pressure"]["mse"] < variance
+
+
+def test_the_pooled_error_is_that_of_all_points_together(train, task) -> None:
+    truth = np.concatenate([np.ravel(sample["surface_pressure"]) for sample in train]).astype(np.float64)
+    error = truth - task.statistics["surface_pressure"][0][0]
+    pooled = score_baselines(task, train, range(len(train)), train)["mean_field"]["surface_pressure"]
+    assert pooled["pooled_relative_l2"] == pytest.approx(np.linalg.norm(error) / np.linalg.norm(truth), rel=1e-6)
 
 
 def test_only_the_training_indices_are_searched(train, task) -> None:

@@ -58,6 +58,8 @@ def test_page_says_the_numbers(page: str, folder: RunFolder) -> None:
     assert all(number(pressure[figure]) in text["errors"] for figure in ("mse", "mae", "max"))
     assert "nearest training shape" in text["errors"]
     assert "(m/s)²" in text["errors"]
+    assert [word for word in ("pooled", "x alone", "y alone", "z alone") if word not in text["errors"]] == []
+    assert "air of 1.225 kg/m³ at 20 m/s" in text["scalars"]
     assert "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4" in text["plan"]
     assert "402 updates = 6 epochs of 67 updates" in text["plan"]
     assert "noether train trainer.max_epochs=60 'note=a b'" in text["environment"]

@@ -32,6 +32,13 @@ def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> No
     assert scores["max"] == pytest.approx(1e-9, rel=0.1)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinite"])
+def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
+    scores = score_scalar(np.array([1.0, value, 3.0, value]), TRUTH, TRUTH)
+    assert scores["r2"] is scores["spearman"] is scores["mae"] is scores["max"] is None
+    assert "no number for 2 of 4 samples" in scores["note"]
+
+
 def test_a_constant_prediction_has_no_rank_correlation() -> None:
     scores = score_scalar(np.full(4, 2.0), TRUTH, TRUTH)
     assert scores["spearman"] is None

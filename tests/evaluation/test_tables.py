@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from noether.config.task import FieldConfig
-from noether.evaluation.tables import result_tables
+from noether.config.task import FieldConfig, ForceCoefficientConfig
+from noether.evaluation.tables import reference_words, result_tables
 
 
 def text_of(**figures: float) -> str:
@@ -24,19 +24,42 @@ def text_of(**figures: float) -> str:
 
 
 @pytest.mark.parametrize("ratio", [float("nan"), float("inf")], ids=["0-of-0", "something-of-0"])
-def test_a_ratio_to_a_field_of_zeros_is_undefined_in_words(ratio: float) -> None:
+def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -> None:
     text = text_of(relative_l2=ratio)
     assert "undefined: the true field of some sample is 0 everywhere" in text
+    assert "–  " in text
     assert "nan" not in text
     assert "inf" not in text
 
 
 @pytest.mark.parametrize(
     ("figures", "words"),
-    [({}, "50.00%"), ({"relative_l2": float("nan"), "mse": float("nan")}, "nan%")],
-    ids=["a-number", "a-model-that-predicts-none"],
+    [
+        ({}, "50.00%"),
+        (dict.fromkeys(("relative_l2", "mse", "mae", "max"), float("nan")), "–"),
+        (dict.fromkeys(("relative_l2", "mse", "mae", "max")), "–"),
+    ],
+    ids=["a-number", "a-model-that-predicts-none", "as-result.json-has-it"],
 )
-def test_other_ratios_are_shown_as_they_are(figures, words: str) -> None:
+def test_a_figure_is_a_number_or_a_dash(figures, words: str) -> None:
     text = text_of(**figures)
     assert words in text
     assert "undefined" not in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("scalar", "words"),
+    [
+        ({"density": 1.225}, "dynamic pressure 245 Pa (air of 1.225 kg/m³ at 20 m/s), area of each"),
+        ({}, "dynamic pressure 245 Pa (0.5 · density · speed²), area of each"),
+        ({"density": 1.225, "moment": True, "reference_length": 2.5}, "20 m/s), area of each, length 2.5 m"),
+    ],
+    ids=["density-stated", "density-unknown", "moment"],
+)
+def test_what_a_coefficient_is_made_with_is_stated(scalar, words: str) -> None:
+    config = ForceCoefficientConfig.model_validate({"direction": (0, 1, 0), "dynamic_pressure": 245.0, **scalar})
+    made_with = {key: getattr(config, key) for key in ("dynamic_pressure", "density", "speed")}
+    if config.moment:
+        made_with["reference_length"] = config.reference_length
+    assert words in reference_words({**made_with, "reference_area": "area of each"})

@@ -26,6 +26,11 @@ def test_runs_that_differ_by_seed_alone_are_one_group() -> None:
     assert summary["model=b"]["error"] == {"mean": 5.0, "std": None, "n": 1}
 
 
+def test_a_figure_that_one_run_lacks_is_the_mean_of_the_others() -> None:
+    results = {swept("0", "seed=1"): {"loss": 1.0}, swept("1", "seed=2"): {"loss": 2.0, "relative_l2": 0.5}}
+    assert summarise(results)[""]["relative_l2"] == {"mean": 0.5, "std": None, "n": 1}
+
+
 @pytest.mark.slow
 def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> None:
     words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=4")
@@ -48,3 +53,18 @@ def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(noether, tmp_path: 
     assert done.code == 0, done.err
     assert f"{tmp_path}/s-1   seed=2" in done.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_over_run_id_calls_each_run_as_it_was_asked(noether, tmp_path: Path) -> None:
+    done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=1_1,1_2")
+    assert done.code == 0, done.err
+    assert f"{tmp_path}/1_1   run_id=1_1" in done.out
+    assert f"{tmp_path}/1_2   run_id=1_2" in done.out
+
+
+def test_a_job_array_has_one_name(noether, tmp_path: Path) -> None:
+    words = ("submit", "-m", "--print", "--hp", str(TINY), f"output_path={tmp_path}", "devices=null")
+    done = noether(*words, "run_id=1_1,1_2")
+    assert done.code == 2
+    assert "run_id=1_1,1_2" in done.err
+    assert "the runs are 1_1-0, 1_1-1" in done.err

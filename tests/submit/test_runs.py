@@ -11,7 +11,7 @@ import pytest
 from conftest import TINY
 
 from noether.run_folder import RunFolder, write_json
-from noether.run_process import job_of_task, read_process, record_end, record_process
+from noether.run_process import job_of_task, read_process, record_exit_code, record_process
 from noether.slurm.queue import QueuedJob, clean_environment
 from noether.slurm.runs import job_of_run, run_state
 
@@ -86,10 +86,10 @@ def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Pat
     assert own.alive()
     write_json(folder.process, {**json.loads(folder.process.read_text()), "started": own.started - 1})
     assert read_process(folder).alive() is False  # type: ignore[union-attr]
-    record_end(folder, own, 75)
+    record_exit_code(folder, own, 75)
     assert (read_process(folder).exit_code, read_process(folder).alive()) == (75, False)  # type: ignore[union-attr]
     write_json(folder.process, newer := {**OF_JOB, "began": own.began + 1})
-    record_end(folder, own, 1)
+    record_exit_code(folder, own, 1)
     assert json.loads(folder.process.read_text()) == newer, "a start that has lost the run says nothing of it"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from noether.errors import RequestError
 from noether.run_folder import RunFolder
-from noether.training.attempts import attempts_without_progress, read_attempts, record_end, record_start
+from noether.training.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
 from noether.training.checkpoint_files import write_checkpoint
 from noether.training.fence import FencedError, read_attempt, take_fence
 
@@ -87,7 +87,7 @@ def test_starts_are_told_with_how_far_each_came(folder) -> None:
     record_start(folder, 1, 0, "n1")
     save(folder, 4)
     record_start(folder, 2, 4, "n2")  # The first was killed: it came as far as the second began.
-    record_end(folder, 2, 9, "SIGTERM")
+    record_outcome(folder, 2, 9, "SIGTERM")
     record_start(folder, 3, 9, "n1")
     with folder.attempts.open("a") as file:
         file.write('{"attempt": 3, "last')  # Killed in the middle of its last words.

@@ -26,6 +26,7 @@ CASES = {
     "model": (["model.dim=64", "model.heads=4"], [], ["model.dim", "model.heads"]),
     "data": (["dataset.train_shapes=30"], [], ["dataset.train_shapes"]),
     "task": (["task.domain_low=-4.0"], [], ["task.domain_low"]),
+    "derived-figures": (["task.scalars.lift_coefficient.density=1.2"], ["task.scalars.lift_coefficient.density"], []),
 }
 
 

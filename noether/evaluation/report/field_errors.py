@@ -10,9 +10,10 @@ from noether.evaluation.report.charts import error_histogram, sample_errors
 from noether.evaluation.report.elements import absent, chart_figure
 from noether.evaluation.report.numbers import Array, finite, number, percent
 from noether.evaluation.report.run import Run, figure
-from noether.evaluation.report.words import BASELINES, heading, plural
+from noether.evaluation.report.words import BASELINES, heading, in_words, plural
 
-FIGURES = {"relative_l2": "relative L2", "mse": "MSE", "mae": "MAE", "max": "max"}
+FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
+RATIOS = ("relative_l2", "pooled_relative_l2")
 
 
 def errors_section(run: Run) -> str:
@@ -25,10 +26,10 @@ def errors_section(run: Run) -> str:
         table = {"this model": own}
         table |= {label: row for key, label in BASELINES.items() if (row := (baselines.get(key) or {}).get(name))}
         rows.append(_error_head(name, run.unit(name)))
-        rows += _error_rows(table)
+        rows += _error_rows(table, _components(own))
     note = (
         "Means over samples; the maximum is over all points. Relative L2 is the norm of a sample’s error over the "
-        "norm of its truth."
+        "norm of its truth; pooled, that of all samples’ points together."
     )
     if baselines:
         note += (
@@ -39,6 +40,11 @@ def errors_section(run: Run) -> str:
     return f'<div class="scroll">{table_body}</div><p class="note">{note}</p>'
 
 
+def _components(own: Any) -> dict[str, Mapping[str, Any]]:
+    found = own.get("components") if isinstance(own, Mapping) else None
+    return {f"{key} alone": row for key, row in (found or {}).items() if isinstance(row, Mapping)}
+
+
 def _error_head(name: str, unit: str) -> str:
     square = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     units = {"mse": square, "mae": unit, "max": unit}
@@ -47,24 +53,27 @@ def _error_head(name: str, unit: str) -> str:
     return f'<tr class="group"><th>{escape(heading(name))}</th>{cells}</tr>'
 
 
-def _error_rows(table: Mapping[str, Any]) -> list[str]:
-    """The rows of one field, by what made the figures; the first is the model's own."""
+def _error_rows(table: Mapping[str, Any], components: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The rows of one field, by what made the figures; the first is the model's own, followed by its components'."""
     columns = {key: [value for row in table.values() if (value := figure(row, key)) is not None] for key in FIGURES}
     longest = max(columns["relative_l2"], default=0) or 1
+    (model, own), *others = table.items()
     rows = []
-    for position, (label, row) in enumerate(table.items()):
+    for label, row in [(model, own), *components.items(), *others]:
         cells = []
         for key, column in columns.items():
             value = figure(row, key)
-            text = number(value)
-            if key == "relative_l2":
+            text = percent(value) if key in RATIOS else number(value)
+            if label in components and key not in components[label]:
+                text = ""
+            elif key == "relative_l2":
                 width = 100 * (value or 0) / longest
-                text = f'<span class="bar"><i style="width:{width:.1f}%"></i></span>'
-                text += f'<span class="figure">{percent(value)}</span>'
-            is_best = len(table) > 1 and value is not None and value == min(column)
+                bar = f'<span class="bar"><i style="width:{width:.1f}%"></i></span>' if label in table else ""
+                text = f'{bar}<span class="figure">{text}</span>'
+            is_best = label in table and len(column) > 1 and value is not None and value == min(column)
             cells.append(f'<td class="n{" best" if is_best else ""}">{text}</td>')
-        own = ' class="own"' if position == 0 else ""
-        rows.append(f"<tr{own}><td>{escape(label)}</td>{''.join(cells)}</tr>")
+        kind = ' class="own"' if label == model else ' class="part"' if label in components else ""
+        rows.append(f"<tr{kind}><td>{escape(label)}</td>{''.join(cells)}</tr>")
     return rows
 
 
@@ -96,20 +105,21 @@ def distributions_section(run: Run) -> str:
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
             marks = {int(case["index"]): str(case.get("label", "")) for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
-            charts.append(chart_figure(f"{heading(name)}: relative L2 of samples", _spread(values, marks), chart))
+            words = _spread(values, marks, chosen_by=run.fields[0])
+            charts.append(chart_figure(f"{heading(name)}: relative L2 of samples", words, chart))
     if not charts:
         split = run.result.get("split", "test")
         return absent(run, f"{split}.npz", "no errors of single points or samples were kept")
     return f'<div class="charts">{"".join(charts)}</div>'
 
 
-def _spread(values: Array, marks: Mapping[int, str]) -> str:
+def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
     shown = values[np.isfinite(values)]
     worst = percent(float(shown.max()))
     text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {plural(len(shown), 'sample')}"
     if len(values) == 1:
         return f"One sample, with {worst}."
-    text += "; rings: the cases above." if marks else "."
+    text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if marks else "."
     if len(shown) < len(values):
         text += f" {plural(len(values) - len(shown), 'sample')} without a finite error left out."
     return text

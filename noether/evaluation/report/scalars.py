@@ -11,6 +11,7 @@ from noether.evaluation.report.elements import absent, fact_list
 from noether.evaluation.report.numbers import number, score_text
 from noether.evaluation.report.run import Run
 from noether.evaluation.report.words import full_stop, heading
+from noether.evaluation.tables import reference_words
 
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
 
@@ -58,4 +59,6 @@ def _scalar_words(score: Mapping[str, Any]) -> list[str]:
             "The true field, integrated over the same points, has the R² that is listed last; with these points no "
             "model can be expected to do better."
         )
+    if score.get("dynamic_pressure") and score.get("reference_area"):
+        words.append(full_stop(reference_words(score)))
     return words

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import ceil
 from typing import Any
 
 from noether.evaluation.report.numbers import (
@@ -15,6 +16,8 @@ from noether.evaluation.report.numbers import (
 )
 from noether.evaluation.report.run import Run, figure
 from noether.evaluation.report.words import BASELINES, in_words, listed, plural, sentence, weights_name
+
+TILES_IN_A_ROW = 6
 
 
 def summary_header(run: Run) -> str:
@@ -103,7 +106,8 @@ def summary_tiles(run: Run) -> str:
         if isinstance(score, Mapping) and score.get("r2") is not None:
             rank = score.get("spearman")
             beside = f"Spearman {score_text(rank)}" if rank is not None else ""
-            tiles.append(("key", f"{score_text(score['r2'])} <small>R²</small>", in_words(name), beside))
+            short = in_words(name).removesuffix(" coefficient")
+            tiles.append(("key", f"{score_text(score['r2'])} <small>R²</small>", short, beside))
     updates, length = run.result.get("updates"), run.plan.get("length") or {}
     if updates:
         per_epoch = length.get("updates_per_epoch")
@@ -124,7 +128,9 @@ def summary_tiles(run: Run) -> str:
         f'<dd class="beside">{escape(beside)}</dd></div>'
         for kind, value, name, beside in tiles
     ]
-    return f'<dl class="tiles">{"".join(parts)}</dl>' if parts else ""
+    rows = ceil(len(parts) / TILES_IN_A_ROW) or 1
+    columns = ceil(len(parts) / rows)  # rows of like length: no tile is left alone in the last
+    return f'<dl class="tiles" style="--columns: {columns}">{"".join(parts)}</dl>' if parts else ""
 
 
 def _elapsed(rows: Sequence[Mapping[str, Any]]) -> float | None:
