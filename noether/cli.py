@@ -3,6 +3,7 @@
 import inspect
 import json as json_module
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -354,6 +355,10 @@ class Commands:
         return run_lint(scripts, hp, fix, json, rules)
 
 
+ALONE = ("evaluate", "predict", "export", "report", "data prepare", "data pack")
+"""The commands that work in one process, and write files: several tasks of a launcher would write the same ones."""
+
+
 EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:
   noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
@@ -450,6 +455,11 @@ def _run_command(arguments: list[str]) -> int:
 
     command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields))
     method = attrgetter(command.verb.replace(" ", "."))(Commands)
+    if command.verb in ALONE:
+        from noether.launch.alone import refuse_several
+        from noether.launch.process_facts import read_process_facts
+
+        refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
     switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))

@@ -1,5 +1,6 @@
 """What goes wrong, in words: what was seen, what was expected, and the line to change."""
 
+import signal
 from enum import IntEnum
 
 
@@ -17,7 +18,7 @@ class ExitCode(IntEnum):
 class NoetherError(Exception):
     """Base of the errors that are shown to users as text, without a traceback."""
 
-    exit_code = ExitCode.FAILED
+    exit_code: int = ExitCode.FAILED
 
 
 class RequestError(NoetherError):
@@ -43,3 +44,13 @@ class RequestError(NoetherError):
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.summary,), {**self.__dict__, "args": self.args})
+
+
+class InterruptedStartError(NoetherError):
+    """A signal came while this process waited for the others of its run; the exit code is 128 plus its number."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        super().__init__(
+            f"was interrupted by {signal.Signals(number).name} while it waited for the other ranks; nothing was trained"
+        )

@@ -12,14 +12,17 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial import cKDTree
-from scipy.stats import qmc
 
 from noether.data import potential_flow as flow
 from noether.data.potential_flow import Array
+
+# SciPy comes in where a sample is made: every rank of every run imports this file, and few make data.
+if TYPE_CHECKING:
+    from scipy.stats import qmc
 
 WIND_SPEED = 20.0  # m/s, ShapeNet-Car's 72 km/h, along +z
 AIR_DENSITY = 1.225  # kg/m³, the standard atmosphere at sea level
@@ -185,6 +188,8 @@ def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed
     """
     if surface_points < 1 or volume_points < 0:
         raise ValueError(f"{surface_points} surface and {volume_points} volume points: at least 1 and 0")
+    from scipy.spatial import cKDTree
+
     surface = sample_surface(car, surface_points, seed).astype(np.float32).astype(np.float64)
     volume = sample_volume(car, volume_points, seed).astype(np.float32).astype(np.float64)
     distance, nearest = map(np.asarray, cKDTree(surface).query(volume))
@@ -226,12 +231,14 @@ def _entropy(seed: int, split: str, index: int, stream: int) -> np.random.SeedSe
     return np.random.SeedSequence(seed, spawn_key=(zlib.crc32(split.encode()), index, stream))
 
 
-def _sobol(dimensions: int, seed: int, stream: int) -> qmc.Sobol:
+def _sobol(dimensions: int, seed: int, stream: int) -> "qmc.Sobol":
+    from scipy.stats import qmc
+
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     return qmc.Sobol(dimensions, scramble=True, seed=generator)  # `seed`: SciPy before 1.15 knows no `rng`
 
 
-def _accepted(engine: qmc.Sobol, count: int, accept: Callable[[Array], Array]) -> Array:
+def _accepted(engine: "qmc.Sobol", count: int, accept: Callable[[Array], Array]) -> Array:
     """The first `count` points of the sequence that `accept` keeps, in order.
 
     Drawn a power of two at a time, for which Sobol points are balanced; the block size changes no point.
@@ -244,7 +251,7 @@ def _accepted(engine: qmc.Sobol, count: int, accept: Callable[[Array], Array]) -
     return np.concatenate(kept)[:count]
 
 
-def _area_uniform(car: EllipsoidCar, engine: qmc.Sobol, count: int) -> tuple[Array, Array]:
+def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[Array, Array]:
     """Area-uniform points (count, 3) in the body frame, and the further coordinates (count, d − 3)."""
     axes = car.semi_axes
 

@@ -16,7 +16,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import elliprd, elliprg
 
 Array = NDArray[np.float64]
 
@@ -131,6 +130,8 @@ def volume_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLi
 def half_area(semi_axes: ArrayLike) -> float:
     """Area of the curved surface of half an ellipsoid: 2π a₁a₂a₃ R_G(a₁⁻², a₂⁻², a₃⁻²) (Carlson)."""
     axes = _checked_axes(semi_axes)
+    from scipy.special import elliprg
+
     return float(2 * np.pi * axes.prod() * elliprg(*axes**-2.0))
 
 
@@ -203,6 +204,8 @@ def hemisphere_rule(polar: int, azimuth: int) -> tuple[Array, Array]:
 def _chi_component(axes: Array, lam: Array, i: int) -> Array:
     j, k = (i + 1) % 3, (i + 2) % 3
     a, b, c = (axes[n] ** 2 + lam for n in (j, k, i))
+    from scipy.special import elliprd
+
     return 2 / 3 * axes.prod() * elliprd(a, b, c)
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from noether.config.dataset import SHAPENET_CAR_SURFACE_POINTS
 from noether.data.mesh_files import MeshFile, read_mesh
@@ -169,6 +168,8 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
         f"{len(volume.points)} points, {shared} of them points of the surface",
         f"1 to {MOST_VOLUME_POINTS} beside the surface's own, which are the same numbers as in {SURFACE}",
     )
+    from scipy.spatial import cKDTree  # Here: every rank imports this file, and few read raw data.
+
     distance, nearest = map(np.asarray, cKDTree(surface.points).query(points))
     arrays = {
         "surface_points": surface.points[used],

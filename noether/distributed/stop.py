@@ -10,6 +10,7 @@ import torch
 
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import Group
+from noether.errors import InterruptedStartError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -46,14 +47,15 @@ def describe_stop(reason: int) -> str:
 class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    A handler sets a flag and nothing else. The ranks reduce their flags at a boundary and read them at the next, so the
-    reduction travels while the update computes. Short updates agree every few boundaries: how many, the ranks
-    agree on as well, with the flags.
+    Once there is something to save, a handler sets a flag and nothing else. The ranks reduce their flags at a boundary
+    and read them at the next, so the reduction travels while the update computes. Short updates agree every few
+    boundaries: how many, the ranks agree on as well, with the flags.
     """
 
     def __init__(self) -> None:
         self._group: Group | None = None
         self._deadline: Deadline | None = None
+        self._meets = False
         self._signal = 0
         self._first = 0.0
         self._pending: tuple[torch.Tensor, object] | None = None
@@ -62,8 +64,14 @@ class AgreedStop:
         self._to_skip = 0  # and before they do so again.
 
     @contextmanager
-    def listening(self) -> Iterator["AgreedStop"]:
-        """Handles the stop signals until left. A second signal, milliseconds later too, changes nothing."""
+    def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
+        """Handles the stop signals until left. A second signal, milliseconds later too, changes nothing.
+
+        Args:
+            meets: this rank is about to wait for others, perhaps for minutes, and has nothing to save: until it has
+                joined them, a signal raises InterruptedStartError where it finds the main thread.
+        """
+        self._meets = meets
         previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
         try:
             yield self
@@ -72,8 +80,8 @@ class AgreedStop:
                 signal.signal(number, handler)
 
     def join(self, group: Group) -> None:
-        """From now on the ranks of `group` agree; until then a signal is only remembered."""
-        self._group = group
+        """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""
+        self._meets, self._group = False, group
 
     def leave_before(self, deadline: Deadline | None) -> None:
         """Asks for a stop as a deadline comes near. One rank that has a deadline is enough."""
@@ -84,9 +92,12 @@ class AgreedStop:
         if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
             # A person at the keyboard who presses Ctrl-C again wants to leave at once.
             raise KeyboardInterrupt
-        if not self._signal:
+        first = not self._signal
+        if first:
             self._first = time.monotonic()
         self._signal = number
+        if first and self._meets:
+            raise InterruptedStartError(number)
 
     def agreed(self) -> int:
         """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""

@@ -1,15 +1,19 @@
 """What needs no training: the mean field, and the field of the most similar training shape."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import Sample
 from noether.tasks.fields import FieldsTask, field_errors
+
+# SciPy comes in where shapes are compared: by rank 0, at the end; every rank imports this file at the start.
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 COARSE_POINTS = 128
 CANDIDATES = 5
@@ -66,7 +70,7 @@ class ShapeSearch:
         order = np.argsort(coarse, kind="stable")
         candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
         points = sample[self._shape].numpy()
-        own_tree = cKDTree(points)
+        own_tree = _tree_of(points)
         exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
         return int(candidates[int(np.argmin(exact))])
 
@@ -76,15 +80,21 @@ class ShapeSearch:
         rows = self._tree(shape, key).query(sample[key].numpy())[1]
         return _channels(self._samples[shape][field])[torch.from_numpy(rows)]
 
-    def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
+    def _chamfer(self, shape: int, points: np.ndarray, own_tree: "cKDTree") -> float:
         other = self._samples[shape][self._shape].numpy()
         there = self._tree(shape, self._shape).query(points)[0]
         return float(np.mean(there) + np.mean(own_tree.query(other)[0]))
 
-    def _tree(self, shape: int, key: str) -> cKDTree:
+    def _tree(self, shape: int, key: str) -> "cKDTree":
         if (shape, key) not in self._trees:
-            self._trees[shape, key] = cKDTree(self._samples[shape][key].numpy())
+            self._trees[shape, key] = _tree_of(self._samples[shape][key].numpy())
         return self._trees[shape, key]
+
+
+def _tree_of(points: np.ndarray) -> "cKDTree":
+    from scipy.spatial import cKDTree
+
+    return cKDTree(points)
 
 
 def _few(points: Tensor) -> Tensor:

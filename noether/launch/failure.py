@@ -13,8 +13,9 @@ from noether.launch.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
-# How a rank begins that lost the store before the group existed; and, said by the trainer, that was told of a refusal.
+# How a rank begins that lost the store before the group existed; and one that was told of a refusal.
 LOST_RANK_ZERO = "rank 0 has ended before"
+REFUSED_BY_FIRST = "rank 0 refused the run"
 ABORTED = 128 + signal.SIGABRT
 # What torch's back ends say; each begins with the exception's name, so that a user's own words are not meant.
 TIMED_OUT = re.compile(
@@ -66,7 +67,7 @@ def is_echo(report: WorkerReport) -> bool:
     if report.kind == "died":
         return report.exit_code == ABORTED
     if report.kind == "refused":
-        return report.message.startswith((LOST_RANK_ZERO, "rank 0 refused the run"))
+        return report.message.startswith((LOST_RANK_ZERO, REFUSED_BY_FIRST))
     return report.kind == "failed" and (is_timeout(report) or ECHO.search(report.message) is not None)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from noether.errors import RequestError
 from noether.launch.identity import NO_RUN, RunIdentity
 from noether.launch.standing import BEFORE_ALL, LauncherLine, Standing
 
@@ -122,6 +123,7 @@ class RunTerms:
     `shared_folder` is one that all hosts are expected to see, where a port is published that could not be derived;
     None where there is none. `hub_port` and `secret` are how other launchers reach that of rank 0; 0 where every
     rank is this launcher's, and in the launchers that do not answer for rank 0. `log_folder` is this launcher's.
+    `refusal` is why the run cannot be, where rank 0 meets the others only to tell them.
     """
 
     identity: RunIdentity = NO_RUN
@@ -130,6 +132,7 @@ class RunTerms:
     hub_port: int = 0
     secret: str = ""
     log_folder: Path = Path()
+    refusal: RequestError | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class WorkerReport:
     """How one rank ended, in its own words, or in the launcher's where the rank could not say.
 
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
-    "failed" (any other exception), "left" (sys.exit), "interrupted" (Ctrl-C), "died" (no word from the
+    "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
     rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its launcher is gone, or
     its host). `time` is seconds since the epoch on that host; `standing` is where the rank stood at its last.
     """

@@ -26,10 +26,10 @@ from noether.launch.death_signal import (
     process_table,
 )
 from noether.launch.devices import usable_cpus
-from noether.launch.endpoint import HeldPort, hold_port
+from noether.launch.endpoint import REFUSAL_S, HeldPort, hold_port, port_beside
 from noether.launch.local import threads_per_worker
 from noether.launch.openmp import openmp_defaults
-from noether.launch.placement import Placement, RunTerms, WorkerContext
+from noether.launch.placement import Endpoint, Placement, RunTerms, WorkerContext
 from noether.launch.published import PublishedPort
 from noether.launch.standing import new_board
 from noether.launch.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
@@ -163,23 +163,25 @@ def hold_rank_zero_port(placement: Placement, terms: RunTerms) -> HeldPort | Non
     """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet.
 
     Where ranks of other processes expect a port that nobody asked for, and another program has it, a free one is
-    held and published instead.
+    held and published instead. One that was asked for is not replaced: the next is held, to tell them.
 
     Raises:
-        RequestError: the port is taken, and was asked for, or there is no folder to publish another in.
+        RequestError: the port is taken, and nobody else is to be told, or there is no folder to publish another in.
     """
     endpoint = placement.endpoint
     if endpoint.served_by:
         return None  # torchrun's agent listens there already.
     if placement.world_size == 1 or all(worker.rank > 0 for worker in placement.workers):
         return None
-    published = None
-    if len(placement.workers) < placement.world_size and terms.shared_folder is not None and not endpoint.asked_by:
+    published, others = None, len(placement.workers) < placement.world_size
+    if others and terms.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(terms.shared_folder, terms.identity)
         published.remove()  # Of an attempt that never met; the ranks would look for it there.
     try:
         return hold_port(endpoint)
-    except RequestError:
+    except RequestError as refusal:
+        if others and endpoint.asked_by:
+            return _hold_to_refuse(endpoint, refusal)
         if published is None:
             raise
     held = hold_port(replace(endpoint, port=0))
@@ -195,6 +197,20 @@ def hold_rank_zero_port(placement: Placement, terms: RunTerms) -> HeldPort | Non
         flush=True,
     )
     return held
+
+
+def _hold_to_refuse(endpoint: Endpoint, refusal: RequestError) -> HeldPort:
+    try:
+        held = hold_port(port_beside(endpoint))
+    except RequestError:
+        raise refusal from None
+    print(
+        f"noether: {refusal.summary}; the ranks of other hosts are told at port {held.endpoint.port}, for up to "
+        f"{REFUSAL_S:g} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    return replace(held, refusal=refusal)
 
 
 def worker_contexts(
@@ -214,6 +230,7 @@ def worker_contexts(
     if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:
         threads = int(wanted)
     endpoint = held.endpoint if held is not None else placement.endpoint
+    terms = replace(terms or RunTerms(), refusal=held.refusal if held is not None else None)
     context = WorkerContext(
         placement.workers[0],
         placement.world_size,
@@ -222,7 +239,7 @@ def worker_contexts(
         endpoint,
         placement.attempt,
         threads,
-        terms=terms or RunTerms(),
+        terms=terms,
     )
     return [
         replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)

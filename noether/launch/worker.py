@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, InterruptedStartError, NoetherError
 from noether.launch.death_signal import die_with_parent
 from noether.launch.placement import WorkerContext, WorkerReport
 from noether.launch.standing import LauncherLine
@@ -95,6 +95,8 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
 
 def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport:
     """Say how a target that raised ended. Leaving by sys.exit is a failure, whatever the code."""
+    if isinstance(error, InterruptedStartError):
+        return _report(context, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
         return _report(context, "refused", str(error), "", int(error.exit_code))
     if isinstance(error, KeyboardInterrupt):

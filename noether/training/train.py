@@ -17,6 +17,7 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
+from noether.launch.failure import REFUSED_BY_FIRST
 from noether.launch.placement import WorkerContext
 from noether.models.build import count_parameters
 from noether.provenance import provenance
@@ -58,7 +59,7 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     """
     # Handlers first: a stop that is asked for while data is read is kept until the first update boundary.
     stop = AgreedStop()
-    with stop.listening(), joined_group(context) as group:
+    with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
         stop.join(group)
         return _train(context, request, group, stop)
 
@@ -66,7 +67,7 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, start = request.config, group.from_first(request.start)
     if isinstance(start, RequestError):
-        raise start if group.is_first else RequestError("rank 0 refused the run", seen=start.summary)
+        raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, fence = start.folder, start.fence

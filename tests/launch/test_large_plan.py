@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from slurm_steps import job_variables
 
 ROOT = Path(__file__).parents[2]
 NODES, EACH = 1024, 8
+TRIES = 5
 NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in range(64)]
 
 
@@ -33,24 +34,39 @@ def task(rank: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", None], ids=["eight GPUs a node", "CPUs"])
-def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
-    rank = 5003
-    command = [sys.executable, "-m", "noether", "plan", "--json", "trainer.effective_batch_size=16384"]
+def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_"))}
-    start = time.monotonic()
-    result = subprocess.run(
-        command + ([f"--visible-devices={visible}"] if visible else ["accelerator=cpu"]),
+    return subprocess.run(
+        [sys.executable, "-m", "noether", "plan", "--json", *words],
         cwd=ROOT,
         env={**environ, **task(rank)},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    seconds = time.monotonic() - start
+
+
+def processor_seconds() -> float:
+    """What the processes have used that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", None], ids=["eight GPUs a node", "CPUs"])
+def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
+    rank = 5003
+    words = ["trainer.effective_batch_size=16384", f"--visible-devices={visible}" if visible else "accelerator=cpu"]
+    # Of processor time: on a busy machine the wall's clock says how long the process waited for its turn, and even
+    # processor time suffers from a neighbour on the same core, hence another try.
+    for _ in range(TRIES):
+        began = processor_seconds()
+        result = plan_as(rank, *words)
+        seconds = processor_seconds() - began
+        if seconds < 1:
+            break
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
-    print(f"noether plan of {plan['world_size']} ranks: {seconds:.2f} s")
+    print(f"noether plan of {plan['world_size']} ranks: {seconds:.2f} s of a processor")
     assert (plan["launcher"], plan["world_size"], plan["node_rank"]) == ("slurm", 8192, 625)
     assert plan["nodes"] == NAMES
     # The plan lists those that this process answers for, and not all 8192.
@@ -59,8 +75,7 @@ def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
     assert plan["endpoint"] == {"host": "rack00-node000", "port": 20000 + 101 * 4_000_000 % 9497}
     assert plan["batch"]["per_rank"] == 2
     assert len(plan["reasons"]["nodes"]) < 200
-    # Under a second on an idle machine; the bound leaves room for a busy one.
-    assert seconds < 10
+    assert seconds < 1
 
 
 def test_planning_it_imports_no_torch() -> None:

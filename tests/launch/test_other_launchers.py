@@ -58,6 +58,22 @@ def test_torchrun_ranks_join_the_store_that_torchrun_serves(reference, environ, 
 
 
 @pytest.mark.slow
+def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+    done = subprocess.run(
+        [*torchrun, *train_words(tmp_path, "devices=null", "trainer.timeout_min=0.01")],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "exitcode  : 75" in done.stderr
+    assert json.loads(RunFolder(tmp_path / "run").stopped.read_text())["reason"] == "the time limit"
+
+
+@pytest.mark.slow
 def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tmp_path) -> None:
     port = free_port()
     nodes = [

@@ -5,8 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,16 @@ def run(environ: dict[str, str], tmp_path: Path) -> Iterator[Run]:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"{words!r} was never said:\n{said}")
 
 
 def nodes(count: int, rank: int, port: int | None) -> list[str]:
@@ -138,6 +150,37 @@ def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_
     assert [process.returncode for process in processes] == [0, 0], said
     assert "port 29500 on 127.0.0.1 is taken by another program; the ranks meet at port " in said[0]
     assert not (tmp_path / "rendezvous").exists(), "taken away once all have met"
+
+
+@pytest.mark.slow
+def test_an_asked_for_port_that_is_taken_ends_every_host(run: Run) -> None:
+    """On it sits a web server; the host of rank 0 can say so only elsewhere."""
+    with HTTPServer(("", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        hosts = [run(*nodes(2, rank, port), "trainer.max_updates=3") for rank in (0, 1)]
+        said = [process.communicate(timeout=START_S)[1] for process in hosts]
+        server.shutdown()
+    assert [process.returncode for process in hosts] == [2, 2], said
+    assert f"seen      master_port={port}, on 127.0.0.1" in said[0]
+    assert "fix       master_port=" in said[0]
+    assert f"port {port} is taken by another program" in said[1], said
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_host_that_waits_for_another(run: Run, tmp_path: Path) -> None:
+    """Neither peer ever comes; the ten minutes of init_timeout_s are not waited for, and nothing claims to be saved."""
+    whom = {0: "waits for rank 1 of 2 at 127.0.0.1", 1: "waits for rank 0 at 127.0.0.1"}
+    hosts = [run(*nodes(2, rank, free_port()), "distributed.init_timeout_s=600") for rank in whom]
+    for rank, host in enumerate(hosts):
+        read_until(host, whom[rank])
+    for host, number in zip(hosts, (signal.SIGINT, signal.SIGTERM), strict=True):
+        host.send_signal(number)
+    said = [host.communicate(timeout=GONE_S)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [130, 143], said
+    for words, name in zip(said, ("SIGINT", "SIGTERM"), strict=True):
+        assert f"was interrupted by {name} while it waited for the other ranks; nothing was trained" in words
+    wait_gone(tmp_path)
 
 
 @pytest.mark.slow

@@ -156,3 +156,23 @@ def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cac
     assert code == 75, said
     assert "rank 1 on n3 (pid " in said
     assert " of another run was refused: it is of multinode, 2 ranks" in said
+
+
+@pytest.mark.slow
+def test_an_asked_for_port_that_is_taken_ends_the_step_on_every_host(start, slurm: Slurm, tmp_path: Path) -> None:
+    """Srun itself lets the ranks of the other host wait: rank 0's has to tell them."""
+    server = [sys.executable, "-m", "http.server", "--directory", str(tmp_path), "23790"]
+    command = [sys.executable, str(CLUSTER), f"--state={slurm.folder}", "on", "n1", "--", *server]
+    taken = subprocess.Popen(command, env={"PATH": PATH}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    look = [sys.executable, "-c", "import socket; socket.create_connection(('n1', 23790)).close()"]
+    wait_for("the web server", lambda: slurm.on("n2", *look).returncode == 0)
+    run = start("master_port=23790", "distributed.init_timeout_s=600")
+    code = run.srun.wait(timeout=START_S)
+    said = "".join(run.srun.communicate())
+    for pid in processes_of(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+    taken.wait(timeout=GONE_S)
+    assert code == 2, said
+    assert "noether: port 23790 is taken by another program" in said
+    assert "seen      master_port=23790, on n1" in said
+    assert "rank 2, " in said or "rank 2 " in said, "the other host's ranks say why they end"

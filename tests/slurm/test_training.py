@@ -177,6 +177,13 @@ def test_plan_under_srun_says_what_it_saw(slurm: Slurm, cache) -> None:
     assert done.stdout.count('"world_size": 4') == 4
 
 
+def test_what_works_in_one_process_is_refused_as_two_tasks(slurm: Slurm, tmp_path) -> None:
+    done = slurm.srun("-n2", *NOETHER, "report", str(tmp_path), **variables(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert "noether report works in one process, and 2 were started" in done.stderr
+    assert "fix       srun --nodes=1 --ntasks=1 noether report …" in done.stderr
+
+
 def test_bare_training_in_a_batch_script_never_hangs(slurm: Slurm, cache, tmp_path) -> None:
     """Four tasks were asked for, and nobody starts them: it says so, and what to write, within seconds."""
     script = " ".join(f"'{word}'" for word in command(tmp_path, "bare", "devices=null"))
