@@ -25,7 +25,7 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
-from noether.training.attempts import record_end, record_start
+from noether.training.attempts import attempts_without_progress, record_end, record_start
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
 from noether.training.checkpoint_files import (
     CheckpointFolder,
@@ -97,7 +97,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(deadline)
     if group.is_first:
-        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host))
+        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host, fence.own.job))
     try:
         with (
             _trackers(config, folder, console, run, began_at, group) as trackers,
@@ -125,12 +125,17 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         return ExitCode.DONE
     if group.is_first:
         # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-        stopped = {"reason": outcome, "update": run.state.progress.updates}
-        _note(console, lambda: write_json(folder.stopped, stopped))
+        _note(console, lambda: _record_stop(folder, outcome, run.state.progress.updates))
     group.barrier()
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
+
+
+def _record_stop(folder: RunFolder, reason: str, update: int) -> None:
+    """Writes stopped.json: everything is saved, and what whoever may start the run again needs to know."""
+    content = {"reason": reason, "update": update, "attempts_without_progress": attempts_without_progress(folder)}
+    write_json(folder.stopped, content)
 
 
 def _saved(folder: RunFolder) -> int:
