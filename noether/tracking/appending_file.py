@@ -45,6 +45,12 @@ class AppendingFile:
             finally:
                 os.close(self._descriptor)
 
+    def discard(self) -> None:
+        """Closes the file without what is held back."""
+        with self._lock:
+            self._held_back.clear()
+            os.close(self._descriptor)
+
     def _write(self) -> None:
         while self._held_back:
             del self._held_back[: os.write(self._descriptor, self._held_back)]

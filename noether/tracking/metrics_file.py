@@ -39,6 +39,10 @@ class MetricsFile:
         """Closes the file."""
         self._file.close()
 
+    def discard(self) -> None:
+        """Closes the file without what is held back."""
+        self._file.discard()
+
 
 def read_metrics(path: Path) -> list[Row]:
     """Returns the rows of a metrics.jsonl; a last line that was cut off by a crash is left out."""

@@ -1,7 +1,6 @@
 """What every rank does for a checkpoint, and who may write to the run folder."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,16 +89,6 @@ class Saver:
             else:
                 self.warn(describe_refusal(news))
         return written
-
-    def check(self) -> None:
-        """Returns where this start may still write to the run folder.
-
-        Raises:
-            FencedError: on rank 0, where a later start has taken the run over.
-        """
-        if self.fence is not None and self.group.is_first:
-            with suppress(OSError):  # Asked again before anything gets a name.
-                self.fence.check()
 
     def _before_rename(self) -> None:
         self.sync()

@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host, fence.own.job))
     try:
         with (
-            _trackers(config, folder, console, run, began_at, group) as trackers,
+            _trackers(config, folder, console, run, began_at, fence if group.is_first else None) as trackers,
             _saver(config, run, group, folder, fence, trackers, console, deadline) as saver,
         ):
             parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
@@ -116,7 +117,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise  # Nothing of this start belongs into the folder any more.
     except BaseException:
         if group.is_first:
-            _note(console, lambda: record_end(folder, fence.own.number, _saved(folder), "failed"))
+            with suppress(FencedError):
+                _note(console, lambda: _record_failure(folder, fence))
         raise
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
@@ -130,6 +132,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
+
+
+def _record_failure(folder: RunFolder, fence: Fence) -> None:
+    fence.check()
+    record_end(folder, fence.own.number, _saved(folder), "failed")
 
 
 def _record_stop(folder: RunFolder, reason: str, update: int) -> None:
@@ -253,17 +260,21 @@ def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at
     folder.result.unlink(missing_ok=True)
 
 
-def _trackers(config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, group: Group) -> Trackers:
+def _trackers(
+    config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, fence: Fence | None
+) -> Trackers:
+    """Returns what shows and keeps the rows; fence: rank 0's right to write, None on the others."""
     trackers: list[Tracker] = [
         ConsoleTracker(console, start=start, total_updates=run.length.total_updates, total_epochs=run.length.epochs)
     ]
-    if group.is_first:
-        trackers.append(MetricsFile(folder.metrics, resumed_from=start))
-        if config.tracker.tensorboard:
-            from noether.tracking.tensorboard import TensorBoardFile
+    if fence is None:
+        return Trackers(trackers, console.warn)
+    trackers.append(MetricsFile(folder.metrics, resumed_from=start))
+    if config.tracker.tensorboard:
+        from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
-    return Trackers(trackers, console.warn)
+        trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
+    return Trackers(trackers, console.warn, fence.check)
 
 
 def _finish(

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from conftest import REPOSITORY, final_hashes
 
 from noether.run_folder import RunFolder
 from noether.tracking.metrics_file import read_metrics
+from noether.training.attempts import read_attempts
 from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
@@ -45,17 +47,19 @@ class Host:
     def run(self, *command: str) -> None:
         subprocess.run(self.inside(*command), check=True, timeout=30)
 
-    def inside(self, *command: str) -> list[str]:
-        return ["nsenter", f"--target={self.holder.pid}", "--mount", "--uts", "--", *command]
+    def inside(self, *command: str, name: bool = True) -> list[str]:
+        """A command in the namespaces; without `name` only its mounts are the host's."""
+        uts = ["--uts"] if name else []
+        return ["nsenter", f"--target={self.holder.pid}", "--mount", *uts, "--", *command]
 
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
-    def train(self, log: Path, *overrides: str) -> subprocess.Popen[bytes]:
+    def train(self, log: Path, *overrides: str, name: bool = True) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
         with log.open("wb") as file:
             return subprocess.Popen(
-                self.inside(sys.executable, *words), env=self.environ, stdout=file, stderr=file, cwd=OWN
+                self.inside(sys.executable, *words, name=name), env=self.environ, stdout=file, stderr=file, cwd=OWN
             )
 
 
@@ -188,6 +192,39 @@ def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undi
     assert final_hashes(folder) == undisturbed
     assert rows(folder) == list(range(1, 61)), "the older one has written to the history"
     assert json.loads(folder.attempt.read_text())["number"] == 2
+
+
+@pytest.mark.slow
+def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_back(
+    host, undisturbed, tmp_path
+) -> None:
+    """The older stands still while room is made and the newer begins: it has rows of both kinds in its memory."""
+    disk, logs = tmp_path / "disk", (tmp_path / "older.log", tmp_path / "newer.log")
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    folder = RunFolder(host.seen(disk / "run"))
+    words = (*WIDE, f"output_path={disk}", "run_id=run", "tracker.tensorboard=true")
+    older = host.train(logs[0], *words, name=False)
+    try:
+        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        fill(host.seen(disk / "rest"))
+        wait_until("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
+        older.send_signal(signal.SIGSTOP)
+        host.seen(disk / "rest").unlink()
+        before = {path: path.read_bytes() for path in folder.tensorboard.iterdir()}
+        newer = host.train(logs[1], *words)
+        assert newer.wait(120) == 0, logs[1].read_text()
+        history = folder.metrics.read_bytes()
+        older.send_signal(signal.SIGCONT)
+        assert older.wait(60) == 1, logs[0].read_text()
+    finally:
+        older.kill()
+        older.wait()
+    assert "another start of this run writes to its folder now" in logs[0].read_text()
+    assert {path: path.read_bytes() for path in before} == before, "events of a history that has been made anew"
+    assert folder.metrics.read_bytes() == history
+    assert final_hashes(folder) == undisturbed
+    assert [row.outcome for row in read_attempts(folder)] == ["killed", "done"]
 
 
 @pytest.mark.slow
