@@ -13,7 +13,7 @@ import torch
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
-from noether.distributed.group import Group, joined_group
+from noether.distributed.group import LONGEST_FINISH_S, Group, joined_group
 from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
@@ -46,9 +46,6 @@ from noether.training.request import TrainRequest
 from noether.training.saver import Saver
 from noether.training.schedules import build_schedule
 from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
-
-LONGEST_FINISH_S = 24 * 3600.0
-"""How long the ranks stay for rank 0's baselines and report. One that dies is noticed at once all the same."""
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
@@ -168,7 +165,8 @@ def _saver(
         "provenance": provenance(),
     }
     keep = config.trainer.keep_checkpoints
-    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline)
+    best = run.state.progress.best_metric
+    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline, best)
 
 
 def _note(console: Console, write: Callable[[], None]) -> None:

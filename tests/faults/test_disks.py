@@ -18,7 +18,7 @@ from conftest import REPOSITORY, final_hashes
 from noether.run_folder import RunFolder
 from noether.tracking.metrics_file import read_metrics
 from noether.training.attempts import read_attempts
-from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints
+from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
 LINES = OWN / "lines.yaml"
@@ -165,6 +165,47 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
     host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
     assert process.wait(90) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
+
+
+IMPATIENT = """
+from noether.training import saver
+from slow_lines import Lines
+saver.LONGEST_WAIT_S = 1.0
+"""
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_the_disk(host, tmp_path) -> None:
+    """A frozen file system keeps whoever writes to it, as a server does that does not answer, until it is thawed."""
+    disk, run, log = tmp_path / "image", tmp_path / "disk" / "run", tmp_path / "log"
+    (run / "checkpoints").mkdir(parents=True)
+    with disk.open("wb") as file:
+        file.truncate(32 << 20)
+    host.run("mkfs.ext4", "-q", str(disk))
+    host.run("mount", "-o", "loop", str(disk), str(run / "checkpoints"))
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    host.environ["PYTHONPATH"] += f":{tmp_path}"
+    folder = RunFolder(host.seen(run))
+    words = (*WIDE, "dataset.kind=impatient.Lines", "devices=2", "trainer.evaluate_every=5 updates")
+    process = host.train(log, *words, f"output_path={run.parent}", "run_id=run")
+    try:
+        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
+        try:
+            wait_until("two given up", lambda: log.read_text().count(" is given up: that of update ") > 1)
+            assert process.poll() is None
+        finally:
+            host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
+        assert process.wait(120) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert rows(folder) == list(range(1, 61))
+    saved = list_checkpoints(folder.checkpoints)
+    best = json.loads((saved[-1].path / "state.json").read_text())["progress"]["best_metric"]
+    assert best == min(one.meta()["metric"] for one in saved if one.meta()["metric"] is not None)
+    assert json.loads(folder.result.read_text())["checkpoint"] == selected_checkpoint(folder.checkpoints).path.name
+    assert [one.damage() for one in saved] == [None] * len(saved)
 
 
 @pytest.mark.slow
