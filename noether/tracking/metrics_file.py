@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from noether.run_folder import write_whole
 from noether.tracking.appending_file import AppendingFile
 from noether.tracking.tracker import Row
 
@@ -19,9 +20,7 @@ class MetricsFile:
     def __init__(self, path: Path, resumed_from: int) -> None:
         if path.exists():
             kept = [row for row in read_metrics(path) if row.get("update", 0) <= resumed_from]
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(_line(row) for row in kept))
-            partial.replace(path)
+            write_whole(path, "".join(_line(row) for row in kept))
         self._file = AppendingFile(path)
 
     def log(self, row: Row) -> None:

@@ -15,13 +15,13 @@ from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group, joined_group
 from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
-from noether.errors import ExitCode, RequestError
+from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
 from noether.launch.placement import WorkerContext
 from noether.models.build import count_parameters
 from noether.provenance import provenance
-from noether.run_folder import RunFolder, write_json
+from noether.run_folder import DiskRefusal, RunFolder, refusals_told, write_json, write_whole
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
@@ -68,8 +68,9 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, fence = start.folder, start.fence
-    folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has logs of its own.
-    console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
+    with refusals_told(folder.path):
+        folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
+        console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     run = build_run(config, request.data, group)
     if start.checkpoint is not None:
         checkpoint = CheckpointFolder(start.checkpoint)
@@ -88,7 +89,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         console.say(run.summary(config))
         fence.check()
         if left_to_do:
-            _record(config, folder, {**request.plan, **run.describe()}, began_at)
+            with refusals_told(folder.path):
+                _record(config, folder, {**request.plan, **run.describe()}, began_at)
     group.barrier()
     deadline = request.deadline
     if deadline is not None:
@@ -252,7 +254,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
-    folder.config.write_text(dump_config(config))
+    write_whole(folder.config, dump_config(config))
     write_json(folder.plan, plan)
     drop_checkpoints_after(folder.checkpoints, began_at)
     folder.result.unlink(missing_ok=True)
@@ -267,11 +269,12 @@ def _trackers(
     ]
     if fence is None:
         return Trackers(trackers, console.warn)
-    trackers.append(MetricsFile(folder.metrics, resumed_from=start))
-    if config.tracker.tensorboard:
-        from noether.tracking.tensorboard import TensorBoardFile
+    with refusals_told(folder.path):
+        trackers.append(MetricsFile(folder.metrics, resumed_from=start))
+        if config.tracker.tensorboard:
+            from noether.tracking.tensorboard import TensorBoardFile
 
-        trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
+            trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
     return Trackers(trackers, console.warn, fence.check)
 
 
@@ -308,23 +311,31 @@ def _finish(
             world_size=group.world_size,
             at_boundary=stop.check,
         )
+        if group.is_first:
+            fence.check()
+            _show_result(config, folder, run, console, result)
+            console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
         return stopped.reason
-    if group.is_first:
-        fence.check()
-        _show_result(config, folder, run, console, result)
-        console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
+    except DiskRefusal as refusal:
+        raise NoetherError(
+            f"the result of the run cannot be written to {folder.path}; training is complete and saved\n"
+            f"  seen      {refusal.seen}\n"
+            f"  expected  {refusal.expected}\n"
+            "  fix       make room and run the same command with resume=auto: only the evaluation is made again"
+        ) from None
     # A launcher may end what is left a while after the first rank has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)
     return 0
 
 
 def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any]) -> None:
-    write_json(folder.result, result)
     fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
     for table in result_tables(result, fields):
         console.say(table)
+    with refusals_told(folder.path):
+        write_json(folder.result, result)
     if config.tracker.report:
         report_run(folder, console)
 

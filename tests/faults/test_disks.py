@@ -96,8 +96,10 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
     return final_hashes(RunFolder(folder / "calm"))
 
 
-def fill(path: Path) -> None:
-    """Writes until the disk is full to the last byte."""
+def fill(path: Path, but: int = 0) -> None:
+    """Writes until the disk is full to the last byte, but for so many KiB."""
+    kept = path.with_name("kept")
+    kept.write_bytes(b"0" * 1024 * but)
     with path.open("wb", buffering=0) as file:
         size = 1 << 20
         while size:
@@ -106,6 +108,7 @@ def fill(path: Path) -> None:
                     size //= 2
             except OSError:
                 size //= 2
+    kept.unlink()
 
 
 @pytest.mark.slow
@@ -165,6 +168,68 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
     host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
     assert process.wait(90) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 8, 24], ids=["no-room", "for-the-fence-and-the-plan", "for-all-but-the-history"])
+def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path) -> None:
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    fill(host.seen(disk / "rest"), but=room)
+    assert host.train(log, f"output_path={disk}", "run_id=run").wait(90) == 2, log.read_text()
+    said = log.read_text()
+    assert "cannot write to" in said
+    assert "seen      No space left on device" in said
+    assert "fix       make room" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
+    """Full, then read-only: said in words, twice, and nothing that was there is cut short."""
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    words = (f"output_path={disk}", "run_id=run")
+    folder = RunFolder(host.seen(disk / "run"))
+    assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()
+    before = [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)]
+    fill(host.seen(disk / "rest"))
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 2, log.read_text()
+    assert "seen      No space left on device" in log.read_text()
+    host.seen(disk / "rest").unlink()
+    host.run("mount", "-o", "remount,ro", str(disk))
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 2, log.read_text()
+    assert "seen      Read-only file system" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    host.run("mount", "-o", "remount,rw", str(disk))
+    assert [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)] == before
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 0, log.read_text()
+    assert rows(folder) == list(range(1, 9))
+
+
+@pytest.mark.slow
+def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    words = (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
+    folder = RunFolder(host.seen(disk / "run"))
+    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # Eight batches of the test split.
+    process = host.train(log, *words)
+    wait_until("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
+    fill(host.seen(disk / "rest"))
+    assert process.wait(90) == 1, log.read_text()
+    said = log.read_text()
+    assert "the result of the run cannot be written" in said
+    assert "training is complete and saved" in said
+    assert "only the evaluation is made again" in said
+    assert "Traceback" not in said
+    host.seen(disk / "rest").unlink()
+    assert host.train(log, *words).wait(90) == 0, log.read_text()
+    assert json.loads(folder.result.read_text())["updates"] == 4
+    assert [row.outcome for row in read_attempts(folder)][-1] == "done"
 
 
 IMPATIENT = """
