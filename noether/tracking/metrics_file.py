@@ -19,6 +19,8 @@ class MetricsFile:
 
     def __init__(self, path: Path, resumed_from: int) -> None:
         if path.exists():
+            for left in path.parent.glob(f".{path.name}.*"):
+                left.unlink(missing_ok=True)  # By a start that was killed right here: a history may be large.
             kept = [row for row in read_metrics(path) if row.get("update", 0) <= resumed_from]
             write_whole(path, "".join(_line(row) for row in kept))
         self._file = AppendingFile(path)

@@ -55,10 +55,12 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     first.close()
     with path.open("a") as file:
         file.write('{"kind": "training", "upd')  # Cut off by the kill.
+    (tmp_path / ".metrics.jsonl.123").touch()  # So was the start after it, while it wrote the history anew.
     second = MetricsFile(path, resumed_from=4)
     for update in (6, 8):
         second.log(training(update, loss=2.0))
     second.close()
+    assert list(tmp_path.iterdir()) == [path]
     assert [(row["update"], row["loss"]) for row in read_metrics(path)] == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
 
 
