@@ -247,9 +247,11 @@ class Commands:
             run: the run's folder: runs/NAME
         """
         from noether.evaluation.report import write_report
-        from noether.run_folder import existing_run
+        from noether.run_folder import existing_run, refusals_told
 
-        print(write_report(existing_run(run)))
+        folder = existing_run(run)
+        with refusals_told(folder.path):
+            print(write_report(folder))
         return ExitCode.DONE
 
     def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:

@@ -1,9 +1,12 @@
 """Where a run keeps what it makes, and how an earlier run is found again. No torch here."""
 
+import errno
 import os
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +65,30 @@ class RunFolder:
             raise _not_writable(folder, error) from None
 
 
-def _not_writable(folder: Path, error: OSError) -> RequestError:
-    return RequestError(
+class DiskRefusal(RequestError):
+    """The disk does not take what a run cannot go without."""
+
+
+@contextmanager
+def refusals_told(folder: Path) -> Iterator[None]:
+    """Around what writes to a run folder and cannot be done without.
+
+    Raises:
+        DiskRefusal: where the disk refuses.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _not_writable(folder, error) from None
+
+
+def _not_writable(folder: Path, error: OSError) -> DiskRefusal:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DiskRefusal(
         f"cannot write to {folder}",
         seen=f"{error.strerror} ({error.filename or folder})",
-        expected="a folder that can be written",
-        fix="output_path=FOLDER",
+        expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
+        fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
     )
 
 
@@ -102,8 +123,22 @@ def newest_run(output_path: Path) -> RunFolder | None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON so that readers see the old file or the new one, never half of it; what is no number is null."""
+    """Writes JSON as `write_whole` does; what is no number is null."""
+    write_whole(path, strict_json(content, indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that readers see the old one or the new one, never half of it; makes its folder.
+
+    Raises:
+        OSError: where the disk refuses; the old file is as it was, and nothing is left beside it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(strict_json(content, indent=2) + "\n")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()  # On a full disk its bytes are what others wait for.
+        raise

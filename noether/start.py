@@ -25,7 +25,7 @@ from noether.launch.run import run_placement
 from noether.launch.spawner import warm_up
 from noether.plan import RunPlan, plan_run, render_plan
 from noether.provenance import describe_environment
-from noether.run_folder import RunFolder, existing_run, write_json
+from noether.run_folder import RunFolder, existing_run, refusals_told, write_json, write_whole
 from noether.run_process import job_of_task, record_exit_code, record_process
 from noether.tracking.console import Console
 from noether.training.checkpoint_files import (
@@ -52,20 +52,22 @@ def train_here(config: RunConfig) -> int:
     try:
         start = find_start(config, console.warn)
         start.folder.create()
-        start = replace(start, fence=take_fence(start.folder, placement.attempt))
+        with refusals_told(start.folder.path):
+            start = replace(start, fence=take_fence(start.folder, placement.attempt))
         remove_leftovers(start.folder.checkpoints)
         if len(placement.workers) > 1:
             warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
         console.say(*render_plan(plan), "", sep="\n")
         data = _prepare_data(config, console)
+        if start.checkpoint is None:
+            with refusals_told(start.folder.path):
+                _record(config, plan, start)
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise
         # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
         request = TrainRequest(config, refusal, None, plan.as_dict())
         return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
-    if start.checkpoint is None:
-        _record(config, plan, start)
     console.say(f"run    {start.folder.path}")
     for change in start.changes:
         console.say(f"goes on with another {change}")
@@ -284,9 +286,9 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
 
 def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
-    start.folder.config.write_text(dump_config(config))
     write_json(start.folder.plan, plan.as_dict())
     write_json(start.folder.environment, describe_environment())
+    write_whole(start.folder.config, dump_config(config))  # Last: from now on there is a run of this name.
 
 
 def _prepare_data(config: RunConfig, console: Console) -> Path | None:

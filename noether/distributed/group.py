@@ -16,6 +16,9 @@ from noether.distributed.meeting import meet
 from noether.distributed.network import interface_towards, resolve_host
 from noether.launch.placement import WorkerContext
 
+LONGEST_FINISH_S = 24 * 3600.0
+"""How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
+
 
 class Group:
     """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent."""
@@ -82,10 +85,10 @@ class Group:
             with self.waiting("barrier"):
                 dist.barrier(group=self._control)
 
-    def wait_for_first(self, limit_s: float | None = None) -> None:
-        """Waits for every rank, as long as at the start or `limit_s`: rank 0 has had work of its own."""
+    def wait_for_first(self, limit_s: float) -> None:
+        """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
         if self._control is not None:
-            set_group_timeout(self._control, limit_s or self._timeouts.init_timeout_s)
+            set_group_timeout(self._control, max(limit_s, self._timeouts.init_timeout_s))
             self.barrier()
             set_group_timeout(self._control, self._timeout_s)
 

@@ -6,7 +6,7 @@ from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.request import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.launch.placement import WorkerContext
-from noether.run_folder import RunFolder, write_json
+from noether.run_folder import RunFolder, refusals_told, write_json
 from noether.strict_json import strict_json
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console
@@ -48,10 +48,8 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             world_size=checkpoint.meta()["world_size"],
             vtk=request.vtk,
         )
-    if request.split == "test":
-        write_json(folder.result, result)
-    else:
-        write_json(folder.evaluation / f"{request.split}.json", result)
+    with refusals_told(folder.path):
+        write_json(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:
         print(strict_json(result, indent=2))
     else:

@@ -108,8 +108,12 @@ def write_cases(
     meta = {**about, "names": list(names), "fields": fields, "cases": cases, "scalars": list(task.scalars)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial.npz")
-    np.savez_compressed(partial, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
-    partial.replace(path)
+    try:
+        np.savez_compressed(partial, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # On a full disk its bytes are what others wait for.
+        raise
 
 
 def _array(tensor: Tensor) -> np.ndarray:

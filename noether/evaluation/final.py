@@ -15,7 +15,7 @@ from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, 
 from noether.evaluation.evaluate import Figures, evaluate_samples
 from noether.evaluation.scores import field_table, score_scalar, undefined_scalar
 from noether.models.build import count_parameters
-from noether.run_folder import RunFolder
+from noether.run_folder import RunFolder, refusals_told
 from noether.tasks.base import Predictions, SampleFigures
 from noether.tasks.fields import FieldsTask
 from noether.tracking.metrics_file import read_metrics
@@ -130,7 +130,8 @@ def evaluate_run(
         point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         names = [sample_name(dataset, index) for index in indices]
-        write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about)
+        with refusals_told(folder.path):
+            write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about)
         if vtk:
             from noether.evaluation.case_files import write_case_files
 

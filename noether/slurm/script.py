@@ -11,7 +11,13 @@ from noether.config.sweep import override_value
 from noether.slurm.job import Job, Options, job_options
 
 STALLED_LIMIT = 3
-"""Requeued starts in a row that saved nothing new, after which the script gives up."""
+"""Starts of a job in a row that saved nothing new, after which it is not queued again."""
+
+CANCELLED = "noether: cancelled; everything is saved in {run}"
+ENDED_BY_SLURM = "noether: Slurm ended the job; everything is saved in {run}"
+REQUEUED_TOO_OFTEN = "noether: queued again {max_requeues} times already (slurm.max_requeues); submit it again to go on"
+STALLED = f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again"
+REQUEUED = "noether: everything is saved in {run}; queued again"
 
 # Variables by which a launcher tells its processes their ranks, and what a step leaves to jobs submitted from it.
 # sbatch passes the environment of the submission on; inside the job these would be another's.
@@ -31,10 +37,8 @@ unset {stripped}
 {setup}
 {runs}
 restarts=${{SLURM_RESTART_COUNT:-0}}
-[ "$restarts" -gt 0 ] || rm -f "$run/cancelled" "$run/stalled"
+[ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
-newest() {{ ls "$run/checkpoints" 2>/dev/null | tail -n 1; }}
-before=$(newest)
 
 # When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
 ended_by_slurm=no
@@ -54,22 +58,21 @@ SETUP_END = """
 set +e +o pipefail
 """
 
-REQUEUE = """\
+REQUEUE = f"""\
 
-stalled=0
-[ "$(newest)" = "$before" ] && stalled=$(($(cat "$run/stalled" 2>/dev/null || echo 0) + 1))
-echo "$stalled" > "$run/stalled"
+# Starts in a row, this one included, that have saved nothing new.
+stalled=$(sed -n 's/.*"attempts_without_progress": \\([0-9]*\\).*/\\1/p' "$run/stopped.json" 2>/dev/null)
 if [ -e "$run/cancelled" ]; then
-    echo "noether: cancelled; everything is saved in $run"
+    echo "{CANCELLED}"
 elif [ "$ended_by_slurm" = yes ]; then
-    echo "noether: Slurm ended the job; everything is saved in $run"
-elif [ "$restarts" -ge {max_requeues} ]; then
-    echo "noether: queued again {max_requeues} times already (slurm.max_requeues); submit it again to go on"
-elif [ "$stalled" -ge {stalled_limit} ]; then
-    echo "noether: {stalled_limit} starts in a row saved nothing new; not queued again"
+    echo "{ENDED_BY_SLURM}"
+elif [ "$restarts" -ge {{max_requeues}} ]; then
+    echo "{REQUEUED_TOO_OFTEN}"
+elif [ "${{{{stalled:-0}}}}" -ge {STALLED_LIMIT} ]; then
+    echo "{STALLED}"
 else
-    echo "noether: everything is saved in $run; queued again"
-    scontrol requeue "{job_id}"
+    echo "{REQUEUED}"
+    scontrol requeue "{{job_id}}"
 fi
 exit "$code"
 """
@@ -93,7 +96,7 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
     )
     # A job of an array is one element: by the array's id every element would be queued again.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
-    return head + REQUEUE.format(max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT, job_id=job_id)
+    return head + REQUEUE.format(max_requeues=job.slurm.max_requeues, job_id=job_id, run="$run")
 
 
 def train_words(job: Job) -> list[str]:

@@ -15,7 +15,15 @@ from noether.run_folder import RunFolder
 from noether.run_process import job_of_task, read_json
 from noether.slurm.job import Job, job_options, user_folder
 from noether.slurm.queue import SlurmError, clean_environment, run_slurm
-from noether.slurm.script import STRIPPED
+from noether.slurm.script import (
+    CANCELLED,
+    ENDED_BY_SLURM,
+    REQUEUED,
+    REQUEUED_TOO_OFTEN,
+    STALLED,
+    STALLED_LIMIT,
+    STRIPPED,
+)
 
 REQUEUED_BY_SLURM = "SIGTERM"
 """Told so, a job is preempted (Slurm queues it again) or cancelled (nobody should)."""
@@ -58,14 +66,19 @@ class TrainJob:
         return DelayedSubmission(self)
 
     def _requeue(self, folder: RunFolder, restarts: int) -> None:
+        stopped = read_json(folder.stopped)
         if folder.cancelled.exists():
-            print(f"noether: cancelled; everything is saved in {folder.path}", flush=True)
-        elif read_json(folder.stopped).get("reason") == REQUEUED_BY_SLURM:
-            print(f"noether: Slurm ended the job; everything is saved in {folder.path}", flush=True)
+            says = CANCELLED
+        elif stopped.get("reason") == REQUEUED_BY_SLURM:
+            says = ENDED_BY_SLURM
         elif restarts >= self.max_requeues:
-            print(f"noether: queued again {restarts} times already (slurm.max_requeues); submit it again", flush=True)
+            says = REQUEUED_TOO_OFTEN
+        elif stopped.get("attempts_without_progress", 0) >= STALLED_LIMIT:
+            says = STALLED
         else:
-            print(f"noether: everything is saved in {folder.path}; queued again", flush=True)
+            says = REQUEUED
+        print(says.format(run=folder.path, max_requeues=self.max_requeues), flush=True)
+        if says is REQUEUED:
             run_slurm(["scontrol", "requeue", job_of_task() or ""])
 
 

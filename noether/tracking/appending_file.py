@@ -43,7 +43,18 @@ class AppendingFile:
             try:
                 self._write()
             finally:
-                os.close(self._descriptor)
+                self._close()
+
+    def discard(self) -> None:
+        """Closes the file without what is held back."""
+        with self._lock:
+            self._held_back.clear()
+            self._close()
+
+    def _close(self) -> None:
+        # Its number may be another file's soon, and a thread that a slow disk has kept may still ask for a flush.
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def _write(self) -> None:
         while self._held_back:

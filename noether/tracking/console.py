@@ -123,6 +123,10 @@ class ConsoleTracker:
             self._progress.stop()
             self._progress = None
 
+    def discard(self) -> None:
+        """Leaves the display as it stands."""
+        self.close()
+
 
 def _evaluation_line(row: Row) -> str:
     figures: dict[str, float] = row["figures"]

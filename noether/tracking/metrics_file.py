@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+from noether.run_folder import write_whole
 from noether.strict_json import strict_json
 from noether.tracking.appending_file import AppendingFile
 from noether.tracking.tracker import Row
@@ -17,10 +18,10 @@ class MetricsFile:
 
     def __init__(self, path: Path, resumed_from: int) -> None:
         if path.exists():
+            for left in path.parent.glob(f".{path.name}.*"):
+                left.unlink(missing_ok=True)  # By a start that was killed right here: a history may be large.
             kept = [row for row in read_metrics(path) if row.get("update", 0) <= resumed_from]
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(_line(row) for row in kept))
-            partial.replace(path)
+            write_whole(path, "".join(_line(row) for row in kept))
         self._file = AppendingFile(path)
 
     def log(self, row: Row) -> None:
@@ -37,6 +38,10 @@ class MetricsFile:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file without what is held back."""
+        self._file.discard()
 
 
 def read_metrics(path: Path) -> list[Row]:

@@ -69,6 +69,10 @@ class TensorBoardFile:
         """Closes the event file."""
         self._file.close()
 
+    def discard(self) -> None:
+        """Closes the event file without what is held back."""
+        self._file.discard()
+
 
 def _second(path: Path) -> int:
     digits = "".join(itertools.takewhile(str.isdigit, path.name.removeprefix("events.out.tfevents.")))

@@ -1,7 +1,10 @@
 """Numbers → people and files: every row of a run goes to each tracker."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
+
+from noether.errors import NoetherError
 
 Row = dict[str, Any]
 """One line of a run's history: `kind` (training, evaluation, checkpoint, …), `update`, `epoch`, `samples`, values."""
@@ -22,17 +25,34 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Writes out what is held back."""
 
+    def discard(self) -> None:
+        """Ends without writing anything more."""
+
 
 class Trackers:
     """Hands every row to each tracker. A disk that takes no row is told of once, and does not end the run."""
 
-    def __init__(self, trackers: Sequence[Tracker], warn: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        warn: Callable[[str], None] = lambda text: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes the trackers.
+
+        Args:
+            trackers: what takes the rows.
+            warn: told where the disk refuses.
+            check: called before anything is written; raises a NoetherError where nothing may be, from now on.
+        """
         self._trackers = tuple(trackers)
-        self._warn = warn
+        self._warn, self._check = warn, check
         self._failing: set[int] = set()
 
     def log(self, row: Row) -> None:
         """Takes one row."""
+        with suppress(OSError):  # What cannot be read now is asked again before the next row.
+            self._check()
         for number, tracker in enumerate(self._trackers):
             try:
                 tracker.log(row)
@@ -50,17 +70,29 @@ class Trackers:
 
     def sync(self) -> None:
         """Returns once every row so far is on the disk. Raises OSError where one cannot be."""
+        self._check()  # Rows that were held back may be about to be written.
         for tracker in self._trackers:
             tracker.sync()
 
     def __enter__(self) -> "Trackers":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except NoetherError:
+            if error is None:
+                raise
 
     def close(self) -> None:
-        """Closes each tracker."""
+        """Closes each tracker; where nothing may be written any more, rows that were held back are dropped."""
+        try:
+            with suppress(OSError):
+                self._check()
+        except NoetherError:
+            for tracker in self._trackers:
+                tracker.discard()
+            raise
         for tracker in self._trackers:
             try:
                 tracker.close()

@@ -25,12 +25,14 @@ class AttemptRecord:
     outcome: str | None
     host: str
     started: str
+    job: str
 
 
-def record_start(folder: RunFolder, attempt: int, first_update: int, host: str) -> None:
-    """Adds a start to attempts.jsonl. Raises OSError where it cannot be written."""
+def record_start(folder: RunFolder, attempt: int, first_update: int, host: str, job: str = "") -> None:
+    """Adds a start to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    _add(folder.attempts, {"attempt": attempt, "first_update": first_update, "host": host, "started": started})
+    row = {"attempt": attempt, "first_update": first_update, "host": host, "started": started, "job": job}
+    _add(folder.attempts, row)
 
 
 def record_outcome(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
@@ -54,26 +56,29 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
         outcome = row.get("outcome", "killed" if following else None)
         records.append(
             AttemptRecord(
-                row["attempt"], row["first_update"], last, outcome, row.get("host", ""), row.get("started", "")
+                row["attempt"],
+                row["first_update"],
+                last,
+                outcome,
+                row.get("host", ""),
+                row.get("started", ""),
+                row.get("job", ""),
             )
         )
     return records
 
 
 def attempts_without_progress(folder: RunFolder) -> int:
-    """Returns how many starts in a row, the newest included, have added no checkpoint to what they found.
+    """Returns how many starts of one job in a row, the newest included, have added no update to what they found.
 
-    A job script stops requeueing at a limit of its own: a run that fails at the same place each time would
-    otherwise keep its nodes for ever.
+    Rank 0 leaves it in stopped.json, and whoever requeues the job gives up at a limit: a run that is stopped at the
+    same place each time would otherwise keep its nodes for ever. A job that is submitted anew begins to count anew.
     """
     checkpoints = list_checkpoints(folder.checkpoints)
     reached = checkpoints[-1].updates if checkpoints else 0
-    count = 0
-    for record in reversed(read_attempts(folder)):
-        if record.first_update != reached:
-            break
-        count += 1
-    return count
+    starts = read_attempts(folder)[::-1]
+    others = (n for n, start in enumerate(starts) if start.first_update != reached or start.job != starts[0].job)
+    return next(others, len(starts))
 
 
 def _add(path: Path, row: dict[str, Any]) -> None:

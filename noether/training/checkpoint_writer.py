@@ -26,6 +26,14 @@ LAST_RETRIES_S = 15.0
 """How long a run that is about to leave tries to write its last checkpoint."""
 
 
+LONGEST_WAIT_S = 30.0
+"""How long training stands still for a checkpoint on its way when the next one is due.
+
+A write that is merely slower than usual comes through in it; a disk that stalls costs no more than this, and the ranks
+that wait for rank 0 (distributed.timeout_s, 300 s) are far from taking it for lost.
+"""
+
+
 class CheckpointError(NoetherError):
     """The last checkpoint of a run could not be written."""
 
@@ -75,20 +83,39 @@ class CheckpointWriter:
         self._news: deque[Written | Refused] = deque()
         self._failure: BaseException | None = None
         self._refused: OSError | None = None
+        self._updates = 0
+        self._started = time.monotonic()
+        self.given_up = False
+        """Whether the last snapshot was given up for a newer one before it was written."""
 
-    def make_room(self, *, hurry: bool = False) -> None:
-        """Returns when the next snapshot may be taken.
+    def make_room(self, *, hurry: bool = False, limit_s: float | None = None) -> bool:
+        """Waits until the next snapshot may be taken.
 
         A write on its way is waited for, unless there is a hurry and it has not come half the way: what comes next
         is newer. One that the disk has refused so far is given up.
+
+        Args:
+            hurry: nothing comes after the next snapshot.
+            limit_s: how long to wait; None: as long as it takes.
+
+        Returns:
+            Whether there is room; not where the disk still has the last one after so long.
         """
         with self._changed:
             self._abandon = hurry and self._written_bytes * 2 < self._total_bytes
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._state != "writing")
+            if not self._changed.wait_for(lambda: self._state != "writing", limit_s):
+                return False
             self._abandon = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._state == "idle")
+            self._abandon = self._changed.wait_for(lambda: self._state == "idle", limit_s)
+            return self._abandon
+
+    def on_its_way(self) -> str:
+        """Returns in words which update's snapshot is on its way, and since when."""
+        seconds = time.monotonic() - self._started
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        return f"that of update {self._updates} has been on its way to the disk since {since}, for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, verify: bool = False) -> None:
         """Writes a snapshot behind the caller's back; `make_room` must have been called.
@@ -101,8 +128,14 @@ class CheckpointWriter:
             assert self._state == "idle"
             self._state, self._abandon, self._refused = "writing", False, None
             self._written_bytes, self._total_bytes = 0, snapshot.size
+            self._updates, self._started, self.given_up = snapshot.updates, time.monotonic(), False
         # A daemon, so that a disk that never answers does not keep a failed process.
         threading.Thread(target=self._run, args=(snapshot, verify), name="checkpoint", daemon=True).start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Waits for a write on its way; returns whether the disk has taken or refused it within `limit_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state != "writing", limit_s)
 
     def news(self) -> list[Written | Refused]:
         """Returns what has happened since the last call.
@@ -135,8 +168,8 @@ class CheckpointWriter:
         return None if self._refused is None else self._cannot_write(self._refused)
 
     def close(self) -> None:
-        """Waits for a write on its way, and gives up one that the disk has refused so far."""
-        self.make_room()
+        """Waits a while for a write on its way, and gives up one that the disk has refused so far."""
+        self.make_room(limit_s=LONGEST_WAIT_S)
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
         good = newest_intact(self.folder, lambda text: None)
@@ -152,7 +185,7 @@ class CheckpointWriter:
         try:
             self._write_until_done(snapshot, verify)
         except _Abandoned:
-            pass
+            self.given_up = True
         except BaseException as failure:
             self._failure = failure  # Raised where the run asks for news.
         finally:
@@ -171,7 +204,7 @@ class CheckpointWriter:
                 self._set("waiting to retry")
                 with self._changed:
                     if self._changed.wait_for(lambda: self._abandon, timeout=pause):
-                        return
+                        raise _Abandoned from None
                 pause = min(LONGEST_RETRY_S, 2 * pause)
             else:
                 self._refused = None

@@ -30,7 +30,7 @@ from noether.training.update import UpdateFigures, Updater
 class Loop:
     """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
 
-    `saver` writes checkpoints and knows who may write; it is asked on every rank, and rank 0's writes.
+    `saver` is asked for checkpoints on every rank, and rank 0's writes them.
     """
 
     config: RunConfig
@@ -179,7 +179,6 @@ class Loop:
             "epoch": progress.updates / self.length.updates_per_epoch,
             "samples": progress.samples,
         }
-        self.saver.check()
         self.trackers.log({"kind": kind, **position, **values})
 
 

@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,21 @@ import torch
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
-from noether.distributed.group import Group, joined_group
+from noether.distributed.group import LONGEST_FINISH_S, Group, joined_group
 from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
-from noether.errors import ExitCode, RequestError
+from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
 from noether.launch.failure import REFUSED_BY_FIRST
 from noether.launch.placement import WorkerContext
 from noether.models.build import count_parameters
 from noether.provenance import provenance
-from noether.run_folder import RunFolder, write_json
+from noether.run_folder import DiskRefusal, RunFolder, refusals_told, write_json, write_whole
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
-from noether.training.attempts import record_outcome, record_start
+from noether.training.attempts import attempts_without_progress, record_outcome, record_start
 from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
 from noether.training.checkpoint_files import (
     CheckpointFolder,
@@ -46,9 +47,6 @@ from noether.training.request import TrainRequest
 from noether.training.saver import Saver
 from noether.training.schedules import build_schedule
 from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
-
-LONGEST_FINISH_S = 24 * 3600.0
-"""How long the ranks stay for rank 0's baselines and report. One that dies is noticed at once all the same."""
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
@@ -71,8 +69,9 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, fence = start.folder, start.fence
-    folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has logs of its own.
-    console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
+    with refusals_told(folder.path):
+        folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
+        console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     run = build_run(config, request.data, group)
     if start.checkpoint is not None:
         checkpoint = CheckpointFolder(start.checkpoint)
@@ -91,17 +90,18 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         console.say(run.summary(config))
         fence.check()
         if left_to_do:
-            _record(config, folder, {**request.plan, **run.describe()}, began_at)
+            with refusals_told(folder.path):
+                _record(config, folder, {**request.plan, **run.describe()}, began_at)
     group.barrier()
     deadline = request.deadline
     if deadline is not None:
         deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(deadline)
     if group.is_first:
-        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host))
+        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host, fence.own.job))
     try:
         with (
-            _trackers(config, folder, console, run, began_at, group) as trackers,
+            _trackers(config, folder, console, run, began_at, fence if group.is_first else None) as trackers,
             _saver(config, run, group, folder, fence, trackers, console, deadline) as saver,
         ):
             parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
@@ -117,7 +117,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise  # Nothing of this start belongs into the folder any more.
     except BaseException:
         if group.is_first:
-            _note(console, lambda: record_outcome(folder, fence.own.number, _saved(folder), "failed"))
+            with suppress(FencedError):
+                _note(console, lambda: _record_failure(folder, fence))
         raise
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
@@ -126,12 +127,22 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         return ExitCode.DONE
     if group.is_first:
         # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-        stopped = {"reason": outcome, "update": run.state.progress.updates}
-        _note(console, lambda: write_json(folder.stopped, stopped))
+        _note(console, lambda: _record_stop(folder, outcome, run.state.progress.updates))
     group.barrier()
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
+
+
+def _record_failure(folder: RunFolder, fence: Fence) -> None:
+    fence.check()
+    record_outcome(folder, fence.own.number, _saved(folder), "failed")
+
+
+def _record_stop(folder: RunFolder, reason: str, update: int) -> None:
+    """Writes stopped.json: everything is saved, and what whoever may start the run again needs to know."""
+    content = {"reason": reason, "update": update, "attempts_without_progress": attempts_without_progress(folder)}
+    write_json(folder.stopped, content)
 
 
 def _saved(folder: RunFolder) -> int:
@@ -157,7 +168,8 @@ def _saver(
         "provenance": provenance(),
     }
     keep = config.trainer.keep_checkpoints
-    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline)
+    best = run.state.progress.best_metric
+    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline, best)
 
 
 def _note(console: Console, write: Callable[[], None]) -> None:
@@ -243,23 +255,28 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
-    folder.config.write_text(dump_config(config))
+    write_whole(folder.config, dump_config(config))
     write_json(folder.plan, plan)
     drop_checkpoints_after(folder.checkpoints, began_at)
     folder.result.unlink(missing_ok=True)
 
 
-def _trackers(config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, group: Group) -> Trackers:
+def _trackers(
+    config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, fence: Fence | None
+) -> Trackers:
+    """Returns what shows and keeps the rows; fence: rank 0's right to write, None on the others."""
     trackers: list[Tracker] = [
         ConsoleTracker(console, start=start, total_updates=run.length.total_updates, total_epochs=run.length.epochs)
     ]
-    if group.is_first:
+    if fence is None:
+        return Trackers(trackers, console.warn)
+    with refusals_told(folder.path):
         trackers.append(MetricsFile(folder.metrics, resumed_from=start))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
-    return Trackers(trackers, console.warn)
+    return Trackers(trackers, console.warn, fence.check)
 
 
 def _finish(
@@ -295,23 +312,31 @@ def _finish(
             world_size=group.world_size,
             at_boundary=stop.check,
         )
+        if group.is_first:
+            fence.check()
+            _show_result(config, folder, run, console, result)
+            console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
         return stopped.reason
-    if group.is_first:
-        fence.check()
-        _show_result(config, folder, run, console, result)
-        console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
+    except DiskRefusal as refusal:
+        raise NoetherError(
+            f"the result of the run cannot be written to {folder.path}; training is complete and saved\n"
+            f"  seen      {refusal.seen}\n"
+            f"  expected  {refusal.expected}\n"
+            "  fix       make room and run the same command with resume=auto: only the evaluation is made again"
+        ) from None
     # A launcher may end what is left a while after the first rank has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)
     return 0
 
 
 def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any]) -> None:
-    write_json(folder.result, result)
     fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
     for table in result_tables(result, fields):
         console.say(table)
+    with refusals_told(folder.path):
+        write_json(folder.result, result)
     if config.tracker.report:
         report_run(folder, console)
 

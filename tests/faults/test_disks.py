@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from conftest import REPOSITORY, final_hashes
 
 from noether.run_folder import RunFolder
 from noether.tracking.metrics_file import read_metrics
-from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints
+from noether.training.attempts import read_attempts
+from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
 LINES = OWN / "lines.yaml"
@@ -45,17 +47,19 @@ class Host:
     def run(self, *command: str) -> None:
         subprocess.run(self.inside(*command), check=True, timeout=30)
 
-    def inside(self, *command: str) -> list[str]:
-        return ["nsenter", f"--target={self.holder.pid}", "--mount", "--uts", "--", *command]
+    def inside(self, *command: str, name: bool = True) -> list[str]:
+        """A command in the namespaces; without `name` only its mounts are the host's."""
+        uts = ["--uts"] if name else []
+        return ["nsenter", f"--target={self.holder.pid}", "--mount", *uts, "--", *command]
 
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
-    def train(self, log: Path, *overrides: str) -> subprocess.Popen[bytes]:
+    def train(self, log: Path, *overrides: str, name: bool = True) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
         with log.open("wb") as file:
             return subprocess.Popen(
-                self.inside(sys.executable, *words), env=self.environ, stdout=file, stderr=file, cwd=OWN
+                self.inside(sys.executable, *words, name=name), env=self.environ, stdout=file, stderr=file, cwd=OWN
             )
 
 
@@ -92,8 +96,10 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
     return final_hashes(RunFolder(folder / "calm"))
 
 
-def fill(path: Path) -> None:
-    """Writes until the disk is full to the last byte."""
+def fill(path: Path, but: int = 0) -> None:
+    """Writes until the disk is full to the last byte, but for so many KiB."""
+    kept = path.with_name("kept")
+    kept.write_bytes(b"0" * 1024 * but)
     with path.open("wb", buffering=0) as file:
         size = 1 << 20
         while size:
@@ -102,6 +108,7 @@ def fill(path: Path) -> None:
                     size //= 2
             except OSError:
                 size //= 2
+    kept.unlink()
 
 
 @pytest.mark.slow
@@ -164,6 +171,109 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 8, 24], ids=["no-room", "for-the-fence-and-the-plan", "for-all-but-the-history"])
+def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path) -> None:
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    fill(host.seen(disk / "rest"), but=room)
+    assert host.train(log, f"output_path={disk}", "run_id=run").wait(90) == 2, log.read_text()
+    said = log.read_text()
+    assert "cannot write to" in said
+    assert "seen      No space left on device" in said
+    assert "fix       make room" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
+    """Full, then read-only: said in words, twice, and nothing that was there is cut short."""
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    words = (f"output_path={disk}", "run_id=run")
+    folder = RunFolder(host.seen(disk / "run"))
+    assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()
+    before = [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)]
+    fill(host.seen(disk / "rest"))
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 2, log.read_text()
+    assert "seen      No space left on device" in log.read_text()
+    host.seen(disk / "rest").unlink()
+    host.run("mount", "-o", "remount,ro", str(disk))
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 2, log.read_text()
+    assert "seen      Read-only file system" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    host.run("mount", "-o", "remount,rw", str(disk))
+    assert [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)] == before
+    assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 0, log.read_text()
+    assert rows(folder) == list(range(1, 9))
+
+
+@pytest.mark.slow
+def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    words = (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
+    folder = RunFolder(host.seen(disk / "run"))
+    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # Eight batches of the test split.
+    process = host.train(log, *words)
+    wait_until("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
+    fill(host.seen(disk / "rest"))
+    assert process.wait(90) == 1, log.read_text()
+    said = log.read_text()
+    assert "the result of the run cannot be written" in said
+    assert "training is complete and saved" in said
+    assert "only the evaluation is made again" in said
+    assert "Traceback" not in said
+    host.seen(disk / "rest").unlink()
+    assert host.train(log, *words).wait(90) == 0, log.read_text()
+    assert json.loads(folder.result.read_text())["updates"] == 4
+    assert [row.outcome for row in read_attempts(folder)][-1] == "done"
+
+
+IMPATIENT = """
+from noether.training import saver
+from slow_lines import Lines
+saver.LONGEST_WAIT_S = 1.0
+"""
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_the_disk(host, tmp_path) -> None:
+    """A frozen file system keeps whoever writes to it, as a server does that does not answer, until it is thawed."""
+    disk, run, log = tmp_path / "image", tmp_path / "disk" / "run", tmp_path / "log"
+    (run / "checkpoints").mkdir(parents=True)
+    with disk.open("wb") as file:
+        file.truncate(32 << 20)
+    host.run("mkfs.ext4", "-q", str(disk))
+    host.run("mount", "-o", "loop", str(disk), str(run / "checkpoints"))
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    host.environ["PYTHONPATH"] += f":{tmp_path}"
+    folder = RunFolder(host.seen(run))
+    words = (*WIDE, "dataset.kind=impatient.Lines", "devices=2", "trainer.evaluate_every=5 updates")
+    process = host.train(log, *words, f"output_path={run.parent}", "run_id=run")
+    try:
+        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
+        try:
+            wait_until("two given up", lambda: log.read_text().count(" is given up: that of update ") > 1)
+            assert process.poll() is None
+        finally:
+            host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
+        assert process.wait(120) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert rows(folder) == list(range(1, 61))
+    saved = list_checkpoints(folder.checkpoints)
+    best = json.loads((saved[-1].path / "state.json").read_text())["progress"]["best_metric"]
+    assert best == min(one.meta()["metric"] for one in saved if one.meta()["metric"] is not None)
+    assert json.loads(folder.result.read_text())["checkpoint"] == selected_checkpoint(folder.checkpoints).path.name
+    assert [one.damage() for one in saved] == [None] * len(saved)
+
+
+@pytest.mark.slow
 def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undisturbed, environ, tmp_path) -> None:
     """As when a node that was only cut off from the network trains on while its job runs again on another."""
     folder, logs = RunFolder(tmp_path / "run"), (tmp_path / "older.log", tmp_path / "newer.log")
@@ -188,6 +298,39 @@ def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undi
     assert final_hashes(folder) == undisturbed
     assert rows(folder) == list(range(1, 61)), "the older one has written to the history"
     assert json.loads(folder.attempt.read_text())["number"] == 2
+
+
+@pytest.mark.slow
+def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_back(
+    host, undisturbed, tmp_path
+) -> None:
+    """The older stands still while room is made and the newer begins: it has rows of both kinds in its memory."""
+    disk, logs = tmp_path / "disk", (tmp_path / "older.log", tmp_path / "newer.log")
+    disk.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    folder = RunFolder(host.seen(disk / "run"))
+    words = (*WIDE, f"output_path={disk}", "run_id=run", "tracker.tensorboard=true")
+    older = host.train(logs[0], *words, name=False)
+    try:
+        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        fill(host.seen(disk / "rest"))
+        wait_until("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
+        older.send_signal(signal.SIGSTOP)
+        host.seen(disk / "rest").unlink()
+        before = {path: path.read_bytes() for path in folder.tensorboard.iterdir()}
+        newer = host.train(logs[1], *words)
+        assert newer.wait(120) == 0, logs[1].read_text()
+        history = folder.metrics.read_bytes()
+        older.send_signal(signal.SIGCONT)
+        assert older.wait(60) == 1, logs[0].read_text()
+    finally:
+        older.kill()
+        older.wait()
+    assert "another start of this run writes to its folder now" in logs[0].read_text()
+    assert {path: path.read_bytes() for path in before} == before, "events of a history that has been made anew"
+    assert folder.metrics.read_bytes() == history
+    assert final_hashes(folder) == undisturbed
+    assert [row.outcome for row in read_attempts(folder)] == ["killed", "done"]
 
 
 @pytest.mark.slow

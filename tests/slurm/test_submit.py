@@ -9,6 +9,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 from noether.run_folder import RunFolder
+from noether.training.attempts import read_attempts
 from slurm.conftest import PATH, Finished, Slurm, wait_for
 
 NOETHER = (sys.executable, "-m", "noether")
@@ -115,6 +116,21 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
     assert [state["state"] for state in states] == ["stopped", "stopped"]
     assert all(0 < state["update"] < 9000 and state["total_updates"] == 9000 for state in states)
     assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
+    """The first start saves an update; each one after it is stopped in the evaluation that is still due."""
+    one = ("slurm.nodes=1", "slurm.tasks_per_node=1")
+    too_short = ("trainer.evaluate_every=1 updates", "trainer.timeout_min=0.1")  # Less than the margin before a limit.
+    jobs = {way: user.submits(f"nowhere-{way}", *flags, *one, *too_short) for way, flags in WAYS.items()}
+    for job, folder in jobs.values():
+        slurm.wait(job, limit_s=280)
+        assert "3 starts in a row saved nothing new; not queued again" in said(folder), said(folder)
+        assert slurm.show(job)["Restarts"] == "3"
+        starts = [(start.first_update, start.last_update) for start in read_attempts(folder)]
+        assert starts == [(0, 1), (1, 1), (1, 1), (1, 1)]
 
 
 @pytest.mark.slow

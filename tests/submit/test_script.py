@@ -12,6 +12,7 @@ from conftest import REPOSITORY, TINY
 from noether.config.compose import load_config
 from noether.config.sweep import override_value
 from noether.errors import RequestError
+from noether.run_folder import write_json
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
 
@@ -111,11 +112,12 @@ ENDS = {
     "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
     "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "queued again 50 times already"),
     "nothing-new-three-times": (
-        'echo 2 > "$run/stalled"; return 75',
+        'cp three.json "$run/stopped.json"; return 75',
         {"SLURM_RESTART_COUNT": "3"},
         75,
         "3 starts in a row saved nothing new",
     ),
+    "nothing-new-twice": ('cp two.json "$run/stopped.json"; return 75', {}, 75, "scontrol requeue 12"),
     "an-old-mark-does-not-count": ("return 1", {"SLURM_RESTART_COUNT": "1"}, 1, ""),
 }
 
@@ -124,6 +126,9 @@ ENDS = {
 def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: Path) -> None:
     (folder / "runs" / "cars").mkdir(parents=True)
     (folder / "runs" / "cars" / "stopped.json").touch()
+    for name, starts in {"two": 2, "three": 3}.items():
+        stopped = {"reason": "SIGUSR2", "update": 10, "attempts_without_progress": starts}
+        write_json(folder / f"{name}.json", stopped)
     text = script(None, ()).replace("\nrestarts=", f"\n{FAKES.format(srun=srun)}restarts=", 1)
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "RANK": "3", "SLURM_STEP_ID": "7", **variables}
     done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)

@@ -7,6 +7,7 @@ import os
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from noether.errors import NoetherError
 from noether.tracking.console import Console, ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile, read_metrics
 from noether.tracking.tensorboard import TensorBoardFile
@@ -54,10 +55,12 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     first.close()
     with path.open("a") as file:
         file.write('{"kind": "training", "upd')  # Cut off by the kill.
+    (tmp_path / ".metrics.jsonl.123").touch()  # So was the start after it, while it wrote the history anew.
     second = MetricsFile(path, resumed_from=4)
     for update in (6, 8):
         second.log(training(update, loss=2.0))
     second.close()
+    assert list(tmp_path.iterdir()) == [path]
     assert [(row["update"], row["loss"]) for row in read_metrics(path)] == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
 
 
@@ -113,6 +116,41 @@ def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later
     trackers.sync()
     assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4, 6]
     assert warnings == ["rows are held back, MetricsFile cannot be written: No space left on device"]
+
+
+@pytest.mark.parametrize("ends_by", [None, OSError(5, "a rank is gone")], ids=["by-itself", "with-another-failure"])
+def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp_path, monkeypatch) -> None:
+    metrics, events = tmp_path / "metrics.jsonl", tmp_path / "events"
+    lost, full = [False], [False]
+    write = os.write
+
+    def refusing(descriptor: int, content: bytes) -> int:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content)
+
+    def check() -> None:
+        if lost[0]:
+            raise NoetherError("another start has the run")
+
+    monkeypatch.setattr(os, "write", refusing)
+
+    def train() -> None:
+        with Trackers([MetricsFile(metrics, 0), TensorBoardFile(events, 0)], check=check) as trackers:
+            trackers.log(training(2))
+            before.extend(path.read_bytes() for path in (metrics, *events.iterdir()))
+            full[0] = True
+            trackers.log(training(4))
+            full[0], lost[0] = False, True
+            with pytest.raises(NoetherError, match="another start"):
+                trackers.sync()
+            if ends_by:
+                raise ends_by
+
+    before: list[bytes] = []
+    with pytest.raises(type(ends_by or NoetherError("")), match="a rank is gone" if ends_by else "another start"):
+        train()
+    assert [path.read_bytes() for path in (metrics, *events.iterdir())] == before
 
 
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:

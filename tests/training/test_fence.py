@@ -113,3 +113,11 @@ def test_starts_without_progress_are_counted(folder, starts, saved, expected) ->
     for number, first in enumerate(starts, start=1):
         record_start(folder, number, first, "n1")
     assert attempts_without_progress(folder) == expected
+
+
+def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:
+    for number, job in enumerate(["", "slurm 12", "slurm 12", "slurm 13"], start=1):
+        record_start(folder, number, 0, "n1", job)
+    assert attempts_without_progress(folder) == 1
+    record_start(folder, 5, 0, "n2", "slurm 13")
+    assert attempts_without_progress(folder) == 2

@@ -4,7 +4,6 @@ The page holds everything it shows: no script, no font, no picture is loaded fro
 folder lacks, its section says in a sentence.
 """
 
-import os
 import time
 from collections.abc import Callable
 from html import escape
@@ -21,7 +20,7 @@ from noether.evaluation.report.run import Run, read_run
 from noether.evaluation.report.scalars import scalars_section
 from noether.evaluation.report.summary import summary_header, summary_tiles
 from noether.evaluation.report.training import training_section
-from noether.run_folder import RunFolder
+from noether.run_folder import RunFolder, write_whole
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -35,10 +34,7 @@ def write_report(folder: RunFolder) -> Path:
     Raises:
         OSError: the configuration cannot be read, or the page not be written.
     """
-    page = render_report(read_run(folder))
-    partial = folder.report.with_name(f".{folder.report.name}.{os.getpid()}")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(folder.report)
+    write_whole(folder.report, render_report(read_run(folder)))
     return folder.report
 
 

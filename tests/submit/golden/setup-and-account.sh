@@ -26,10 +26,8 @@ set +e +o pipefail
 
 run=runs/cars
 restarts=${SLURM_RESTART_COUNT:-0}
-[ "$restarts" -gt 0 ] || rm -f "$run/cancelled" "$run/stalled"
+[ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
-newest() { ls "$run/checkpoints" 2>/dev/null | tail -n 1; }
-before=$(newest)
 
 # When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
 ended_by_slurm=no
@@ -45,16 +43,15 @@ trap - TERM
 [ -e "$run/stopped.json" ] && code=75
 [ "$code" -eq 75 ] || exit "$code"
 
-stalled=0
-[ "$(newest)" = "$before" ] && stalled=$(($(cat "$run/stalled" 2>/dev/null || echo 0) + 1))
-echo "$stalled" > "$run/stalled"
+# Starts in a row, this one included, that have saved nothing new.
+stalled=$(sed -n 's/.*"attempts_without_progress": \([0-9]*\).*/\1/p' "$run/stopped.json" 2>/dev/null)
 if [ -e "$run/cancelled" ]; then
     echo "noether: cancelled; everything is saved in $run"
 elif [ "$ended_by_slurm" = yes ]; then
     echo "noether: Slurm ended the job; everything is saved in $run"
 elif [ "$restarts" -ge 5 ]; then
     echo "noether: queued again 5 times already (slurm.max_requeues); submit it again to go on"
-elif [ "$stalled" -ge 3 ]; then
+elif [ "${stalled:-0}" -ge 3 ]; then
     echo "noether: 3 starts in a row saved nothing new; not queued again"
 else
     echo "noether: everything is saved in $run; queued again"
