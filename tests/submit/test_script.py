@@ -205,8 +205,6 @@ REFUSED = {
     "more-names-than-nodes": (['slurm.nodelist="n[1-3]"'], "slurm.nodes=3"),
     "no-time-to-save": (["slurm.timeout_min=1"], "slurm.timeout_min=2"),
     "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "greater than or equal to 60"),
-    "option-with-a-key-of-its-own": (["slurm.slurm_additional_parameters={time: 60}"], "slurm.timeout_min=VALUE"),
-    "option-that-requeueing-rests-on": (["slurm.slurm_additional_parameters={open_mode: truncate}"], "rests on"),
     "a-place-for-each-run": (["-m", "slurm.nodes=1,2"], "submit these runs one by one"),
     "a-sweep-without-m": (["seed=1,2"], "one value"),
     "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),
