@@ -33,6 +33,10 @@ unset {stripped}
 restarts=${{SLURM_RESTART_COUNT:-0}}
 [ "$restarts" -gt 0 ] || rm -f "$run/cancelled" "$run/stalled"
 rm -f "$run/stopped.json"
+# For `noether status` and `logs`: the job, and the file that it writes to.
+output=$(readlink "/proc/$$/fd/1" | sed 's/["\\\\]/\\\\&/g')
+mkdir -p "$run" && printf '{{"job": "%s", "output": "%s"}}\\n' "{job_id}" "$output" > "$run/.job.json" &&
+    mv "$run/.job.json" "$run/job.json"
 newest() {{ ls "$run/checkpoints" 2>/dev/null | tail -n 1; }}
 before=$(newest)
 
@@ -68,8 +72,14 @@ elif [ "$restarts" -ge {max_requeues} ]; then
 elif [ "$stalled" -ge {stalled_limit} ]; then
     echo "noether: {stalled_limit} starts in a row saved nothing new; not queued again"
 else
-    echo "noether: everything is saved in $run; queued again"
-    scontrol requeue "{job_id}"
+    trap '' TERM  # Which a requeue sends to this shell too: what became of it is still to be said.
+    if said=$(scontrol requeue "{job_id}" 2>&1); then
+        echo "noether: everything is saved in $run; queued again"
+    else
+        echo "noether: everything is saved in $run, but Slurm refused to queue the job again: $said"
+        cp "$0" "$run/job.sh"  # Slurm's copy of this script goes with the job.
+        echo "noether: to go on: cd $(printf %q "$PWD") && sbatch {element}$(printf %q "$run/job.sh")"
+    fi
 fi
 exit "$code"
 """
@@ -83,7 +93,10 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         program: how noether is started on the nodes; None: by this Python, or inside the container.
     """
     options = {**job_options(job), "output": job.output}
+    # A job of an array is one element: by the array's id every element would be queued again.
+    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     head = HEAD.format(
+        job_id=job_id,
         version=__version__,
         options="\n".join(_sbatch_line(name, options) for name in options),
         stripped=STRIPPED,
@@ -91,9 +104,9 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         runs=_runs(job),
         srun=_srun(job, program),
     )
-    # A job of an array is one element: by the array's id every element would be queued again.
-    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
-    return head + REQUEUE.format(max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT, job_id=job_id)
+    element = "--array=$SLURM_ARRAY_TASK_ID " if job.is_array else ""
+    limits = {"max_requeues": job.slurm.max_requeues, "stalled_limit": STALLED_LIMIT}
+    return head + REQUEUE.format(job_id=job_id, element=element, **limits)
 
 
 def train_words(job: Job) -> list[str]:

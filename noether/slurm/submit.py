@@ -10,9 +10,9 @@ from pathlib import Path
 
 from noether.errors import ExitCode, RequestError
 from noether.run_folder import RunFolder, write_json
-from noether.run_process import read_json
 from noether.slurm.job import Job, describe_job, describe_plan
 from noether.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
+from noether.slurm.runs import job_in_queue
 from noether.slurm.script import is_apptainer, render_script
 
 
@@ -118,11 +118,11 @@ def _refuse_missing_image(job: Job) -> None:
 def _refuse_queued(job: Job) -> None:
     queued = queued_jobs()
     for run in job.runs:
-        known = read_json(RunFolder(run.folder).job).get("job")
-        if known in queued:
+        known = job_in_queue(RunFolder(run.folder), queued)
+        if known:
             raise RequestError(
                 f"the run {run.folder} is in the queue already",
-                seen=f"job {known}, {queued[known].state}",
+                seen=f"job {known.job_id}, {known.state}",
                 expected="one job for a run",
                 fix=f"noether cancel {run.folder}      (or another run_id)",
             )

@@ -6,6 +6,8 @@ job back into the queue where Slurm does not do so itself.
 """
 
 import os
+import shlex
+import signal
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -65,8 +67,15 @@ class TrainJob:
         elif restarts >= self.max_requeues:
             print(f"noether: queued again {restarts} times already (slurm.max_requeues); submit it again", flush=True)
         else:
-            print(f"noether: everything is saved in {folder.path}; queued again", flush=True)
-            run_slurm(["scontrol", "requeue", job_of_task() or ""])
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Sent by a requeue; what became of it is still to be said.
+            try:
+                run_slurm(["scontrol", "requeue", job_of_task() or ""])
+            except SlurmError as error:
+                print(f"noether: everything is saved in {folder.path}, but the job is not queued again: {error}")
+                here, config = shlex.quote(os.getcwd()), shlex.quote(str(folder.config))
+                print(f"noether: to go on: cd {here} && noether submit --hp {config} resume=auto", flush=True)
+            else:
+                print(f"noether: everything is saved in {folder.path}; queued again", flush=True)
 
 
 def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
