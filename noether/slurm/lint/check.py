@@ -7,15 +7,16 @@ from pathlib import Path
 
 from noether.config.suggest import nearest
 from noether.errors import RequestError
-from noether.slurm.lint import batch, claims, ending, meeting, ranks, submission
+from noether.slurm.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
 from noether.slurm.lint.finding import Finding
 from noether.slurm.lint.job import Job
 from noether.slurm.lint.script import Script
 
 CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     submission.form, submission.words, submission.ignored, submission.values, submission.together,
-    ranks.tasks, ranks.step_ranks, ranks.bare, ranks.launchers, ranks.mpi, ranks.inherited, ranks.resources,
-    meeting.master, meeting.port, meeting.early, meeting.environment, meeting.interfaces,
+    ranks.tasks, ranks.step_ranks, reach.idle_nodes, reach.bare,
+    ranks.launchers, ranks.mpi, ranks.inherited, ranks.resources,
+    meeting.master, hosts.lists_as_hosts, meeting.port, meeting.early, meeting.environment, meeting.interfaces,
     ending.exit_code, ending.signals, ending.output, ending.requeue, ending.containers, claims.comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
