@@ -19,8 +19,8 @@ RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "s
 class RunState:
     """What is known of a run.
 
-    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on), failed,
-        or lost (it ended without a word, or its host cannot be asked from here).
+    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on, or it was
+        cancelled before it started), failed, or lost (it ended without a word, or its host cannot be asked from here).
     why: what the state was read from.
     update, total_updates: progress; None before the first log line.
     loss: of the last log line; figures: of the last evaluation, or of the test split once the run is done.
@@ -155,6 +155,8 @@ def _state(folder: RunFolder, process: RunProcess | None, job: QueuedJob | None)
         return FAILED, f"exit code {process.exit_code}, {folder.logs}"
     if process and alive is None and process.job is None:
         return LOST, f"it ran as pid {process.pid} on {process.host}"
+    if process is None and folder.cancelled.is_file():
+        return STOPPED, "cancelled before it started"
     return LOST, "it ended without a word" if process else "nothing has started it"
 
 

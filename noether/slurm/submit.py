@@ -48,7 +48,7 @@ def submit_here(
         )
     _refuse_missing_image(job)
     _refuse_queued(job)
-    job.base_folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(job)
     if by_submitit:
         from noether.slurm.submitit_job import submit_by_submitit
 
@@ -101,6 +101,18 @@ def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
             fix="slurm.container=noether.sif",
         )
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
+
+
+def _make_folder(job: Job) -> None:
+    try:
+        job.base_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"the folder {job.base_folder} for the job's files cannot be made",
+            seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
+            expected="a folder that can be written, from the nodes too",
+            fix="slurm.folder=FOLDER/%j",
+        ) from None
 
 
 def _refuse_missing_image(job: Job) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noether.slurm.lint.check import lint_text, mend
+from noether.errors import RequestError
+from noether.slurm.lint.check import lint_files, lint_text, mend
 from noether.slurm.lint.rules import RULES, rules_reference
 
 HERE = Path(__file__).parent
@@ -128,6 +129,20 @@ DEFECTS = {
 @pytest.mark.parametrize(("options", "body", "rule"), DEFECTS.values(), ids=DEFECTS.keys())
 def test_one_defect_is_one_finding(options, body, rule) -> None:
     assert [name for name, _ in found(f"#!/bin/bash\n{options}{body}\n")] == [rule]
+
+
+def test_a_folder_made_of_the_job_s_number_is_mended_in_the_file_s_name_and_submitit_s_is_right(tmp_path: Path) -> None:
+    text = f"#!/bin/bash\n#SBATCH --output={tmp_path}/%j/out.log\n{TWO}srun -K python t.py\n"
+    (finding,) = lint_text(text, tmp_path / "job.sbatch")[0]
+    assert (finding.rule, finding.fix) == ("output-folder", f"#SBATCH --output={tmp_path}/%j-out.log")
+    assert found(text.replace("t.py", "-m submitit.core._submit x"), tmp_path / "job.sbatch") == []
+
+
+def test_the_folder_of_several_submitit_jobs_names_the_newest(tmp_path: Path) -> None:
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "12_submission.sh").write_text("#!/bin/bash\n")
+    with pytest.raises(RequestError, match=f"noether lint {tmp_path}/12"):
+        lint_files([str(tmp_path)])
 
 
 def test_spawn_in_a_python_file_under_srun_is_found(tmp_path: Path) -> None:

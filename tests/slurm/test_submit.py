@@ -162,6 +162,12 @@ def test_what_slurm_refuses_is_said_in_its_words(flags, user: User) -> None:
     assert not (user.folder / "runs" / "lost").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_the_user_s_to_mend(user: User) -> None:
+    (user.folder / "file").touch()
+    done = user.types(*NOETHER, "submit", "--hp", str(TINY), "slurm.folder=file/%j", "run_id=lost", code=2)
+    assert "slurm.folder=FOLDER/%j" in done.stderr
+
+
 def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
     job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
     words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")

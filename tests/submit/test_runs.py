@@ -38,6 +38,7 @@ STATES = {
     "failed": ({"process.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
     "killed": ({"process.json": HERE}, None, "lost", "without a word"),
     "job-gone-before-it-started": ({"job.json": {"job": "12"}}, None, "lost", "nothing has started it"),
+    "cancelled-before-it-started": ({"job.json": {"job": "12"}, "cancelled": {}}, None, "stopped", "before it started"),
     "another-host": ({"process.json": ELSEWHERE}, None, "lost", "on n7"),
     "unreadable-file": ({"process.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
 }

@@ -124,8 +124,13 @@ def _files(name: str) -> list[Path]:
         if path.is_dir():
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
-                seen = f"no *_submission.sh, *.sbatch or *.slurm in {name}"
-                raise RequestError(f"no job script in the folder {name}", seen=seen, expected="a job script")
+                below = max(path.glob("*/*_submission.sh"), key=lambda file: file.stat().st_mtime, default=None)
+                raise RequestError(
+                    f"no job script in the folder {name}",
+                    seen=f"no *_submission.sh, *.sbatch or *.slurm in {name}",
+                    expected="a job script, or submitit's folder of one job",
+                    fix=f"noether lint {below.parent}" if below else "",
+                )
             return found
         if path.exists():
             return [path]
