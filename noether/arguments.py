@@ -87,11 +87,13 @@ def parse_arguments(
     takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
     if not takes_words and len(positional) != len(needed):
         example = [*positional, *map(_placeholder, needed[len(positional) :])][: len(needed)]
+        named = " ".join(needed).upper()
+        flags_only = ", ".join(f"--{name.replace('_', '-')}" for name in own)
         raise RequestError(
-            f"noether {verb} takes {' '.join(needed).upper()} and nothing else",
+            f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
             seen=" ".join(positional) or "nothing",
-            expected=f"noether {verb} {' '.join(needed).upper()}",
-            fix=f"noether {verb} {' '.join(example)}",
+            expected=f"noether {verb} {named}" if needed else flags_only,
+            fix=" ".join(["noether", verb, *example]),
         )
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))

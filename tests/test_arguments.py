@@ -48,6 +48,7 @@ REFUSED = {
     "flag-without-value": (["train", "--hp"], "--hp has no value"),
     "flag-followed-by-a-flag": (["train", "--hp", "--dry-run"], "--hp has no value"),
     "too-many-words": (["report", "runs/x", "extra"], "noether report takes RUN and nothing else"),
+    "words-where-none-are-taken": (["status", "runs"], "noether status takes flags only"),
     "too-few-words": (["evaluate", "--json"], "fix       noether evaluate runs/NAME"),
     "settings-are-not-for-report": (["report", "runs/x", "--seed", "1"], "no flag --seed"),
 }

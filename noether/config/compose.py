@@ -159,11 +159,13 @@ def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
             ) from None
         if override.is_sweep_override():
             key, _, value = text.partition("=")
+            is_list = _takes(key.lstrip("+"), tuple)
+            fix = f"{key}={shlex.quote(f'[{value}]')}" if is_list else f'{key}=\\"{value}\\" for one text with commas'
             raise RequestError(
                 f"{key.lstrip('+')} was given several values",
                 seen=text,
-                expected="one value; a comma lists the values of a sweep",
-                fix=f'{key}=\\"{value}\\" for one text with commas',
+                expected=("a list in brackets" if is_list else "one value") + "; a comma lists the values of a sweep",
+                fix=fix,
             )
         parsed.append(override)
     return parsed
@@ -188,7 +190,7 @@ def _as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
             fix=f"{override.key_or_group}={options[0] if options else 'NAME'}",
         )
     key, _, text = line.lstrip("+").partition("=")
-    if _is_number(override.value()) and _is_text(key):
+    if _is_number(override.value()) and _takes(key, str, Path):
         # The grammar reads run_id=40_1, an array's job and task, as the number 401; such a setting means what it says.
         return f"++{key}='{text.strip()}'"
     return f"++{key}={text}"
@@ -198,8 +200,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_text(key: str) -> bool:
-    """Whether the schema knows a setting and takes nothing but text or a path there."""
+def _takes(key: str, *wanted: type) -> bool:
+    """Whether the schema knows a setting and takes nothing but these kinds of values there, or null."""
     *parents, name = key.split(".")
     sections: list[type[BaseModel]] = [RunConfig]
     for part in parents:
@@ -207,8 +209,9 @@ def _is_text(key: str) -> bool:
         sections = [section for field in fields for section in sections_in(field.annotation)]
     found = [section.model_fields[name].annotation for section in sections if name in section.model_fields]
     unions = (Union, UnionType)
-    kinds = {kind for one in found for kind in (get_args(one) if get_origin(one) in unions else (one,))}
-    return bool(kinds) and kinds <= {str, Path, type(None)}
+    members = {kind for one in found for kind in (get_args(one) if get_origin(one) in unions else (one,))}
+    kinds = {get_origin(kind) or kind for kind in members}
+    return bool(kinds) and kinds <= {*wanted, type(None)}
 
 
 def _with_one_length(settings: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
@@ -300,6 +303,17 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if problem["type"] == "value_error":
         # The schema's own checks already say what was seen and what was expected.
         return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value))
+    if problem["type"] == "tuple_type":
+        # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
+        default = _default(key, section)
+        given = (override_value(value),) if isinstance(value, str) else ()
+        elements = default if isinstance(default, tuple) and default else given
+        return RequestError(
+            f"{key} cannot be {_short(value)}",
+            seen=f"{key}={_short(value)} ({type(value).__name__})",
+            expected="a list in brackets",
+            fix=f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}",
+        )
     takes_text = problem["type"] == "string_type" and isinstance(value, int | float)
     return RequestError(
         f"{key} cannot be {_short(value)}",

@@ -1,35 +1,10 @@
 """What a job asks of Slurm."""
 
-import re
-from collections.abc import Mapping
-
 from pydantic import Field, model_validator
 
+from noether.config.sbatch_options import refuse_contradictions
 from noether.config.section import Section
 from noether.errors import RequestError
-
-OWN_OPTIONS: Mapping[str, str] = {
-    "partition": "slurm_partition",
-    "nodes": "nodes",
-    "nodelist": "nodelist",
-    "exclude": "slurm_exclude",
-    "gpus-per-node": "gpus_per_node",
-    "ntasks-per-node": "tasks_per_node",
-    "cpus-per-task": "cpus_per_task",
-    "mem": "mem_gb",
-    "time": "timeout_min",
-    "account": "slurm_account",
-    "qos": "slurm_qos",
-    "constraint": "slurm_constraint",
-    "signal": "slurm_signal_delay_s",
-    "output": "folder",
-    "error": "folder",
-    "array": "slurm_array_parallelism",
-    "ntasks": "tasks_per_node",
-}
-"""sbatch's options that a key of the section sets."""
-FIXED_OPTIONS = ("open-mode", "requeue", "no-requeue", "job-name", "wrap")
-"""sbatch's options on which requeueing or finding the job again rests."""
 
 
 class SlurmConfig(Section):
@@ -116,23 +91,5 @@ class SlurmConfig(Section):
 
     @model_validator(mode="after")
     def _additional_parameters_are_others(self) -> "SlurmConfig":
-        for name, value in self.slurm_additional_parameters.items():
-            option = name.replace("_", "-")
-            if not re.fullmatch(r"[a-z][a-z0-9-]*", option) or "\n" in str(value):
-                raise ValueError(f"slurm_additional_parameters: {name!r} is no option of sbatch; write mail-type: END")
-            if option in OWN_OPTIONS:
-                key = f"slurm.{OWN_OPTIONS[option]}"
-                raise RequestError(
-                    f"--{option} has a key of its own",
-                    seen=f"slurm.slurm_additional_parameters.{name}={value}",
-                    expected=f"{key}, which the plan of the job is read from",
-                    fix=f"{key}=VALUE",
-                )
-            if option in FIXED_OPTIONS:
-                raise RequestError(
-                    f"--{option} is set by noether submit",
-                    seen=f"slurm.slurm_additional_parameters.{name}={value}",
-                    expected="other options: a requeued run rests on this one",
-                    fix=f"~slurm.slurm_additional_parameters.{name}",
-                )
+        refuse_contradictions(self)
         return self

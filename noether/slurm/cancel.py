@@ -11,7 +11,7 @@ from noether.run_folder import RunFolder
 from noether.run_process import RunProcess, read_json, read_process
 from noether.slurm.job import STOP_SIGNAL
 from noether.slurm.queue import queued_jobs, run_slurm
-from noether.slurm.runs import find_run, has_begun, job_of_run, queue_of, run_state
+from noether.slurm.runs import find_run, has_begun, job_in_queue, queue_of, run_state
 
 LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""
@@ -25,8 +25,7 @@ def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
         NoetherError: where it does not stop within the limit.
     """
     folder = find_run(run)
-    job_id = job_of_run(folder)
-    job = queue_of(folder).get(job_id or "")
+    job = job_in_queue(folder, queue_of(folder))
     if job is not None:
         return _cancel_job(folder, job.job_id, job.state, limit_s)
     process = read_process(folder)

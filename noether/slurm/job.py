@@ -15,6 +15,7 @@ from noether.launch.nodelist import compress_nodelist, compress_task_counts, par
 from noether.launch.process_facts import NOTHING_KNOWN
 from noether.plan import RunPlan, plan_run
 from noether.run_folder import RunFolder, new_run_id
+from noether.slurm.queue import RUN_COMMENT
 from noether.training.resume import find_start
 
 Options = Mapping[str, str | int | bool]
@@ -181,6 +182,8 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
         # A requeued job must go on writing, not start its file anew.
         "open-mode": "append",
         "requeue": True,
+        # By it `noether status` knows a job that has not begun, whoever submitted the script.
+        "comment": f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else ""),
     }
     if job.is_array:
         at_once = f"%{slurm.slurm_array_parallelism}" if slurm.slurm_array_parallelism else ""

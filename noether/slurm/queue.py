@@ -5,11 +5,17 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from noether.errors import NoetherError
 
 COMMAND_LIMIT_S = 60
-FIELDS = "%i|%T|%L|%r|%j"
+SEPARATOR = "\x1f"  # In names and comments every printable character may stand.
+FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
+RUN_COMMENT = "noether:"
+"""What the comment of our jobs begins with; the run's folder follows, from where the job was submitted.
+
+For a job array it ends in %a, the number of the element."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -19,6 +25,7 @@ class QueuedJob:
 
     state: PENDING, RUNNING, COMPLETING, …
     time_left: as squeue writes it: "1:59:30", "UNLIMITED".
+    comment, submitted_in: the job's comment, and the folder of its submission.
     """
 
     job_id: str
@@ -26,6 +33,18 @@ class QueuedJob:
     time_left: str
     reason: str
     name: str
+    comment: str = ""
+    submitted_in: str = ""
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the run, as the job's comment names it; None for a job that is not ours."""
+        if not self.comment.startswith(RUN_COMMENT):
+            return None
+        _, is_element, element = self.job_id.partition("_")
+        named = self.comment.removeprefix(RUN_COMMENT)
+        named = named.removesuffix("%a") + element if is_element and named.endswith("%a") else named
+        return (Path(self.submitted_in) / named).resolve()
 
 
 class SlurmError(NoetherError):
@@ -46,7 +65,8 @@ def queued_jobs() -> dict[str, QueuedJob]:
     if not has_slurm():
         return {}
     text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
-    jobs = (QueuedJob(*line.strip().split("|", 4)) for line in text.splitlines() if line.count("|") >= 4)
+    rows = (line.split(SEPARATOR) for line in text.split("\n"))
+    jobs = (QueuedJob(*row) for row in rows if len(row) == FIELDS.count(SEPARATOR) + 1)
     return {job.job_id: job for job in jobs}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from noether.errors import RequestError
 from noether.run_folder import RunFolder, existing_run
 from noether.run_process import RunProcess, read_json, read_process
-from noether.slurm.queue import QueuedJob, queued_jobs
+from noether.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.tracking.metrics_file import read_metrics
 
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -19,8 +19,8 @@ RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "s
 class RunState:
     """What is known of a run.
 
-    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on), failed,
-        or lost (it ended without a word, or its host cannot be asked from here).
+    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on, or it was
+        cancelled before it started), failed, or lost (it ended without a word, or its host cannot be asked from here).
     why: what the state was read from.
     update, total_updates: progress; None before the first log line.
     loss: of the last log line; figures: of the last evaluation, or of the test split once the run is done.
@@ -41,24 +41,27 @@ class RunState:
 
 
 def find_run(path: str | Path) -> RunFolder:
-    """Returns a run's folder: one that has trained, or whose job waits to.
+    """Returns a run's folder: one that has trained, or whose job waits to, and then it may still have none.
 
     Raises:
         RequestError: where the path is neither.
     """
-    for folder in (Path(path).expanduser(), Path("runs") / path):
-        if RunFolder(folder).config.is_file() or RunFolder(folder).job.is_file():
-            return RunFolder(folder)
-    return existing_run(path)
+    folders = [RunFolder(folder) for folder in (Path(path).expanduser(), Path("runs") / path)]
+    for folder in folders:
+        if folder.config.is_file() or folder.job.is_file():
+            return folder
+    queued = queue_of(*folders)
+    return next((folder for folder in folders if job_in_queue(folder, queued)), None) or existing_run(path)
 
 
-def runs_under(output_path: Path) -> list[RunFolder]:
-    """Returns the run folders in a folder, by name.
+def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:
+    """Returns the run folders in a folder, by name, with those that a waiting job is still to make.
 
     Raises:
         RequestError: where there is no such folder.
     """
-    if not output_path.is_dir():
+    waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
+    if not output_path.is_dir() and not waiting:
         raise RequestError(
             f"no folder {output_path}",
             seen="no such folder",
@@ -66,7 +69,13 @@ def runs_under(output_path: Path) -> list[RunFolder]:
             fix="noether status --output-path FOLDER",
         )
     found = {marker.parent for name in ("config.yaml", "job.json") for marker in output_path.glob(f"*/{name}")}
-    return [RunFolder(folder) for folder in sorted(found)]
+    return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
+
+
+def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> QueuedJob | None:
+    """Returns the run's job that has not ended: the one its folder names, or one of a script that names the folder."""
+    known = queued.get(job_of_run(folder) or "")
+    return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
 
 
 def job_of_run(folder: RunFolder) -> str | None:
@@ -79,18 +88,25 @@ def job_of_run(folder: RunFolder) -> str | None:
 
 
 def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
-    """Returns the queue where any of the runs was ever in a job: runs of this machine do not need Slurm to answer.
+    """Returns the queue for the sake of some runs; those that were never in a job do not need Slurm to answer.
 
     Raises:
-        SlurmError: where Slurm does not answer.
+        SlurmError: where Slurm does not answer and a run was in a job.
     """
-    return queued_jobs() if any(job_of_run(folder) for folder in folders) else {}
+    processes = [read_process(folder) for folder in folders]
+    if all(process and process.job is None and process.alive() for process in processes):
+        return {}
+    try:
+        return queued_jobs()
+    except SlurmError:
+        if any(job_of_run(folder) for folder in folders):
+            raise
+        return {}
 
 
 def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:
     """Reads how a run is doing from its folder and from the queue."""
-    process, job_id = read_process(folder), job_of_run(folder)
-    job = queued.get(job_id or "")
+    process, job = read_process(folder), job_in_queue(folder, queued)
     state, why = _state(folder, process, job)
     rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
     training = [row for row in rows if row.get("kind") == "training"]
@@ -109,7 +125,7 @@ def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:
         loss=training[-1].get("loss") if training else None,
         figures=read_json(folder.result).get("figures") or figures,
         seconds_left=left,
-        job=job_id,
+        job=job.job_id if job else job_of_run(folder),
         time_left=job.time_left if job else None,
     )
 
@@ -139,6 +155,8 @@ def _state(folder: RunFolder, process: RunProcess | None, job: QueuedJob | None)
         return FAILED, f"exit code {process.exit_code}, {folder.logs}"
     if process and alive is None and process.job is None:
         return LOST, f"it ran as pid {process.pid} on {process.host}"
+    if process is None and folder.cancelled.is_file():
+        return STOPPED, "cancelled before it started"
     return LOST, "it ended without a word" if process else "nothing has started it"
 
 

@@ -18,6 +18,7 @@ ENDED_BY_SLURM = "noether: Slurm ended the job; everything is saved in {run}"
 REQUEUED_TOO_OFTEN = "noether: queued again {max_requeues} times already (slurm.max_requeues); submit it again to go on"
 STALLED = f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again"
 REQUEUED = "noether: everything is saved in {run}; queued again"
+REQUEUE_REFUSED = "noether: everything is saved in {run}, but Slurm refused to queue the job again"
 
 # Variables by which a launcher tells its processes their ranks, and what a step leaves to jobs submitted from it.
 # sbatch passes the environment of the submission on; inside the job these would be another's.
@@ -39,6 +40,10 @@ unset {stripped}
 restarts=${{SLURM_RESTART_COUNT:-0}}
 [ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
+# For `noether status` and `logs`: the job, and the file that it writes to.
+output=$(readlink "/proc/$$/fd/1" | sed 's/["\\\\]/\\\\&/g')
+mkdir -p "$run" && printf '{{"job": "%s", "output": "%s"}}\\n' "{job_id}" "$output" > "$run/.job.json" &&
+    mv "$run/.job.json" "$run/job.json"
 
 # When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
 ended_by_slurm=no
@@ -58,21 +63,27 @@ SETUP_END = """
 set +e +o pipefail
 """
 
-REQUEUE = f"""\
+REQUEUE = """\
 
 # Starts in a row, this one included, that have saved nothing new.
 stalled=$(sed -n 's/.*"attempts_without_progress": \\([0-9]*\\).*/\\1/p' "$run/stopped.json" 2>/dev/null)
 if [ -e "$run/cancelled" ]; then
-    echo "{CANCELLED}"
+    echo "{cancelled}"
 elif [ "$ended_by_slurm" = yes ]; then
-    echo "{ENDED_BY_SLURM}"
-elif [ "$restarts" -ge {{max_requeues}} ]; then
-    echo "{REQUEUED_TOO_OFTEN}"
-elif [ "${{{{stalled:-0}}}}" -ge {STALLED_LIMIT} ]; then
-    echo "{STALLED}"
+    echo "{ended_by_slurm}"
+elif [ "$restarts" -ge {max_requeues} ]; then
+    echo "{requeued_too_often}"
+elif [ "${{stalled:-0}}" -ge {stalled_limit} ]; then
+    echo "{stalled}"
 else
-    echo "{REQUEUED}"
-    scontrol requeue "{{job_id}}"
+    trap '' TERM  # Which a requeue sends to this shell too: what became of it is still to be said.
+    if said=$(scontrol requeue "{job_id}" 2>&1); then
+        echo "{requeued}"
+    else
+        echo "{requeue_refused}: $said"
+        cp "$0" "$run/job.sh"  # Slurm's copy of this script goes with the job.
+        echo "noether: to go on: cd $(printf %q "$PWD") && sbatch {element}$(printf %q "$run/job.sh")"
+    fi
 fi
 exit "$code"
 """
@@ -86,7 +97,10 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         program: how noether is started on the nodes; None: by this Python, or inside the container.
     """
     options = {**job_options(job), "output": job.output}
+    # A job of an array is one element: by the array's id every element would be queued again.
+    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     head = HEAD.format(
+        job_id=job_id,
         version=__version__,
         options="\n".join(_sbatch_line(name, options) for name in options),
         stripped=STRIPPED,
@@ -94,9 +108,19 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
         runs=_runs(job),
         srun=_srun(job, program),
     )
-    # A job of an array is one element: by the array's id every element would be queued again.
-    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
-    return head + REQUEUE.format(max_requeues=job.slurm.max_requeues, job_id=job_id, run="$run")
+    words = {"run": "$run", "max_requeues": job.slurm.max_requeues}
+    return head + REQUEUE.format(
+        job_id=job_id,
+        element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
+        max_requeues=job.slurm.max_requeues,
+        stalled_limit=STALLED_LIMIT,
+        cancelled=CANCELLED.format(**words),
+        ended_by_slurm=ENDED_BY_SLURM.format(**words),
+        requeued_too_often=REQUEUED_TOO_OFTEN.format(**words),
+        stalled=STALLED,
+        requeued=REQUEUED.format(**words),
+        requeue_refused=REQUEUE_REFUSED.format(**words),
+    )
 
 
 def train_words(job: Job) -> list[str]:

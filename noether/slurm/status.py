@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.errors import ExitCode
-from noether.slurm.queue import SlurmError
-from noether.slurm.runs import RunState, queue_of, run_state, runs_under
+from noether.slurm.queue import SlurmError, queued_jobs
+from noether.slurm.runs import RunState, job_of_run, run_state, runs_under
 from noether.tracking.console import Console
 
 FIGURES_SHOWN = 2
@@ -22,12 +22,14 @@ def show_status(output_path: str, *, as_json: bool) -> int:
     Raises:
         RequestError: where there is no such folder.
     """
-    folders = runs_under(Path(output_path).expanduser())
+    queued, refusal = {}, None
     try:
-        queued = queue_of(*folders)
+        queued = queued_jobs()
     except SlurmError as error:
-        print(f"noether: {error}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
-        queued = {}
+        refusal = error
+    folders = runs_under(Path(output_path).expanduser(), queued)
+    if refusal and any(job_of_run(folder) for folder in folders):
+        print(f"noether: {refusal}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
     states = [run_state(folder, queued) for folder in folders]
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from noether.errors import ExitCode, RequestError
 from noether.run_folder import RunFolder, write_json
-from noether.run_process import read_json
 from noether.slurm.job import Job, describe_job, describe_plan
 from noether.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
+from noether.slurm.runs import job_in_queue
 from noether.slurm.script import is_apptainer, render_script
 
 
@@ -48,7 +48,7 @@ def submit_here(
         )
     _refuse_missing_image(job)
     _refuse_queued(job)
-    job.base_folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(job)
     if by_submitit:
         from noether.slurm.submitit_job import submit_by_submitit
 
@@ -103,6 +103,18 @@ def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
 
 
+def _make_folder(job: Job) -> None:
+    try:
+        job.base_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"the folder {job.base_folder} for the job's files cannot be made",
+            seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
+            expected="a folder that can be written, from the nodes too",
+            fix="slurm.folder=FOLDER/%j",
+        ) from None
+
+
 def _refuse_missing_image(job: Job) -> None:
     image = job.slurm.container
     # Of a printed script nothing is known: it may be for a machine that has the image.
@@ -118,11 +130,11 @@ def _refuse_missing_image(job: Job) -> None:
 def _refuse_queued(job: Job) -> None:
     queued = queued_jobs()
     for run in job.runs:
-        known = read_json(RunFolder(run.folder).job).get("job")
-        if known in queued:
+        known = job_in_queue(RunFolder(run.folder), queued)
+        if known:
             raise RequestError(
                 f"the run {run.folder} is in the queue already",
-                seen=f"job {known}, {queued[known].state}",
+                seen=f"job {known.job_id}, {known.state}",
                 expected="one job for a run",
                 fix=f"noether cancel {run.folder}      (or another run_id)",
             )

@@ -6,6 +6,8 @@ job back into the queue where Slurm does not do so itself.
 """
 
 import os
+import shlex
+import signal
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +20,7 @@ from noether.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.slurm.script import (
     CANCELLED,
     ENDED_BY_SLURM,
+    REQUEUE_REFUSED,
     REQUEUED,
     REQUEUED_TOO_OFTEN,
     STALLED,
@@ -67,19 +70,25 @@ class TrainJob:
 
     def _requeue(self, folder: RunFolder, restarts: int) -> None:
         stopped = read_json(folder.stopped)
+        words = {"run": folder.path, "max_requeues": self.max_requeues}
         if folder.cancelled.exists():
-            says = CANCELLED
+            said = CANCELLED.format(**words)
         elif stopped.get("reason") == REQUEUED_BY_SLURM:
-            says = ENDED_BY_SLURM
+            said = ENDED_BY_SLURM.format(**words)
         elif restarts >= self.max_requeues:
-            says = REQUEUED_TOO_OFTEN
+            said = REQUEUED_TOO_OFTEN.format(**words)
         elif stopped.get("attempts_without_progress", 0) >= STALLED_LIMIT:
-            says = STALLED
+            said = STALLED
         else:
-            says = REQUEUED
-        print(says.format(run=folder.path, max_requeues=self.max_requeues), flush=True)
-        if says is REQUEUED:
-            run_slurm(["scontrol", "requeue", job_of_task() or ""])
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Sent by a requeue; what became of it is still to be said.
+            try:
+                run_slurm(["scontrol", "requeue", job_of_task() or ""])
+                said = REQUEUED.format(**words)
+            except SlurmError as error:
+                here, config = shlex.quote(os.getcwd()), shlex.quote(str(folder.config))
+                said = f"{REQUEUE_REFUSED.format(**words)}: {error}\n"
+                said += f"noether: to go on: cd {here} && noether submit --hp {config} resume=auto"
+        print(said, flush=True)
 
 
 def submit_by_submitit(job: Job) -> list[tuple[str, str]]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noether.slurm.lint.check import lint_text, mend
+from noether.errors import RequestError
+from noether.slurm.lint.check import lint_files, lint_text, mend
 from noether.slurm.lint.rules import RULES, rules_reference
 
 HERE = Path(__file__).parent
@@ -102,6 +103,25 @@ DEFECTS = {
     "swallowed-by-exit-0": (TWO, "srun -K python t.py\necho done\nexit 0", "exit-code-lost"),
     "in-a-function-of-one-line": (TWO.replace("node=4 ", "node=1 ", 1), "function main { srun -K python t.py; }\nmain", "one-rank-per-gpu"),
     "by-eval": (TWO.replace("node=4 ", "node=1 ", 1), 'CMD="srun -K python t.py"\neval "$CMD"', "one-rank-per-gpu"),
+    "master-by-awk-in-braces": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | awk 'NR == 2 {print $1}')\nsrun -K python t.py", "master-not-first"),
+    "master-is-what-awk-saw-last": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | awk 'END{print}')\nsrun -K python t.py", "master-not-first"),
+    "master-by-sed-delete": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | sed '2!d')\nsrun -K python t.py", "master-not-first"),
+    "master-by-sed-quit": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | sed '2q;d')\nsrun -K python t.py", "master-not-first"),
+    "master-is-line-12": (TWO, "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | sed -n 12p)\nsrun -K python t.py", "master-not-first"),
+    "master-is-the-second-word": (TWO, "hosts=$(scontrol show hostnames $SLURM_JOB_NODELIST)\nexport MASTER_ADDR=$(echo $hosts | awk '{print $2}')\nsrun -K python t.py", "master-not-first"),
+    "node-list-as-an-option's-host": (TWO, "srun -K python t.py --master-addr $SLURM_NODELIST", "master-not-a-host"),
+    "node-list-in-a-url": (TWO, "srun -K python t.py --dist-url=tcp://$SLURM_JOB_NODELIST:2345", "master-not-a-host"),
+    "node-list-by-way-of-a-variable": (TWO, "host=$SLURM_NODELIST\nsrun -K python t.py --host $host", "master-not-a-host"),
+    "node-list-for-ssh": (TWO, "ssh $SLURM_NODELIST nvidia-smi\nsrun -K python t.py", "master-not-a-host"),
+    "node-list-in-a-loop": (TWO, "for host in $SLURM_JOB_NODELIST; do echo $host; done\nsrun -K python t.py", "master-not-a-host"),
+    "one-node-of-two-for-torchrun": (TWO.replace("node=4 ", "node=1 ", 1), "srun -K -N 1 torchrun --standalone --nproc_per_node=4 t.py", "idle-nodes"),
+    "one-node-of-two-for-noether": (TWO.replace("node=4 ", "node=1 ", 1), "srun -K -N1 noether train trainer.effective_batch_size=64", "idle-nodes"),
+    "bare-behind-a-step-that-makes-folders": (TWO, "srun -K -n2 mkdir -p /tmp/data\npython t.py", "missing-srun"),
+    "bare-training-behind-a-preparing-step": (TWO, "srun -K python prepare.py\npython train.py", "missing-srun"),
+    "bare-torchrun-behind-a-step": (TWO.replace("node=4 ", "node=1 ", 1), "srun -K nvidia-smi\ntorchrun --nnodes=2 --nproc_per_node=4 t.py", "missing-srun"),
+    "one-task-on-eight-gpus": ("#SBATCH --ntasks=1 --gres=gpu:8 -c8\n", "python t.py", "idle-gpus"),
+    "one-task-on-eight-gpus-in-a-container": ("#SBATCH --ntasks=1 --gres=gpu:8 -c8\n", "apptainer exec --nv t.sif python t.py", "idle-gpus"),
+    "one-step-on-eight-gpus": ("#SBATCH --ntasks=1 --gres=gpu:8 -c8\n", "srun -K python t.py", "one-rank-per-gpu"),
     "docker-has-4": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
 }  # fmt: skip
 
@@ -109,6 +129,20 @@ DEFECTS = {
 @pytest.mark.parametrize(("options", "body", "rule"), DEFECTS.values(), ids=DEFECTS.keys())
 def test_one_defect_is_one_finding(options, body, rule) -> None:
     assert [name for name, _ in found(f"#!/bin/bash\n{options}{body}\n")] == [rule]
+
+
+def test_a_folder_made_of_the_job_s_number_is_mended_in_the_file_s_name_and_submitit_s_is_right(tmp_path: Path) -> None:
+    text = f"#!/bin/bash\n#SBATCH --output={tmp_path}/%j/out.log\n{TWO}srun -K python t.py\n"
+    (finding,) = lint_text(text, tmp_path / "job.sbatch")[0]
+    assert (finding.rule, finding.fix) == ("output-folder", f"#SBATCH --output={tmp_path}/%j-out.log")
+    assert found(text.replace("t.py", "-m submitit.core._submit x"), tmp_path / "job.sbatch") == []
+
+
+def test_the_folder_of_several_submitit_jobs_names_the_newest(tmp_path: Path) -> None:
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "12_submission.sh").write_text("#!/bin/bash\n")
+    with pytest.raises(RequestError, match=f"noether lint {tmp_path}/12"):
+        lint_files([str(tmp_path)])
 
 
 def test_spawn_in_a_python_file_under_srun_is_found(tmp_path: Path) -> None:

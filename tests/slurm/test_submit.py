@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -177,6 +178,12 @@ def test_what_slurm_refuses_is_said_in_its_words(flags, user: User) -> None:
     assert not (user.folder / "runs" / "lost").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_the_user_s_to_mend(user: User) -> None:
+    (user.folder / "file").touch()
+    done = user.types(*NOETHER, "submit", "--hp", str(TINY), "slurm.folder=file/%j", "run_id=lost", code=2)
+    assert "slurm.folder=FOLDER/%j" in done.stderr
+
+
 def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> None:
     job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
     words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")
@@ -184,6 +191,41 @@ def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> 
     assert "taken out of the queue" in user.types(*NOETHER, "cancel", "runs/once").stdout
     assert "nothing" in user.types(*NOETHER, "logs", "runs/once", code=2).stderr
     assert str(job) not in slurm.jobs()
+
+
+def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: User) -> None:
+    """Nothing but squeue knows of it: no folder, no job.json."""
+    later = ("slurm.slurm_additional_parameters={begin: now+1hour}", "run_id=a b")
+    words = shlex.join([*NOETHER, "submit", "--print", "-m", "--hp", str(TINY), *SHAPE, *later, "seed=1,2"])
+    job = int(user.types("sh", "-c", f"{words} | sbatch --parsable").stdout)
+    assert not (user.folder / "runs").exists()
+    states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
+    found = [(state["run"], state["state"], state["job"]) for state in states]
+    assert found == [(f"runs/a b-{index}", "waiting", f"{job}_{index}") for index in range(2)]
+    assert "has written nothing yet" in user.types(*NOETHER, "logs", "a b-0", code=2).stderr
+    for index in range(2):
+        assert "taken out of the queue" in user.types(*NOETHER, "cancel", f"runs/a b-{index}").stdout
+    assert not any(queued.startswith(str(job)) for queued in slurm.jobs())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_refused_requeue_is_said_with_the_line_that_goes_on(slurm: Slurm, user: User) -> None:
+    user.variables["SBATCH_NO_REQUEUE"] = "1"
+    jobs = {way: user.submits(way, ENDLESS, *flags) for way, flags in WAYS.items()}
+    del user.variables["SBATCH_NO_REQUEUE"]
+    for job, folder in jobs.values():
+        user.waits_for_updates(folder, job)
+        slurm.run("scancel", "--signal=USR2", str(job))
+    for job, folder in jobs.values():
+        slurm.wait(job, limit_s=120)
+        assert "presently disabled" in said(folder)
+        assert "; queued again" not in said(folder)
+        (line,) = re.findall(r"^noether: to go on: (.+)$", said(folder), re.MULTILINE)
+        user.types("sh", "-c", f"PATH={Path(sys.executable).parent}:$PATH; {line}")
+    for way in jobs:
+        (again,) = user.types("squeue", "-hn", way, "-o%A").stdout.split()
+        slurm.wait_for_output(int(again), "resumed", 120)
 
 
 @pytest.mark.slow

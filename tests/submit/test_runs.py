@@ -13,7 +13,7 @@ from conftest import TINY
 from noether.run_folder import RunFolder, write_json
 from noether.run_process import job_of_task, read_process, record_exit_code, record_process
 from noether.slurm.queue import QueuedJob, clean_environment
-from noether.slurm.runs import job_of_run, run_state
+from noether.slurm.runs import job_of_run, run_state, runs_under
 
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "started": 0, "job": None, "began": 0.0, "exit_code": None}
 ELSEWHERE = {**HERE, "host": "n7"}
@@ -38,6 +38,7 @@ STATES = {
     "failed": ({"process.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
     "killed": ({"process.json": HERE}, None, "lost", "without a word"),
     "job-gone-before-it-started": ({"job.json": {"job": "12"}}, None, "lost", "nothing has started it"),
+    "cancelled-before-it-started": ({"job.json": {"job": "12"}, "cancelled": {}}, None, "stopped", "before it started"),
     "another-host": ({"process.json": ELSEWHERE}, None, "lost", "on n7"),
     "unreadable-file": ({"process.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
 }
@@ -55,6 +56,25 @@ def test_the_state_of_a_run(files, job, state, why, tmp_path: Path) -> None:
     found = run_state(folder_with(tmp_path, files), queued)
     assert found.state == state
     assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("comment", "job", "run"),
+    [
+        pytest.param("noether:runs/cars", "12", "{here}/runs/cars", id="beside-where-it-was-submitted"),
+        pytest.param("noether:/data/runs/it's a|b", "12", "/data/runs/it's a|b", id="elsewhere-and-awkward"),
+        pytest.param("noether:runs/cars-%a", "12_3", "{here}/runs/cars-3", id="element-of-an-array"),
+        pytest.param("noether:runs/cars-%a", "12", "{here}/runs/cars-%a", id="a-name-that-ends-like-an-array"),
+        pytest.param("thanks, runs/cars", "12", None, id="somebody-else-s"),
+    ],
+)
+def test_a_job_that_nothing_is_known_of_names_its_run_in_its_comment(comment, job, run, tmp_path: Path) -> None:
+    queued = {job: QueuedJob(job, "PENDING", "1:00", "Priority", "cars", comment, str(tmp_path))}
+    folder = Path(run.format(here=tmp_path)) if run else None
+    assert queued[job].run == folder
+    if folder:
+        assert run_state(RunFolder(folder), queued).why == f"job {job} PENDING (Priority)"
+        assert [found.path for found in runs_under(folder.parent, queued)] == [folder]
 
 
 def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:

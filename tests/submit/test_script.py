@@ -1,5 +1,6 @@
 """The job script, whole: a change to it is read as a change to a golden file."""
 
+import json
 import os
 import re
 import shutil
@@ -96,17 +97,23 @@ def test_any_name_reaches_the_ranks_as_one_word_that_reads_back(name: str, sweep
 
 FAKES = """\
 srun() {{ echo "$@"; mkdir -p "$run/checkpoints"; {srun}; }}
-scontrol() {{ echo "scontrol $*"; }}
+scontrol() {{ echo "$*" >> scontrol.said; [ ! -e refuses ] || {{ echo "Access denied" >&2; return 1; }}; }}
 """
 ENDS = {
     "done": ("return 0", {}, 0, ""),
     "failed": ("return 7", {}, 7, ""),
-    "saved": ('touch "$run/checkpoints/update-1"; return 75', {}, 75, "scontrol requeue 12"),
+    "saved": ('touch "$run/checkpoints/update-1"; return 75', {}, 75, "runs/cars; queued again"),
     "saved-and-code-masked-by-kill-on-bad-exit": (
         'touch "$run/stopped.json" "$run/checkpoints/update-1"; return 137',
         {},
         75,
-        "scontrol requeue 12",
+        "runs/cars; queued again",
+    ),
+    "saved-and-slurm-refuses": (
+        'touch "$run/checkpoints/update-1" refuses; return 75',
+        {},
+        75,
+        "refused to queue the job again: Access denied",
     ),
     "ended-by-slurm": ('touch "$run/checkpoints/update-1"; kill -TERM $$; return 75', {}, 75, "Slurm ended the job"),
     "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
@@ -117,7 +124,7 @@ ENDS = {
         75,
         "3 starts in a row saved nothing new",
     ),
-    "nothing-new-twice": ('cp two.json "$run/stopped.json"; return 75', {}, 75, "scontrol requeue 12"),
+    "nothing-new-twice": ('cp two.json "$run/stopped.json"; return 75', {}, 75, "runs/cars; queued again"),
     "an-old-mark-does-not-count": ("return 1", {"SLURM_RESTART_COUNT": "1"}, 1, ""),
 }
 
@@ -134,7 +141,8 @@ def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: P
     done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout
-    assert ("scontrol requeue" in done.stdout) == ("scontrol" in says)
+    asked = folder / "scontrol.said"
+    assert (asked.read_text() if asked.exists() else "") == "requeue 12\n" * ("; queued" in says or "refused" in says)
 
 
 def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
@@ -143,7 +151,35 @@ def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
     text = script(None, ("slurm.slurm_setup=['set -euo pipefail']",)).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12"}
     done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
-    assert (done.returncode, "scontrol requeue 12" in done.stdout) == (75, True), done.stdout + done.stderr
+    assert (done.returncode, "queued again" in done.stdout) == (75, True), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sweep", "variables", "job", "again"),
+    [
+        pytest.param((), {}, "12", "sbatch runs/cars/job.sh", id="one-run"),
+        pytest.param(
+            ("-m", "seed=1,2"),
+            {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "1"},
+            "11_1",
+            "sbatch --array=1 runs/cars-1/job.sh",
+            id="element-of-an-array",
+        ),
+    ],
+)
+def test_a_script_that_nobody_submitted_for_us_says_where_its_job_is(sweep, variables, job, again, tmp_path) -> None:
+    """Its output's name, with all that JSON must escape; and after a refused requeue the line that goes on with it."""
+    fakes = FAKES.format(srun=ENDS["saved-and-slurm-refuses"][0])
+    text = script(None, sweep).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    file, output = tmp_path / "spooled", tmp_path / 'a "b" \\ c.out'
+    file.write_text(text)
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **variables}
+    with output.open("w") as stdout:
+        subprocess.run(["bash", str(file)], env=environ, stdout=stdout, stderr=stdout, timeout=20, cwd=tmp_path)
+    folder = tmp_path / "runs" / ("cars-1" if sweep else "cars")
+    assert json.loads((folder / "job.json").read_text()) == {"job": job, "output": str(output)}
+    assert f"to go on: cd {tmp_path} && {again}\n" in output.read_text()
+    assert (folder / "job.sh").read_text() == text
 
 
 def test_a_mount_with_a_blank_is_one_word_of_srun(folder: Path) -> None:
@@ -210,8 +246,6 @@ REFUSED = {
     "more-names-than-nodes": (['slurm.nodelist="n[1-3]"'], "slurm.nodes=3"),
     "no-time-to-save": (["slurm.timeout_min=1"], "slurm.timeout_min=2"),
     "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "greater than or equal to 60"),
-    "option-with-a-key-of-its-own": (["slurm.slurm_additional_parameters={time: 60}"], "slurm.timeout_min=VALUE"),
-    "option-that-requeueing-rests-on": (["slurm.slurm_additional_parameters={open_mode: truncate}"], "rests on"),
     "a-place-for-each-run": (["-m", "slurm.nodes=1,2"], "submit these runs one by one"),
     "a-sweep-without-m": (["seed=1,2"], "one value"),
     "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),

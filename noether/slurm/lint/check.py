@@ -7,15 +7,16 @@ from pathlib import Path
 
 from noether.config.suggest import nearest
 from noether.errors import RequestError
-from noether.slurm.lint import batch, claims, ending, meeting, ranks, submission
+from noether.slurm.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
 from noether.slurm.lint.finding import Finding
 from noether.slurm.lint.job import Job
 from noether.slurm.lint.script import Script
 
 CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     submission.form, submission.words, submission.ignored, submission.values, submission.together,
-    ranks.tasks, ranks.step_ranks, ranks.bare, ranks.launchers, ranks.mpi, ranks.inherited, ranks.resources,
-    meeting.master, meeting.port, meeting.early, meeting.environment, meeting.interfaces,
+    ranks.tasks, ranks.step_ranks, reach.idle_nodes, reach.bare,
+    ranks.launchers, ranks.mpi, ranks.inherited, ranks.resources,
+    meeting.master, hosts.lists_as_hosts, meeting.port, meeting.early, meeting.environment, meeting.interfaces,
     ending.exit_code, ending.signals, ending.output, ending.requeue, ending.containers, claims.comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
@@ -123,8 +124,13 @@ def _files(name: str) -> list[Path]:
         if path.is_dir():
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
-                seen = f"no *_submission.sh, *.sbatch or *.slurm in {name}"
-                raise RequestError(f"no job script in the folder {name}", seen=seen, expected="a job script")
+                below = max(path.glob("*/*_submission.sh"), key=lambda file: file.stat().st_mtime, default=None)
+                raise RequestError(
+                    f"no job script in the folder {name}",
+                    seen=f"no *_submission.sh, *.sbatch or *.slurm in {name}",
+                    expected="a job script, or submitit's folder of one job",
+                    fix=f"noether lint {below.parent}" if below else "",
+                )
             return found
         if path.exists():
             return [path]

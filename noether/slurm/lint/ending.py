@@ -162,13 +162,16 @@ def output(job: Job) -> Iterator[Finding]:
                 exists = any((base / known).is_dir() for base in bases)
             except (OSError, ValueError):
                 continue
-            if exists and "%" not in folder:
+            # submitit makes its folder itself, as soon as it has the job's number.
+            submitit = any(launch.layer("submitit") for launch in job.launches)
+            if exists and ("%" not in folder or submitit):
                 continue
             reason = "is made of the job's number" if exists else "is not here"
             message = f"the folder {folder} {reason}, and Slurm makes none: the job would leave no output"
-            yield Finding(
-                option.line, "warning", "output-folder", message, f"mkdir -p {known or '.'}      (before sbatch)"
-            )
+            file = option.value.rpartition("/")[2]
+            named = "/".join([*([known] if known else []), file if "%" in file else f"%j-{file}"])
+            fix = f"#SBATCH --{option.name}={named}" if exists else f"mkdir -p {known or '.'}      (before sbatch)"
+            yield Finding(option.line, "warning", "output-folder", message, fix)
 
 
 def requeue(job: Job) -> Iterator[Finding]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from noether.errors import RequestError
 from noether.launch.nodelist import parse_nodelist
 from noether.slurm.lint.finding import Edit, Finding
+from noether.slurm.lint.hosts import FIRST_HOST, picks_later_host
 from noether.slurm.lint.job import Job
 from noether.slurm.lint.launch import PER_TASK_VARIABLES
 from noether.slurm.lint.shell import Command, unquote
 
-HEAD = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+HEAD = f"MASTER_ADDR={FIRST_HOST}"
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
 _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
@@ -107,9 +108,7 @@ def master(job: Job) -> Iterator[Finding]:
         ):
             if several and ("$(" not in expanded or re.search(r"\becho\b[^|]*\|\s*cut\s+-d\s*['\"]?,", expanded)):
                 yield found("master-not-a-host", "a node list such as n[1-4] is no host name")
-        elif (
-            "scontrol" in expanded and re.search(r"\btail\b|sed\s+-n\s+['\"]?[2-9]p", expanded) and several and not c10d
-        ):
+        elif several and not c10d and picks_later_host(expanded):
             yield found("master-not-first", "rank 0 runs on the first node, and this is not the first")
         elif re.fullmatch(r"[A-Za-z0-9][\w.-]*", expanded) and expanded not in _hosts(listed):
             level = "error" if several else "warning"
@@ -141,7 +140,8 @@ def _subset(job: Job, line: int) -> Iterator[Finding]:
         chosen = [name for name in ("nodelist", "exclude", "relative") if srun.option(name)]
         if any("MASTER" in word or "head" in word.lower() for name in chosen for word in [srun.option(name) or ""]):
             continue
-        first = (srun.option("relative") or "") == "0"
+        whole = re.fullmatch(r"\$\{?SLURM(_JOB)?_NODELIST\}?", srun.option("nodelist") or "") is not None
+        first = (srun.option("relative") or "") == "0" or whole
         if chosen and not first:
             message = f"the step runs on some of the job's nodes (--{chosen[0]}): the job's first node may not be in it"
             fix = "take the first host of SLURM_STEP_NODELIST, inside the step"

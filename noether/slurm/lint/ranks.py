@@ -9,8 +9,8 @@ from noether.slurm.lint.job import Job, Shape
 from noether.slurm.lint.launch import Launch
 from noether.slurm.lint.values import count, node_range
 
-_SPAWNS = re.compile(r"mp\.spawn\(|multiprocessing\.spawn\(|\bspawn\(|mp\.start_processes\(|notebook_launcher\(")
-_SPREADS = re.compile(r"DataParallel\(|device_map|mp\.Process\(|start_processes\(")
+SPAWNS = re.compile(r"mp\.spawn\(|multiprocessing\.spawn\(|\bspawn\(|mp\.start_processes\(|notebook_launcher\(")
+SPREADS = re.compile(r"DataParallel\(|device_map|mp\.Process\(|start_processes\(")
 
 
 def tasks(job: Job) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def step_ranks(job: Job) -> Iterator[Finding]:
         if kind == "noether" and shape.tasks == shape.nodes:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
-        if shape.tasks == shape.nodes and (_SPAWNS.search(source) or _SPREADS.search(source)):
+        if shape.tasks == shape.nodes and (SPAWNS.search(source) or SPREADS.search(source)):
             continue
         chosen = launch.layer("srun")
         deliberate = chosen is not None and chosen.option("ntasks") in ("1",) and shape.tasks == 1
@@ -97,44 +97,6 @@ def _tasks_fix(job: Job, shape: Shape, on_node: int, launch: Launch) -> tuple[st
         gpus = job.line_of("gres", "gpus-per-node", "gpus")
         return fix, gpus, Edit(gpus, (job.script.source(gpus), fix))
     return fix, job.line_of("ntasks-per-node", "ntasks", "gres", "gpus-per-node", "gpus"), None
-
-
-def bare(job: Job) -> Iterator[Finding]:
-    """missing-srun: programs that run on the first node alone."""
-    if job.steps or any(launch.layer("mpirun") for launch in job.launches):
-        return
-    for launch in job.trainings:
-        kind, last = launch.layers[0].kind, launch.innermost
-        shape = job.shape
-        several = shape.tasks > 1
-        per_node = launch.layer("per-node")
-        if per_node is not None:
-            if shape.nodes < 2 or per_node.name == "deepspeed":
-                continue
-            what = f"{per_node.name} without srun runs on the first of {shape.nodes} nodes only"
-        elif kind == "submitit" or not several:
-            if kind == "python" and shape.total_gpus and shape.total_gpus > 1 and launch is job.trainings[-1]:
-                source = job.script.neighbour(last.name) or ""
-                if not (_SPAWNS.search(source) or _SPREADS.search(source)):
-                    message = f"one process on {shape.total_gpus} GPUs: unless it starts workers itself, GPUs stay idle"
-                    fix = f"torchrun --standalone --nproc-per-node={shape.total_gpus} {last.name}"
-                    yield Finding(launch.line, "warning", "idle-gpus", message, fix)
-            continue
-        else:
-            if launch is not job.trainings[-1]:
-                continue  # Steps before the last prepare something, as a rule.
-            source = job.script.neighbour(last.name) or ""
-            if shape.nodes == 1 and _SPAWNS.search(source):
-                continue
-            if not shape.total_gpus and not job.given("ntasks-per-node") and shape.nodes == 1:
-                continue  # --ntasks=8 for one program of eight threads: a habit that works.
-            what = f"without srun this runs once, on the first node, not as {shape.tasks} tasks"
-        line = job.script.source(launch.line)
-        fix = re.sub(r"^(\s*)", r"\1srun ", line, count=1)
-        plain = line.lstrip().startswith(launch.command.words[0].raw) and launch.command.before in ("", "\n")
-        yield Finding(
-            launch.line, "error", "missing-srun", what, fix.strip(), Edit(launch.line, (fix,)) if plain else None
-        )
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -166,7 +128,7 @@ def launchers(job: Job) -> Iterator[Finding]:
             yield from _per_node(job, launch, shape)
         if kinds == ["srun"] and launch.innermost.kind == "python" and shape.per_node > 1:
             source = job.script.neighbour(launch.innermost.name)
-            found = source and _SPAWNS.search(source)
+            found = source and SPAWNS.search(source)
             if found:
                 message = f"{launch.innermost.name} starts workers itself ({found[0]}…)) in each of {shape.tasks} tasks"
                 fix = "#SBATCH --ntasks-per-node=1"

@@ -6,6 +6,7 @@
 #SBATCH --signal=USR2@90
 #SBATCH --open-mode=append
 #SBATCH --requeue
+#SBATCH --comment='noether:my runs/it'"'"'s/cars'
 #SBATCH --output=slurm/%j.out
 
 # What another launcher, or another job's step, has left in the environment is not this job's.
@@ -21,6 +22,10 @@ run='my runs/it'"'"'s'/cars
 restarts=${SLURM_RESTART_COUNT:-0}
 [ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
+# For `noether status` and `logs`: the job, and the file that it writes to.
+output=$(readlink "/proc/$$/fd/1" | sed 's/["\\]/\\&/g')
+mkdir -p "$run" && printf '{"job": "%s", "output": "%s"}\n' "$SLURM_JOB_ID" "$output" > "$run/.job.json" &&
+    mv "$run/.job.json" "$run/job.json"
 
 # When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
 ended_by_slurm=no
@@ -47,7 +52,13 @@ elif [ "$restarts" -ge 50 ]; then
 elif [ "${stalled:-0}" -ge 3 ]; then
     echo "noether: 3 starts in a row saved nothing new; not queued again"
 else
-    echo "noether: everything is saved in $run; queued again"
-    scontrol requeue "$SLURM_JOB_ID"
+    trap '' TERM  # Which a requeue sends to this shell too: what became of it is still to be said.
+    if said=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+        echo "noether: everything is saved in $run; queued again"
+    else
+        echo "noether: everything is saved in $run, but Slurm refused to queue the job again: $said"
+        cp "$0" "$run/job.sh"  # Slurm's copy of this script goes with the job.
+        echo "noether: to go on: cd $(printf %q "$PWD") && sbatch $(printf %q "$run/job.sh")"
+    fi
 fi
 exit "$code"

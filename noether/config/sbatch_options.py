@@ -1,0 +1,126 @@
+"""Which further options of sbatch contradict what the slurm section says, and which setting says it instead."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from noether.errors import RequestError
+
+if TYPE_CHECKING:
+    from noether.config.slurm import SlurmConfig
+
+OWN_OPTIONS: Mapping[str, str] = {
+    "partition": "slurm_partition",
+    "nodes": "nodes",
+    "nodelist": "nodelist",
+    "nodefile": "nodelist",
+    "exclude": "slurm_exclude",
+    "gpus-per-node": "gpus_per_node",
+    "gpus": "gpus_per_node",
+    "gpus-per-task": "gpus_per_node",
+    "gpus-per-socket": "gpus_per_node",
+    "ntasks-per-node": "tasks_per_node",
+    "tasks-per-node": "tasks_per_node",
+    "ntasks-per-gpu": "tasks_per_node",
+    "ntasks-per-tres": "tasks_per_node",
+    "ntasks": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "mem": "mem_gb",
+    "time": "timeout_min",
+    "account": "slurm_account",
+    "qos": "slurm_qos",
+    "constraint": "slurm_constraint",
+    "signal": "slurm_signal_delay_s",
+    "output": "folder",
+    "error": "folder",
+}
+"""sbatch's options that a key of the section sets."""
+FIXED_OPTIONS: Mapping[str, str] = {
+    "open-mode": "leave {name} out",
+    "requeue": "slurm.max_requeues=VALUE",
+    "no-requeue": "slurm.max_requeues=0",
+    "array": "noether submit -m KEY=VALUE,VALUE      (and slurm.slurm_array_parallelism=VALUE)",
+    "job-name": "run_id=NAME",
+    "wrap": "slurm.slurm_setup='[COMMAND]'",
+    "chdir": "cd FOLDER      (before noether submit)",
+    "wait": "noether logs RUN -f      (after noether submit)",
+    "test-only": "noether submit --dry-run …",
+}
+"""sbatch's options on which requeueing or finding the job again rests, and the line that serves the purpose."""
+EXCLUSIVE_OPTIONS: Mapping[str, str] = {
+    "mem-per-cpu": "mem_gb",
+    "mem-per-gpu": "mem_gb",
+    "cpus-per-gpu": "cpus_per_task",
+}
+"""Options that sbatch takes only where a key of the section is not set."""
+
+
+def refuse_contradictions(slurm: "SlurmConfig") -> None:
+    """Checks the further options of a job against the section that its plan is read from.
+
+    Raises:
+        RequestError: for an option that a setting gives, that the job rests on, or that sbatch takes no second of.
+        ValueError: for what is no option of sbatch.
+    """
+    for name, value in slurm.slurm_additional_parameters.items():
+        option = name.replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
+            raise ValueError(f"slurm_additional_parameters: {name!r} is no long option of sbatch; write mail-type: END")
+        seen = f"slurm.slurm_additional_parameters.{name}={value}"
+        option = _in_full(option)
+        if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
+            raise RequestError(
+                f"--{option} asks for GPUs, which have a key of their own",
+                seen=seen,
+                expected="slurm.gpus_per_node, from which the tasks of a node and the plan of the job follow",
+                fix=_gpus_fix(slurm, name, option, str(value)),
+            )
+        if option in OWN_OPTIONS:
+            key = f"slurm.{OWN_OPTIONS[option]}"
+            is_gpus = key == "slurm.gpus_per_node"
+            raise RequestError(
+                f"--{option} has a key of its own",
+                seen=seen,
+                expected=f"{key}, which the plan of the job is read from",
+                fix=_gpus_fix(slurm, name, option, str(value)) if is_gpus else f"{key}=VALUE",
+            )
+        if option in FIXED_OPTIONS:
+            raise RequestError(
+                f"--{option} is set by noether submit",
+                seen=seen,
+                expected="other options: queueing the run again, and finding it, rests on this one",
+                fix=FIXED_OPTIONS[option].format(name=f"slurm.slurm_additional_parameters.{name}"),
+            )
+        beside = EXCLUSIVE_OPTIONS.get(option)
+        if beside and getattr(slurm, beside) is not None:
+            raise RequestError(
+                f"--{option} contradicts slurm.{beside}",
+                seen=f"{seen}, slurm.{beside}={getattr(slurm, beside)}",
+                expected="one of the two: sbatch refuses both",
+                fix=f"slurm.{beside}=null      (or leave slurm.slurm_additional_parameters.{name} out)",
+            )
+
+
+def _in_full(option: str) -> str:
+    """Returns the option that sbatch would take an abbreviation for (getopt_long), where that is one of ours."""
+    known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
+    return option if option in known else next((name for name in known if name.startswith(option)), option)
+
+
+def _gpus_fix(slurm: "SlurmConfig", name: str, option: str, value: str) -> str:
+    """Returns the setting for GPUs that were asked for in another way, and what is left of a --gres."""
+    parts = value.split(",")
+    asked = next((part for part in parts if "gpu" in re.split(r"[:=/]", part)), parts[0])
+    others = [part for part in parts if part != asked] if option == "gres" else []
+    kind, _, number = re.sub(r"^(gres[/:])?gpu\b[:=]?", "", asked).rpartition(":")
+    count = int(number or 1) if not number or number.isdigit() else None
+    if count is not None and option == "gpus":
+        count = count // slurm.nodes if count % slurm.nodes == 0 else None
+    elif count is not None and option in ("gpus-per-task", "tres-per-task"):
+        count *= slurm.tasks_per_node or 1
+    elif option == "gpus-per-socket":
+        count = None
+    fix = f"slurm.gpus_per_node={f'{kind}:' * bool(kind)}{'VALUE' if count is None else count}"
+    own = f"slurm.slurm_additional_parameters.{name}"
+    return f"{fix} {own}={shlex.quote(','.join(others))}" if others else f"{fix}      (in place of {own})"
