@@ -35,6 +35,17 @@ class RunFolder:
     job = property(lambda self: self.path / "job.json")
     cancelled = property(lambda self: self.path / "cancelled")
 
+    def is_made(self) -> bool:
+        """Whether a run has begun here.
+
+        Raises:
+            RequestError: where this user may not look.
+        """
+        try:
+            return self.config.exists()
+        except PermissionError as error:
+            raise _not_writable(self.path, error) from None
+
     def create(self) -> None:
         """Makes the folder and proves that it can be written.
 
@@ -53,8 +64,9 @@ class RunFolder:
         Raises:
             RequestError: where it cannot.
         """
-        folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        folder = self.path
         try:
+            folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
             # Permissions do not tell: read-only mounts and full disks show only in a write.
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(b"0" * 4096)
@@ -65,7 +77,7 @@ class RunFolder:
 def _not_writable(folder: Path, error: OSError) -> RequestError:
     return RequestError(
         f"cannot write to {folder}",
-        seen=f"{error.strerror} ({error.filename or folder})",
+        seen=error.strerror or str(error),
         expected="a folder that can be written",
         fix="output_path=FOLDER",
     )
