@@ -22,19 +22,22 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )
     table = Table(
-        *(Column(name, no_wrap=True) for name in ("field", "", "relative L2", "pooled", "MSE", "MAE", "max")),
+        *(Column(name, no_wrap=True) for name in ("field", "relative L2", "pooled", "MSE", "MAE", "max")),
         title=caption,
         title_justify="left",
         box=None,
-        padding=(0, 3, 0, 0),
+        padding=(0, 2, 0, 0),
     )
     for name, figures in result["fields"].items():
+        # Units have a line of their own: beside each figure they would make the table wider than 80 columns.
         unit = fields[name].unit
-        table.add_row(Text(name, style="bold"), f"{result['weights']} weights", *_cells(figures, unit), style="green")
+        squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+        table.add_row(Text(name, style="bold"), "", "", squared, unit, unit)
+        table.add_row(f"  {result['weights']} weights", *_cells(figures), style="green")
         for component, errors in figures.get("components", {}).items():
-            table.add_row("", f"{component} alone", *_cells(errors, unit))
+            table.add_row(f"  {component} alone", *_cells(errors))
         for baseline, label in BASELINES.items():
-            table.add_row("", label, *_cells(result["baselines"][baseline][name], unit), style="dim")
+            table.add_row(f"  {label}", *_cells(result["baselines"][baseline][name]), style="dim")
     lines: list[Any] = [table]
     rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
     if any(_is_undefined(row) for row in rows):
@@ -64,14 +67,11 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _cells(figures: dict[str, Any], unit: str) -> list[str]:
-    squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+def _cells(figures: dict[str, Any]) -> list[str]:
     return [
         "undefined" if _is_undefined(figures) else f"{figures['relative_l2']:.2%}",
         f"{figures['pooled_relative_l2']:.2%}" if "pooled_relative_l2" in figures else "",
-        f"{figures['mse']:.4g} {squared}",
-        f"{figures['mae']:.4g} {unit}",
-        f"{figures['max']:.4g} {unit}",
+        *(f"{figures[name]:.4g}" for name in ("mse", "mae", "max")),
     ]
 
 

@@ -26,7 +26,11 @@ REFUSED = {
         "unknown key 'task.fields.surface_pressure.unti'",
         "fix       task.fields.surface_pressure.unit=Pa",
     ),
-    "wrong-type": (["trainer.effective_batch_size=many"], "trainer.effective_batch_size cannot be many", "a whole number"),
+    "wrong-type": (
+        ["trainer.effective_batch_size=many"],
+        "trainer.effective_batch_size cannot be many",
+        "a whole number",
+    ),
     "out-of-range": (["trainer.ema_decay=1.5"], "trainer.ema_decay cannot be 1.5", "less than 1"),
     "two-lengths": (
         ["trainer.max_epochs=3", "trainer.max_updates=5"],
