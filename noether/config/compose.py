@@ -125,13 +125,13 @@ def _with_defaults(path: Path) -> Iterator[Path]:
     A section that names its `kind` stands for itself: what the default sets there belongs to another kind. A length of
     the run replaces the default's.
     """
-    own = OmegaConf.load(path)
+    own: Any = OmegaConf.load(path)
     if "defaults" in own:
         yield path
         return
-    chosen = OmegaConf.load(configs_folder() / DEFAULT_CONFIG)["defaults"]
+    base: Any = OmegaConf.load(configs_folder() / DEFAULT_CONFIG)
     whole = {name for name, section in own.items() if OmegaConf.is_dict(section) and "kind" in section}
-    own["defaults"] = [entry for entry in chosen if isinstance(entry, str) or not whole.intersection(entry)]
+    own["defaults"] = [entry for entry in base["defaults"] if isinstance(entry, str) or not whole.intersection(entry)]
     trainer = own.get("trainer")
     if OmegaConf.is_dict(trainer) and any(trainer.get(name) is not None for name in LENGTHS):
         own["trainer"] = {**dict.fromkeys(LENGTHS), **trainer}
@@ -311,7 +311,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if problem["type"] == "extra_forbidden":
         known = list(section.model_fields)
         near = nearest(key.rpartition(".")[2], known)
-        name = f"{parent}.{near}" if parent else near
+        name = f"{parent}.{near}" if parent else str(near)
         return RequestError(
             f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
             seen=_first_setting(key, value),

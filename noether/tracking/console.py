@@ -62,7 +62,7 @@ def _full_disk_ignored() -> Iterator[None]:
             raise
 
 
-# Columns of a terminal on which the whole display fits; one without learning rate, memory and time gone; one with a bar.
+# Columns of a terminal for the whole display; for one without learning rate, memory and time gone; for one with a bar.
 WIDE, MEDIUM, NARROW = 115, 76, 60
 
 
