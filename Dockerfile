@@ -1,5 +1,6 @@
 # One image: docker runs it, the SIF is made from it, pyxis imports it. docker build -t noether .
 #
+#   --build-arg GIT_REVISION="$(git rev-parse HEAD)"   for the labels and every run's environment.json
 #   --build-arg FLAVOUR=cu126   torch for drivers of CUDA 12 (with NVIDIA_REQUIRE_CUDA="cuda>=12.6"); or cpu
 #   --build-arg BASE_IMAGE=…    a Debian bookworm of your own
 #   --build-arg WHEELS_IMAGE=…  an image that holds wheels, for PIP_OPTIONS="--no-index"

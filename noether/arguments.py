@@ -47,9 +47,9 @@ def parse_arguments(
     if verb not in verbs:
         near = nearest(verb, verbs)
         raise RequestError(
-            f"no command {did_you_mean(verb, verbs)}",
+            f"no command {did_you_mean(verb, verbs) if near else repr(verb)}",
             seen=f"noether {verb}",
-            expected=", ".join(verbs),
+            expected=", ".join(("--help", "--version") if verb.startswith("-") else verbs),
             fix=f"noether {near} …" if near else "noether --help",
         )
     parameters = signature(verbs[verb]).parameters

@@ -246,10 +246,11 @@ class Commands:
         Args:
             run: the run's folder: runs/NAME
         """
-        from noether.evaluation.report import write_report
         from noether.run_folder import existing_run, refusals_told
 
         folder = existing_run(run)
+        from noether.evaluation.report import write_report
+
         with refusals_told(folder.path):
             print(write_report(folder))
         return ExitCode.DONE
@@ -395,6 +396,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except NoetherError as error:
         print(f"noether: {error}", file=sys.stderr)
         code = error.exit_code
+    except PermissionError as error:
+        if not error.filename:
+            raise
+        print(f"noether: {_no_permission(error)}", file=sys.stderr)
+        code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
         code = 130
@@ -403,6 +409,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         code = ExitCode.FAILED
     _leave(int(code))
+
+
+def _no_permission(error: PermissionError) -> RequestError:
+    return RequestError(
+        f"no permission for {error.filename}",
+        seen=f"{error.strerror}, as user {os.geteuid()}",
+        expected="files and folders that this user may read",
+        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+    )
 
 
 def train_main() -> NoReturn:
@@ -421,8 +436,10 @@ def _dispatch(arguments: list[str]) -> int:
         asked = _one_word_a_verb(arguments[1:])[:1]
         if asked and asked[0] in verbs():
             print(command_help(asked[0]))
+        elif asked and asked[0] not in groups() and not asked[0].startswith("-"):
+            return _run_command(asked)  # Which has no such command, and names the nearest.
         else:
-            print(group_help(asked[0]) if asked and asked[0] in groups() else overview())
+            print(group_help(asked[0]) if asked else overview())
         return ExitCode.DONE
     if arguments[0] in groups() and (arguments[1:] in ([], ["--help"], ["-h"], ["help"])):
         print(group_help(arguments[0]))
@@ -510,6 +527,13 @@ def group_help(group: str) -> str:
     return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
 
 
+METAVARS = {
+    "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
+    "scale": "NUMBER", "chunk": "NUMBER", "keep": "NUMBER", "workers": "NUMBER", "rank": "NUMBER",
+    "timeout": "SECONDS", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
+}  # fmt: skip
+
+
 def command_help(verb: str) -> str:
     """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
     method = verbs()[verb]
@@ -519,7 +543,7 @@ def command_help(verb: str) -> str:
     for name, parameter in inspect.signature(method).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
             flag = f"--{name.replace('_', '-')}"
-            shown = flag if parameter.annotation is bool else f"{flag} {name.upper()}"
+            shown = flag if parameter.annotation is bool else f"{flag} {METAVARS.get(name, name.upper())}"
             usage.append(f"[{flag}]" if parameter.annotation is bool else f"[{shown}]")
         else:
             shown = name.upper()

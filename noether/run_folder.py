@@ -38,6 +38,17 @@ class RunFolder:
     job = property(lambda self: self.path / "job.json")
     cancelled = property(lambda self: self.path / "cancelled")
 
+    def is_made(self) -> bool:
+        """Whether a run has begun here.
+
+        Raises:
+            RequestError: where this user may not look.
+        """
+        try:
+            return self.config.exists()
+        except PermissionError as error:
+            raise _not_writable(self.path, error) from None
+
     def create(self) -> None:
         """Makes the folder and proves that it can be written.
 
@@ -56,8 +67,9 @@ class RunFolder:
         Raises:
             RequestError: where it cannot.
         """
-        folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        folder = self.path
         try:
+            folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
             # Permissions do not tell: read-only mounts and full disks show only in a write.
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(b"0" * 4096)

@@ -51,17 +51,18 @@ def train_here(config: RunConfig) -> int:
     console = Console(None, speaks=True)
     try:
         start = find_start(config, console.warn)
-        start.folder.create()
-        with refusals_told(start.folder.path):
-            start = replace(start, fence=take_fence(start.folder, placement.attempt))
-        remove_leftovers(start.folder.checkpoints)
+        start.folder.check_writable()
         if len(placement.workers) > 1:
             warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
         console.say(*render_plan(plan), "", sep="\n")
         data = _prepare_data(config, console)
-        if start.checkpoint is None:
-            with refusals_told(start.folder.path):
+        # Last, so that a request that is refused leaves no empty folder among the runs.
+        start.folder.create()
+        with refusals_told(start.folder.path):
+            start = replace(start, fence=take_fence(start.folder, placement.attempt))
+            if start.checkpoint is None:
                 _record(config, plan, start)
+        remove_leftovers(start.folder.checkpoints)
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise

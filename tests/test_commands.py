@@ -107,6 +107,39 @@ def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out,
     assert "Traceback" not in done.out + done.err
     assert way_out in done.err
     assert "  expected  " in done.err or "  fix  " in done.err
+    left = [run for run in (tmp_path / "runs").glob("*") if not (run / "config.yaml").is_file()]
+    assert not left, "a request that is refused leaves no empty run folder"
+
+
+FORBIDDEN = {
+    "output": ["train", "output_path={closed}/runs"],
+    "output-of-a-dry-run": ["train", "--dry-run", "output_path={closed}/runs"],
+    "output-to-resume": ["train", "output_path={closed}/runs", "run_id=a", "resume=auto"],
+    "run-to-resume": ["train", "resume={closed}/a"],
+    "settings": ["plan", "--hp", "{closed}/my.yaml"],
+    "run-to-report": ["report", "{closed}/a"],
+    "runs": ["status", "--output-path", "{closed}/runs"],
+}
+
+
+@pytest.mark.parametrize("arguments", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, environ, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    # Root enters everywhere, unless it gives its capabilities up.
+    plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    words = [argument.format(closed=closed) for argument in arguments]
+    command = [*plain, sys.executable, "-m", "noether", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Permission denied" in done.stderr
+    assert str(closed) in done.stderr
+
+
+def test_help_on_a_command_that_is_not_there_names_the_nearest(noether) -> None:
+    done = noether("help", "trian")
+    assert (done.code, "did you mean 'train'?" in done.err) == (2, True)
 
 
 def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:

@@ -38,7 +38,7 @@ def commands(path: Path, program: str) -> list[str]:
 def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     """A user's folder, with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
-    (folder / "my.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
     points, cells, _ = surface_mesh(0)

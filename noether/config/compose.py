@@ -2,7 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -40,7 +42,8 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
 
     Args:
         overrides: Hydra overrides in the order given: `key=value`, `+key=value`, `~key`, `group=option`.
-        hp: a YAML file from anywhere; the groups of the configs folder are found from it. None: the default.
+        hp: a YAML file from anywhere; the groups of the configs folder are found from it. Without a `defaults` list
+            of its own it changes the default configuration. None: the default.
 
     Raises:
         RequestError: with the key, what was expected there, and the line to change.
@@ -55,11 +58,13 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
     parsed = _parse_overrides(overrides)
     roots = (primary.parent, configs_folder())
     lines = [_as_hydra_override(override, roots) for override in parsed]
-    if primary.parent != configs_folder():
-        lines.append(f"hydra.searchpath=['file://{configs_folder()}']")
     try:
-        with initialize_config_dir(config_dir=str(primary.parent), version_base="1.3"):
-            composed = compose(config_name=primary.stem, overrides=lines)
+        with _with_defaults(primary) as file:
+            others = [root for root in dict.fromkeys(roots) if root != file.parent]
+            if others:
+                lines.append(f"hydra.searchpath=[{','.join(override_value(f'file://{root}') for root in others)}]")
+            with initialize_config_dir(config_dir=str(file.parent), version_base="1.3"):
+                composed = compose(config_name=file.stem, overrides=lines)
         settings = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _composition_error(error, primary, roots) from None
@@ -103,13 +108,37 @@ def _primary_file(hp: str | Path | None) -> Path:
             expected="a file named NAME.yaml",
             fix=f"mv {hp} {Path(hp).with_suffix('.yaml')}",
         )
-    near = nearest(path.name, (file.name for file in path.parent.glob("*.y*ml"))) if path.parent.is_dir() else None
+    beside = (file.name for file in path.parent.glob("*.y*ml") if file.is_file()) if path.parent.is_dir() else ()
+    near = nearest(path.name, beside)
     raise RequestError(
         f"no configuration file {hp}",
         seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder",
         expected="a YAML file",
         fix=f"--hp {Path(hp).parent / near}" if near else "--hp configs/train.yaml, or leave --hp out for it",
     )
+
+
+@contextmanager
+def _with_defaults(path: Path) -> Iterator[Path]:
+    """Gives a file without a `defaults` list that of the default configuration, in a copy.
+
+    A section that names its `kind` stands for itself: what the default sets there belongs to another kind. A length of
+    the run replaces the default's.
+    """
+    own: Any = OmegaConf.load(path)
+    if "defaults" in own:
+        yield path
+        return
+    base: Any = OmegaConf.load(configs_folder() / DEFAULT_CONFIG)
+    whole = {name for name, section in own.items() if OmegaConf.is_dict(section) and "kind" in section}
+    own["defaults"] = [entry for entry in base["defaults"] if isinstance(entry, str) or not whole.intersection(entry)]
+    trainer = own.get("trainer")
+    if OmegaConf.is_dict(trainer) and any(trainer.get(name) is not None for name in LENGTHS):
+        own["trainer"] = {**dict.fromkeys(LENGTHS), **trainer}
+    with tempfile.TemporaryDirectory(prefix="noether-") as folder:
+        copy = Path(folder) / "settings.yaml"
+        OmegaConf.save(own, copy)
+        yield copy
 
 
 def _check_yaml(path: Path) -> None:
@@ -189,6 +218,15 @@ def _as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
             expected=f"the name of one of its files: {', '.join(options)}",
             fix=f"{override.key_or_group}={options[0] if options else 'NAME'}",
         )
+    if "/" in override.key_or_group:
+        groups = sorted(str(f.relative_to(configs_folder())) for f in configs_folder().rglob("*") if f.is_dir())
+        near = nearest(override.key_or_group, groups)
+        raise RequestError(
+            f"no group {did_you_mean(override.key_or_group, groups)}",
+            seen=line,
+            expected=f"one of {', '.join(groups)}",
+            fix=f"+{near}={override.value()}" if near else "",
+        )
     key, _, text = line.lstrip("+").partition("=")
     if _is_number(override.value()) and _takes(key, str, Path):
         # The grammar reads run_id=40_1, an array's job and task, as the number 401; such a setting means what it says.
@@ -244,6 +282,7 @@ def _composition_error(error: Exception, primary: Path, roots: Sequence[Path]) -
             f"nothing to delete at {delete[1]}",
             seen=text.splitlines()[0],
             expected="a key that the files set",
+            fix=f"leave ~{delete[1]} out",
         )
     first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
     hint = next((line for line in rest if line.startswith("To append")), "")
@@ -275,12 +314,12 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if problem["type"] == "extra_forbidden":
         known = list(section.model_fields)
         near = nearest(key.rpartition(".")[2], known)
-        name = f"{parent}.{near}" if parent else near
+        name = f"{parent}.{near}" if parent else str(near)
         return RequestError(
             f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
-            seen=_seen(key, value),
+            seen=_first_setting(key, value),
             expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
-            fix=f"{name}={_short(value)}" if near else f"leave {key} out",
+            fix=_first_setting(name, value) if near else f"leave {key} out",
         )
     if problem["type"] == "union_tag_invalid":
         known = re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
@@ -302,7 +341,9 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
     if problem["type"] == "value_error":
         # The schema's own checks already say what was seen and what was expected.
-        return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value))
+        written = re.search("write '([^']+)'", message)
+        fix = shlex.quote(f"{key}={written[1]}") if written else ""
+        return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value), fix=fix)
     if problem["type"] == "tuple_type":
         # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
         default = _default(key, section)
@@ -318,9 +359,14 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     return RequestError(
         f"{key} cannot be {_short(value)}",
         seen=f"{key}={_short(value)} ({type(value).__name__})",
-        expected=message[0].lower() + message[1:],
+        expected=_KINDS.get(problem["type"], message[0].lower() + message[1:]),
         fix=f"{key}={_twice_quoted(str(value)) if takes_text else _short(_default(key, section))}",
     )
+
+
+_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
+_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
+_KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
 
 
 def _twice_quoted(value: str) -> str:
@@ -366,6 +412,14 @@ def _default(key: str, section: type[BaseModel]) -> Any:
 
 def _seen(key: str, value: Any) -> str:
     return f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
+
+
+def _first_setting(key: str, value: Any) -> str:
+    """Returns a setting as it is typed: of a section, its first one."""
+    while isinstance(value, dict) and value:
+        name, value = next(iter(value.items()))
+        key = f"{key}.{name}"
+    return f"{key}={_short(value)}"
 
 
 def _short(value: Any) -> str:

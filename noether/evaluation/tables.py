@@ -25,19 +25,22 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )
     table = Table(
-        *(Column(name, no_wrap=True) for name in ("field", "", "relative L2", "pooled", "MSE", "MAE", "max")),
+        *(Column(name, no_wrap=True) for name in ("field", "relative L2", "pooled", "MSE", "MAE", "max")),
         title=caption,
         title_justify="left",
         box=None,
-        padding=(0, 3, 0, 0),
+        padding=(0, 2, 0, 0),
     )
     for name, figures in result["fields"].items():
+        # Units have a line of their own: beside each figure they would make the table wider than 80 columns.
         unit = fields[name].unit
-        table.add_row(Text(name, style="bold"), f"{result['weights']} weights", *_cells(figures, unit), style="green")
+        squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+        table.add_row(Text(name, style="bold"), "", "", squared, unit, unit)
+        table.add_row(f"  {result['weights']} weights", *_cells(figures), style="green")
         for component, errors in figures.get("components", {}).items():
-            table.add_row("", f"{component} alone", *_cells(errors, unit))
+            table.add_row(f"  {component} alone", *_cells(errors))
         for baseline, label in BASELINES.items():
-            table.add_row("", label, *_cells(result["baselines"][baseline][name], unit), style="dim")
+            table.add_row(f"  {label}", *_cells(result["baselines"][baseline][name]), style="dim")
     lines: list[Any] = [table]
     rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
     if any(_is_number(row["mse"]) and not _is_number(row["relative_l2"]) for row in rows):
@@ -75,14 +78,11 @@ def reference_words(score: Mapping[str, Any]) -> str:
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 
-def _cells(figures: dict[str, Any], unit: str) -> list[str]:
-    squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+def _cells(figures: dict[str, Any]) -> list[str]:
     return [
         _ratio(figures["relative_l2"]),
         _ratio(figures["pooled_relative_l2"]) if "pooled_relative_l2" in figures else "",
-        _quantity(figures["mse"], squared),
-        _quantity(figures["mae"], unit),
-        _quantity(figures["max"], unit),
+        *(_quantity(figures[name]) for name in ("mse", "mae", "max")),
     ]
 
 
@@ -90,8 +90,8 @@ def _ratio(value: float | None) -> str:
     return f"{value:.2%}" if _is_number(value) else NONE
 
 
-def _quantity(value: float | None, unit: str = "") -> str:
-    return f"{value:.4g} {unit}".rstrip() if _is_number(value) else NONE
+def _quantity(value: float | None) -> str:
+    return f"{value:.4g}" if _is_number(value) else NONE
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:

@@ -62,6 +62,10 @@ def _full_disk_ignored() -> Iterator[None]:
             raise
 
 
+# Columns of a terminal for the whole display; for one without learning rate, memory and time gone; for one with a bar.
+WIDE, MEDIUM, NARROW = 115, 76, 60
+
+
 class ConsoleTracker:
     """Shows the rows of a run."""
 
@@ -70,14 +74,15 @@ class ConsoleTracker:
         self._total_updates, self._total_epochs = total_updates, total_epochs
         self._progress: Progress | None = None
         if console.is_live:
+            width = console.terminal.width
             self._progress = Progress(
                 TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
+                *([BarColumn(bar_width=None)] if width >= NARROW else []),
+                *([MofNCompleteColumn()] if width >= MEDIUM else []),
                 TextColumn("{task.fields[numbers]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
+                *([TimeElapsedColumn(), TextColumn("/")] if width >= WIDE else []),
                 TimeRemainingColumn(elapsed_when_finished=False),
+                TextColumn("left"),
                 console=console.terminal,
                 refresh_per_second=4,
                 expand=True,
@@ -102,16 +107,16 @@ class ConsoleTracker:
             self._console.warn(row["text"])
 
     def _log_training(self, row: Row) -> None:
-        numbers = (
-            f"loss {row['loss']:.4f}  lr {row['learning_rate']:.1e}  "
-            f"{row['samples_per_second']:.1f} samples/s  {row['memory_mib']:.0f} MiB"
-        )
+        loss, pace = f"loss {row['loss']:.4f}", f"{row['samples_per_second']:.1f} samples/s"
+        numbers = f"{loss}  lr {row['learning_rate']:.1e}  {pace}  {row['memory_mib']:.0f} MiB"
         line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  {numbers}"
         if self._progress is None:
             self._console.say(line)
             return
         description = f"epoch {min(int(row['epoch']) + 1, round(self._total_epochs) or 1)}/{self._total_epochs:.0f}"
-        self._progress.update(self._bar, description=description, numbers=numbers)
+        width = self._console.terminal.width
+        shown = numbers if width >= WIDE else f"{loss}  {pace}" if width >= MEDIUM else loss
+        self._progress.update(self._bar, description=description, numbers=shown)
         self._console.only_log(line)
 
     def sync(self) -> None:

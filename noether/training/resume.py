@@ -56,7 +56,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
-        if folder.config.exists():
+        if folder.is_made():
             raise RequestError(
                 f"the run {folder.path} exists already",
                 seen=f"run_id={config.run_id}, and resume is not set",

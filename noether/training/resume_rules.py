@@ -1,5 +1,6 @@
 """Which settings may change when a run goes on, and why: one table, and what follows from it. No torch here."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -132,11 +133,13 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     if refused:
         widest = max(len(str(change)) for change in refused)
         keys = ",".join(change.key for change in refused)
+        own = f"--hp {shlex.quote(f'{run}/config.yaml')} {shlex.quote(f'resume={run}')}"
         raise RequestError(
             f"the run {run} was made with other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the run that is resumed, or your word that the change is meant",
-            fix=f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)",
+            fix=f"{own}      (the run's own settings)\n"
+            f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)",
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not Rule.FREE]
 

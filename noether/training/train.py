@@ -215,10 +215,11 @@ class Run:
         """Returns data, model and length in three lines."""
         about = self.describe()
         data, model, length = about["data"], about["model"], about["length"]
+        epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
         return (
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
-            f"length {length['total_updates']:,} updates = {length['epochs']:.4g} epochs "
+            f"length {length['total_updates']:,} updates = {epochs} epochs "
             f"of {length['updates_per_epoch']} updates"
         )
 

@@ -14,13 +14,23 @@ REFUSED = {
         "unknown key 'trainer.max_epoch'",
         "fix       trainer.max_epochs=3",
     ),
+    "unknown-section": (["trainr.max_epochs=3"], "unknown key 'trainr'", "fix       trainer.max_epochs=3"),
+    "unknown-group-of-experiments": (
+        ["+experiment/elipsoid=quick"],
+        "no group 'experiment/elipsoid'",
+        "fix       +experiment/ellipsoid=quick",
+    ),
     "unknown-key-of-the-chosen-model": (["model.dimm=64"], "unknown key 'model.dimm'", "fix       model.dim=64"),
     "unknown-key-in-a-field": (
         ["task.fields.surface_pressure.unti=Pa"],
         "unknown key 'task.fields.surface_pressure.unti'",
         "fix       task.fields.surface_pressure.unit=Pa",
     ),
-    "wrong-type": (["trainer.effective_batch_size=many"], "trainer.effective_batch_size cannot be many", "integer"),
+    "wrong-type": (
+        ["trainer.effective_batch_size=many"],
+        "trainer.effective_batch_size cannot be many",
+        "a whole number",
+    ),
     "out-of-range": (["trainer.ema_decay=1.5"], "trainer.ema_decay cannot be 1.5", "less than 1"),
     "two-lengths": (
         ["trainer.max_epochs=3", "trainer.max_updates=5"],
@@ -28,7 +38,7 @@ REFUSED = {
         "fix       trainer.max_epochs=3",
     ),
     "no-length": (["~trainer.max_epochs"], "the run has no length", "fix       trainer.max_epochs="),
-    "interval-without-unit": (["trainer.log_every=5"], "trainer.log_every", "'5 updates'"),
+    "interval-without-unit": (["trainer.log_every=5"], "has no unit", "fix       'trainer.log_every=5 updates'"),
     "interval-with-unknown-unit": (["trainer.log_every='5 fortnights'"], "is not a length", "'10 updates'"),
     "unknown-model-kind": (["model.kind=utp"], "no such kind: 'utp', did you mean 'upt'?", "my_package.MyClass"),
     "unknown-optimizer-kind": (["optimizer.kind=adam"], "no such optimizer.kind", "fix       optimizer.kind=adamw"),
@@ -42,7 +52,7 @@ REFUSED = {
     "folders-for-a-list": (["slurm.container_mounts=/data,/b:/mnt"], "given several values", "='[/data,/b:/mnt]'"),
     "one-line-for-a-list": (["slurm.slurm_setup=module load a"], "expected  a list in brackets", "='[module load a]'"),
     "one-number-for-two": (["optimizer.betas=0.9"], "optimizer.betas cannot be 0.9", "optimizer.betas='[0.9,0.999]'"),
-    "nothing-to-delete": (["~nothing"], "nothing to delete at nothing", "a key that the files set"),
+    "nothing-to-delete": (["~nothing"], "nothing to delete at nothing", "fix       leave ~nothing out"),
     "a-quote-in-a-name": (["run_id=it's"], "cannot read", """run_id='"it'"'"'s"'"""),
     "not-an-override": (["what is this"], "cannot read 'what is this'", "key=value"),
     "tasks-against-gpus": (
@@ -138,6 +148,39 @@ def test_a_file_from_anywhere_finds_the_groups(tmp_path: Path) -> None:
     assert (config.seed, config.trainer.max_epochs, config.model.dim) == (7, 2, 48)
 
 
+WITHOUT_DEFAULTS = {
+    "empty": ("", lambda c: c == load_config()),
+    "a-setting": ("seed: 7\n", lambda c: (c.seed, c.trainer.max_epochs) == (7, 36)),
+    "a-setting-of-a-section": (
+        "trainer: {ema_decay: 0.5}\n",
+        lambda c: (c.trainer.ema_decay, c.trainer.max_epochs) == (0.5, 36),
+    ),
+    "another-length": (
+        "trainer: {max_updates: 5}\n",
+        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (5, None),
+    ),
+    "the-same-kind-stands-for-itself": ("model: {kind: upt}\n", lambda c: c.model.dim == 192),
+    "another-kind": ("model: {kind: transolver}\n", lambda c: c.model.kind == "transolver"),
+    "a-number-as-yaml-1.2-has-it": ("optimizer: {learning_rate: 1e-3}\n", lambda c: c.optimizer.learning_rate == 1e-3),
+}
+
+
+@pytest.mark.parametrize(("content", "holds"), WITHOUT_DEFAULTS.values(), ids=WITHOUT_DEFAULTS.keys())
+def test_a_file_without_defaults_changes_those_of_the_project(content: str, holds, tmp_path: Path) -> None:
+    file = tmp_path / "it's my = file.yaml"
+    file.write_text(content)
+    assert holds(load_config(hp=file))
+
+
+def test_a_file_without_defaults_finds_its_own_groups_and_takes_overrides(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "own.yaml").write_text("kind: my_package.MyModel\nwidth: 3\n")
+    file = tmp_path / "mine.yaml"
+    file.write_text("trainer: {max_updates: 5}\n")
+    config = load_config(["model=own", "trainer.max_epochs=2", "seed=4"], hp=file)
+    assert (config.model.kind, config.trainer.max_epochs, config.trainer.max_updates) == ("my_package.MyModel", 2, None)
+
+
 def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None:
     config = load_config(["trainer.max_updates=7", 'devices="0,1"', "schedule=one_cycle", "optimizer=lion"])
     file = tmp_path / "config.yaml"
@@ -177,6 +220,10 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     (tmp_path / "train_cars.yaml").write_text("seed: 1\n")
     with pytest.raises(RequestError, match="no configuration file") as caught:
+        load_config(hp=tmp_path / "train_car.yaml")
+    assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
+    (tmp_path / "train_car.yaml").mkdir()
+    with pytest.raises(RequestError, match="is a folder") as caught:
         load_config(hp=tmp_path / "train_car.yaml")
     assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
 

@@ -10,14 +10,14 @@ from noether.config.task import FieldConfig, ForceCoefficientConfig
 from noether.evaluation.tables import reference_words, result_tables
 
 
-def text_of(**figures: float) -> str:
+def text_of(*, width: int = 160, **figures: float) -> str:
     errors = {"relative_l2": 0.5, "mse": 2.0, "mae": 1.0, "max": 3.0}
     result: dict[str, Any] = {
         "split": "test", "samples": 2, "weights": "raw", "parameters": 1, "updates": 1, "samples_per_second": None,
         "world_size": 1, "figures": {}, "fields": {"p": {**errors, **figures}}, "scalars": {},
         "baselines": {"mean_field": {"p": errors}, "nearest_shape": {"p": errors}},
     }  # fmt: skip
-    console = Console(file=io.StringIO(), width=160)
+    console = Console(file=io.StringIO(), width=width)
     for line in result_tables(result, {"p": FieldConfig(unit="Pa", points="surface_points")}):
         console.print(line)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -63,3 +63,14 @@ def test_what_a_coefficient_is_made_with_is_stated(scalar, words: str) -> None:
     if config.moment:
         made_with["reference_length"] = config.reference_length
     assert words in reference_words({**made_with, "reference_area": "area of each"})
+
+
+def test_a_terminal_of_80_columns_shows_every_figure() -> None:
+    figures = {"relative_l2": 12.345, "pooled_relative_l2": 1.2345, "mse": 1.234e-05, "mae": 0.001234, "max": 0.01234}
+    text = text_of(width=80, **figures)
+    assert "…" not in text
+    assert ["raw", "weights", "1234.50%", "123.45%", "1.234e-05", "0.001234", "0.01234"] in map(
+        str.split, text.split("\n")
+    )
+    assert "nearest training shape" in text
+    assert text.split("\n")[2].split() == ["p", "Pa²", "Pa", "Pa"]
