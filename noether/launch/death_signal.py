@@ -19,6 +19,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 # Holds the launcher's pid in the environment of its fork server, and nowhere else.
 LAUNCHER_VARIABLE = "NOETHER_LAUNCHER_PID"
+# What a fork server ignores: its launcher passes them on to the workers.
+NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ProcessId(NamedTuple):

@@ -13,7 +13,7 @@ import os
 import signal
 from types import FrameType
 
-from noether.launch.death_signal import LAUNCHER_VARIABLE, end_descendants, set_death_signal
+from noether.launch.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, end_descendants, set_death_signal
 
 MODULES = (
     "numpy",
@@ -61,8 +61,9 @@ def serve_launcher(launcher_pid: int) -> None:
             end_descendants(server_pid)
             os._exit(0)
 
-    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for ignored in NOT_FOR_SERVER:
         signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the launcher until this moment.
     signal.signal(signal.SIGTERM, on_sigterm)
     set_death_signal(signal.SIGTERM)
     if os.getppid() != launcher_pid:

@@ -20,6 +20,7 @@ from typing import Any
 from noether.errors import RequestError
 from noether.launch.death_signal import (
     LAUNCHER_VARIABLE,
+    NOT_FOR_SERVER,
     ProcessId,
     adopt_orphans,
     descendants,
@@ -137,8 +138,14 @@ def warm_up() -> None:
     if start_methods(os.environ)[0] != "forkserver":
         return
     multiprocessing.set_forkserver_preload([PRELOAD])
-    with changed_environment(server_environment(os.environ, os.getpid())):
-        multiprocessing.forkserver.ensure_running()
+    multiprocessing.resource_tracker.ensure_running()  # It changes the mask of signals as well.
+    # The server inherits the mask: a Ctrl-C in its first moments must not end it, with a traceback of its own.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_SERVER)
+    try:
+        with changed_environment(server_environment(os.environ, os.getpid())):
+            multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[str, str]:

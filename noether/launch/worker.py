@@ -57,6 +57,7 @@ def worker_main(
         os.setsid()
     for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGHUP))
     log_folder = context.terms.log_folder
     if own_log and context.worker.rank > 0:
         write_to_log(log_folder / f"rank-{context.worker.rank}.log")

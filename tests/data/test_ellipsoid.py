@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 import noether
 from noether.data import ellipsoid, ellipsoid_car, potential_flow, shared_work
@@ -196,7 +197,7 @@ def test_volume_points_alternate_between_the_box_and_the_body():
     air = 4 * 4.5 * 10.5 - 2 / 3 * np.pi * CAR.semi_axes.prod()
     assert upstream == pytest.approx(4 * 4.5 * 2 / air, abs=0.003)
     # A dense set of the surface's points measures the distance from the body.
-    distance = ellipsoid_car.cKDTree(ellipsoid_car.sample_surface(CAR, 60000, seed=1)).query(near)[0]
+    distance = cKDTree(ellipsoid_car.sample_surface(CAR, 60000, seed=1)).query(near)[0]
     assert distance.min() > 0.0009
     assert distance.max() < 0.701
     assert np.quantile(distance, [0.25, 0.5, 0.75]) == pytest.approx([0.7 / 16, 0.7 / 4, 0.7 * 9 / 16], abs=0.01)

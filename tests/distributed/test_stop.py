@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from noether.distributed.group import Group
 from noether.distributed.stop import (
     LONGEST_PACE,
     SECOND_INTERRUPT_S,
@@ -15,9 +17,10 @@ from noether.distributed.stop import (
     AgreedStop,
     boundaries_between_agreements,
 )
+from noether.errors import InterruptedStartError
 from noether.launch.devices import DeviceInventory
 from noether.launch.local import local_placement
-from noether.launch.placement import Device, LaunchRequest
+from noether.launch.placement import Device, Endpoint, LaunchRequest, Worker, WorkerContext
 from noether.launch.run import run_placement
 
 
@@ -49,6 +52,24 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
         time.sleep(SECOND_INTERRUPT_S)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
+def test_a_signal_ends_a_rank_that_waits_for_others_at_the_start(number) -> None:
+    with AgreedStop().listening(meets=True):
+        with pytest.raises(InterruptedStartError, match=f"interrupted by {signal.Signals(number).name}") as caught:
+            os.kill(os.getpid(), number)
+        assert caught.value.exit_code == 128 + number
+        os.kill(os.getpid(), signal.SIGTERM)  # Slurm's second one changes nothing.
+
+
+def test_once_the_ranks_have_met_a_signal_is_kept() -> None:
+    stop = AgreedStop()
+    with stop.listening(meets=True):
+        alone = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "testbox", Endpoint("127.0.0.1", 0), 0, 1)
+        stop.join(Group(alone, torch.device("cpu")))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.agreed() == signal.SIGTERM
 
 
 def test_the_handlers_before_come_back() -> None:

@@ -183,3 +183,23 @@ def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Pat
     assert "noether: no forkserver" in words
     assert "workers are started by spawn" in words
     assert [rank["preloaded"] for rank in facts(tmp_path)] == [False, False]
+
+
+def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> None:
+    """The terminal sends it to every process of the group: a server that is starting printed a traceback and ended."""
+    code = (
+        "import os, signal, time; from multiprocessing import forkserver; from noether.launch import spawner\n"
+        "spawner.PRELOAD = 'light_preload'; spawner.warm_up(); pid = forkserver._forkserver._forkserver_pid\n"
+        "for number in (signal.SIGINT, signal.SIGUSR1): os.kill(pid, number)\n"
+        "while not os.path.exists('there'): time.sleep(0.05)\n"
+        "os.kill(pid, signal.SIGINT); os.kill(pid, 0)\n"
+        "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    )
+    preload = "from noether.launch.preload import serve_launcher\nimport os\n"
+    preload += "serve_launcher(int(os.environ['NOETHER_LAUNCHER_PID']))\nopen('there', 'w').close()\n"
+    (tmp_path / "light_preload.py").write_text(preload)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
