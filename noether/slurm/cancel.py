@@ -1,6 +1,7 @@
 """`noether cancel RUN`: tells a run to stop, waits until everything is saved, and keeps it out of the queue."""
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -57,7 +58,7 @@ def _cancel_job(folder: RunFolder, job_id: str, state: str, limit_s: float) -> i
     print(f"job {job_id} was told to save and stop", flush=True)
     if not _within(limit_s, lambda: job_id not in queued_jobs(), pause_s=1.0):
         raise NoetherError(f"job {job_id} has not stopped within {limit_s:g} s\n  to end it unsaved: scancel {job_id}")
-    return _say_end(folder)
+    return _say_end(folder, "submit")
 
 
 def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
@@ -82,15 +83,15 @@ def _stop_process(folder: RunFolder, process: RunProcess, limit_s: float) -> int
         raise NoetherError(
             f"pid {process.pid} has not stopped within {limit_s:g} s\n  to end it unsaved: kill -9 {process.pid}"
         )
-    return _say_end(folder)
+    return _say_end(folder, "train")
 
 
-def _say_end(folder: RunFolder) -> int:
+def _say_end(folder: RunFolder, verb: str) -> int:
     stopped = read_json(folder.stopped)
     if stopped:
         print(
-            f"stopped after update {stopped.get('update')}, everything is saved; to go on, the same command with\n"
-            f"  run_id={folder.path.name} resume=auto"
+            f"stopped after update {stopped.get('update')}, everything is saved; to go on:\n"
+            f"  noether {verb} --hp {shlex.quote(str(folder.config))} resume=auto"
         )
         return ExitCode.DONE
     state = run_state(folder, {})
