@@ -556,7 +556,8 @@ def command_help(verb: str) -> str:
 
 
 def settings_help() -> str:
-    """Returns the top-level settings and those of the trainer, each with what it means."""
+    """Returns the top-level settings and those of the trainer, each with what it means, and the groups."""
+    from noether.config.compose import configs_folder
     from noether.config.schema import RunConfig
     from noether.config.trainer import TrainerConfig
 
@@ -565,8 +566,12 @@ def settings_help() -> str:
         for name, field in section.model_fields.items():
             if field.description:
                 lines.append(f"  {prefix + name:<36} {field.description}")
-    groups = "dataset, model, task, optimizer, schedule, trainer, tracker, slurm, +experiment/…"
-    return "\n".join([*lines, "", f"groups (GROUP=OPTION): {groups}"])
+    lines += ["", "groups (GROUP=OPTION)"]
+    for folder in sorted({file.parent for file in configs_folder().glob("*/**/*.yaml")}):
+        name = folder.relative_to(configs_folder()).as_posix()
+        options = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+        lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {options}")
+    return "\n".join([*lines, "", "docs/configuration.md lists the settings of every group."])
 
 
 def _first_line(method: Callable[..., Any]) -> str:

@@ -102,7 +102,8 @@ def plan_run(
     elif limit is not None:
         reason = f"trainer.max_batch_size={limit}"
         if batch.accumulation_steps > 1:
-            reason += f": {batch.per_rank} samples per rank do not fit, so {batch.accumulation_steps} are accumulated"
+            steps = batch.accumulation_steps
+            reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     return RunPlan(placement, batch, {**placement.reasons, "batch": reason})
 
 

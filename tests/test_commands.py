@@ -29,6 +29,12 @@ def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> N
     assert "Args:" not in done.out
 
 
+def test_help_of_train_names_the_options_of_each_group(noether) -> None:
+    lines = [line.split(maxsplit=1) for line in noether("train", "--help").out.splitlines()]
+    assert ["+experiment/ellipsoid", "full, quick"] in lines
+    assert ["optimizer", "adamw, lion, sgd"] in lines
+
+
 def test_version(noether) -> None:
     assert noether("--version").out == f"noether {package.__version__}\n"
 

@@ -341,6 +341,11 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
     if problem["type"] == "value_error":
         # The schema's own checks already say what was seen and what was expected.
+        named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
+        if named:  # A section's own check begins with the setting: max_batch_size=0: …
+            setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
+            seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
+            return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
         written = re.search("write '([^']+)'", message)
         fix = shlex.quote(f"{key}={written[1]}") if written else ""
         return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value), fix=fix)

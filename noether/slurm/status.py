@@ -63,5 +63,7 @@ def status_table(states: list[RunState]) -> Table:
 def _shown(state: RunState) -> list[str]:
     # The errors relative to the fields' size say most where there is little room.
     figures = [(name, value) for name, value in state.figures.items() if isinstance(value, (int, float))]
-    chosen = [pair for pair in figures if pair[0].endswith("relative_l2")] or figures
-    return [f"{name} {value:.4g}" for name, value in chosen[:FIGURES_SHOWN]]
+    ratios = [(name.removesuffix("/relative_l2"), value) for name, value in figures if name.endswith("/relative_l2")]
+    if ratios:
+        return [f"{name} {value:.2%}" for name, value in ratios[:FIGURES_SHOWN]]
+    return [f"{name} {value:.4g}" for name, value in figures[:FIGURES_SHOWN]]

@@ -60,6 +60,16 @@ REFUSED = {
         "slurm.tasks_per_node contradicts slurm.gpus_per_node",
         "fix       slurm.tasks_per_node=4",
     ),
+    "no-sample-at-once": (
+        ["trainer.max_batch_size=0"],
+        "trainer.max_batch_size=0: must be at least 1",
+        "fix       leave trainer.max_batch_size out",
+    ),
+    "momentum-that-is-not-there": (
+        ["optimizer=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"],
+        "optimizer.nesterov=true needs momentum above 0",
+        "seen      optimizer.nesterov=true",
+    ),
     "more-points-than-there-are": (["dataset.points_per_update.surface=99999"], "is more than surface_points", ""),
     "heads-that-do-not-divide": (["model.dim=100", "model.heads=3"], "model.heads does not divide", "model.dim=102"),
     "transolver-heads": (["model=transolver", "model.heads=7"], "model.heads does not divide", "model.dim=259"),
