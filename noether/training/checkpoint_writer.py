@@ -29,8 +29,8 @@ LAST_RETRIES_S = 15.0
 LONGEST_WAIT_S = 30.0
 """How long training stands still for a checkpoint on its way when the next one is due.
 
-A write that is merely slower than usual comes through in it; a disk that stalls costs no more than this, and the ranks
-that wait for rank 0 (distributed.timeout_s, 300 s) are far from taking it for lost.
+A write that is merely slower than usual comes through in it, a disk that stalls costs no more than this, and the ranks
+that wait for rank 0, twice as long or distributed.init_timeout_s (600 s), are far from taking it for lost.
 """
 
 
