@@ -26,7 +26,9 @@ def test_the_documented_command_trains_and_reports_both_fields(shapenet_run) -> 
     assert set(result["baselines"]) == {"mean_field", "nearest_shape"}
     drag = result["scalars"]["drag_coefficient"]
     assert drag["dynamic_pressure"] == 245.0
-    assert "m² of the first" in drag["reference_area"]
+    assert drag["density"] == 1.225
+    assert drag["speed"] == pytest.approx(20.0)
+    assert "(first: 1.72 m²)" in drag["reference_area"]
     assert 0 < drag["floor_mae"] < 1e-3  # the sum over points against the integral over the faces
     assert "pitching_moment_coefficient" in result["scalars"]
     assert "the true field integrated on these points" in shapenet_run.out
