@@ -246,8 +246,11 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     (run / "checkpoints").mkdir(parents=True)
     with disk.open("wb") as file:
         file.truncate(32 << 20)
-    host.run("mkfs.ext4", "-q", str(disk))
-    host.run("mount", "-o", "loop", str(disk), str(run / "checkpoints"))
+    try:
+        host.run("mkfs.ext4", "-q", str(disk))
+        host.run("mount", "-o", "loop", str(disk), str(run / "checkpoints"))
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system in a file can be made and mounted here: {error}")
     (tmp_path / "impatient.py").write_text(IMPATIENT)
     host.environ["PYTHONPATH"] += f":{tmp_path}"
     folder = RunFolder(host.seen(run))
