@@ -1,20 +1,27 @@
-"""The images of the test session, made in the background while the other tests run."""
+"""The images of the test session, made in the background while the other tests run.
 
+    python making.py NOTES OWNER IMAGES ARGUMENT ...     (what `Making.start` runs, detached)
+
+The steps are no children of the test session: tests start runs in that process, and at its end a run's launcher sweeps
+what has come below it since, whoever started it.
+"""
+
+import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from conftest import REPOSITORY
-
-IMAGES = REPOSITORY / "ci" / "images"
 STEPS = ("check", "build", "apptainer", "sif")
 CANNOT_FETCH = 3  # Exit code of `ci/images apptainer` where Debian sid's packages are not to be had.
+IMAGES = Path(__file__).resolve().parents[2] / "ci" / "images"
 Finished = subprocess.CompletedProcess[str]
 
 
@@ -23,62 +30,82 @@ def are_required() -> bool:
     return os.environ.get("CI") == "true" or os.environ.get("NOETHER_SMOKE") == "1"
 
 
-@dataclass
 class Making:
-    """The steps of `ci/images`, one after the other in a thread; `done` holds how those that ended went."""
+    """The steps of `ci/images`, one after the other in a process of their own, which notes how each went."""
 
-    flavour: str
-    kept: str | None = os.environ.get("NOETHER_IMAGES_STATE")
-    done: dict[str, Finished] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, flavour: str) -> None:
+        kept = os.environ.get("NOETHER_IMAGES_STATE")
         # A short path: sockets lie in it. On a disk: a memory file system has no room for it.
-        self.state = Path(self.kept or tempfile.mkdtemp(prefix="noether-images-", dir="/var/tmp"))
-        if self.kept is None:
+        self.state = Path(kept or tempfile.mkdtemp(prefix="noether-images-", dir="/var/tmp"))
+        self._is_kept = kept is not None
+        if not self._is_kept:
             self.state.chmod(0o755)  # Ordinary users start Apptainer and the SIF from it.
-        self._ended = {step: threading.Event() for step in STEPS}
-        self._current: subprocess.Popen[str] | None = None
-        self._stopped = False
-        self._thread = threading.Thread(target=self._make, daemon=True)
+        self._notes = Path(tempfile.mkdtemp(prefix="noether-making-"))
+        self._command = [sys.executable, str(IMAGES), f"--state={self.state}", f"--flavour={flavour}"]
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._thread.start()
+        subprocess.run([sys.executable, __file__, str(self._notes), str(os.getpid()), *self._command], check=True)
 
     def wait(self, step: str, limit_s: float = 900) -> Finished | None:
         """Return how a step went, once it has ended; None past the limit."""
-        return self.done.get(step) if self._ended[step].wait(limit_s) else None
+        note, deadline = self._notes / f"{step}.json", time.monotonic() + limit_s
+        while not note.exists():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.2)
+        return Finished(**json.loads(note.read_text()))
 
     def variables(self) -> dict[str, str]:
         """Return what `ci/images env` exports."""
-        said = self._call("env").stdout
+        said = _call([*self._command, "env"]).stdout
         return dict(re.findall(r"^export (\w+)=(.*)$", said.replace("$PATH", os.environ["PATH"]), re.MULTILINE))
 
     def end(self) -> None:
         """Stop what is being made, end the engine and remove everything, unless the folder was given."""
-        self._stopped = True
-        if self._current is not None and self._current.poll() is None:
-            os.killpg(self._current.pid, signal.SIGTERM)  # With the client or debootstrap that it waits for.
-        if self._thread.ident is not None:
-            self._thread.join(60)
-        if self.kept is None:
-            self._call("clean")
+        if not (self._notes / f"{STEPS[-1]}.json").exists():
+            self._stop()
+        if not self._is_kept:
+            _call([*self._command, "clean"])
+        shutil.rmtree(self._notes)
 
-    def _make(self) -> None:
-        for step in STEPS:
-            if not self._stopped:
-                self.done[step] = self._call(step)
-            self._ended[step].set()
+    def _stop(self) -> None:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # Never started; over.
+            maker = int((self._notes / "pid").read_text())
+            os.killpg(maker, signal.SIGTERM)  # With the client or debootstrap that it waits for.
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                os.killpg(maker, 0)
+                time.sleep(0.1)
 
-    def _call(self, *words: str) -> Finished:
-        command = [sys.executable, str(IMAGES), f"--state={self.state}", f"--flavour={self.flavour}", *words]
-        self._current = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        out, err = self._current.communicate()
-        return Finished(command, self._current.returncode, out, err)
+
+def make(notes: Path, owner: int, command: Sequence[str]) -> None:
+    """Takes the steps and notes how each went; where the test session is gone, no further one."""
+    for step in STEPS:
+        if not Path(f"/proc/{owner}").exists():
+            _call([*command, "clean"])
+            return
+        done = _call([*command, step])
+        note = {"args": done.args, "returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+        (notes / "partial").write_text(json.dumps(note))
+        (notes / "partial").rename(notes / f"{step}.json")
+
+
+def _call(command: Sequence[str]) -> Finished:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def _detach(notes: Path) -> None:
+    """Goes on as a process group of its own whose parent is no longer the caller."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    (notes / "pid").write_text(str(os.getpid()))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+
+
+if __name__ == "__main__":
+    _detach(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
