@@ -353,7 +353,7 @@ class Commands:
             json: print one JSON list of findings
             rules: list the rules instead
         """
-        from noether.slurm.lint.command import run_lint
+        from noether.lint.command import run_lint
 
         return run_lint(scripts, hp, fix, json, rules)
 

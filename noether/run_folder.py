@@ -140,7 +140,16 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that readers see the old one or the new one, never half of it; makes its folder.
+    """Writes a text as `written_whole` does."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Gives the name to write a file under, so that readers see the old one or the new one, never half of it.
+
+    Makes the file's folder.
 
     Raises:
         OSError: where the disk refuses; the old file is as it was, and nothing is left beside it.
@@ -148,7 +157,7 @@ def write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        yield partial
         partial.replace(path)
     except OSError:
         with suppress(OSError):

@@ -6,6 +6,7 @@ first axis.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class EllipsoidDataset:
 
         sample = {key: torch.from_numpy(array[index]) for key, array in self.packed.arrays.items()}
         lift = DYNAMIC_PRESSURE * float(sample["reference_area"]) * float(sample["lift_coefficient"])
-        yawing = EllipsoidCar(*map(float, sample["car"])).yawing_moment
+        yawing = _yawing_moment(*sample["car"].tolist())
         exact = {"pressure_force": [0.0, lift, 0.0], "pressure_moment": [0.0, yawing, 0.0]}
         return sample | {key: torch.tensor(vector) for key, vector in exact.items()}
 
@@ -58,6 +59,12 @@ class EllipsoidDataset:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         return f"{self.packed.path.stem}-{index:04d}"
+
+
+@cache
+def _yawing_moment(half_length: float, height: float, half_width: float, yaw: float) -> float:
+    # Once for a car, not once for each time that its sample is asked for: it takes as long as the rest of the sample.
+    return EllipsoidCar(half_length, height, half_width, yaw).yawing_moment
 
 
 def open_split(path: Path) -> PackedArrays:

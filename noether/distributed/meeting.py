@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -15,7 +16,6 @@ from noether.distributed.search import (
     QUIET_S,
     RunStore,
     find_rank_zero,
-    in_seconds,
     rank_zero_gone,
     say_waiting,
     scoped,
@@ -56,7 +56,7 @@ def meet(context: WorkerContext) -> RunStore:
                 is_master=True,
                 # Counting connections would count those of other runs; `_gather` counts ranks.
                 wait_for_workers=False,
-                timeout=in_seconds(context.terms.timeouts.init_timeout_s),
+                timeout=timedelta(seconds=context.terms.timeouts.init_timeout_s),
                 master_listen_fd=listen.detach() if listen is not None else None,
             ),
             context,

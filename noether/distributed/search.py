@@ -131,9 +131,11 @@ def _connect(
     found: list[dist.Store] = []
 
     def connect() -> None:
-        timeout = in_seconds(context.terms.timeouts.init_timeout_s)
+        timeout = timedelta(seconds=context.terms.timeouts.init_timeout_s)
         try:
-            store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=in_seconds(LOOK_S))
+            store = dist.TCPStore(
+                address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=LOOK_S)
+            )
         except RuntimeError:
             return  # No store, or one that is going away.
         store.set_timeout(timeout)
@@ -188,7 +190,7 @@ def _describe_stranger(own: RunIdentity, met: RunIdentity, context: WorkerContex
     differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
     port, asked_by = context.endpoint.port, context.endpoint.asked_by
     name = "MASTER_PORT" if asked_by.startswith("MASTER_PORT") else "master_port"
-    fix = f"{name}={port + 1 if port < 65535 else port - 1}      (in one of the two runs, on all of its ranks)"
+    fix = f"{name}={port_beside(context.endpoint).port}      (in one of the two runs, on all of its ranks)"
     summary = "this rank has met another run"
     if "launcher" not in differ and "world_size" in differ:
         summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
@@ -230,8 +232,3 @@ def rank_zero_gone(context: WorkerContext, error: Exception) -> NoetherError:
         "  expected  rank 0, which serves it\n"
         "  fix       see what the host of rank 0 says"
     )
-
-
-def in_seconds(seconds: float) -> timedelta:
-    """Returns a time as torch takes it."""
-    return timedelta(seconds=seconds)

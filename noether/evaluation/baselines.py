@@ -9,7 +9,8 @@ from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import Sample
-from noether.tasks.fields import FieldsTask, field_errors
+from noether.evaluation.scores import pooled_error
+from noether.tasks.fields import FieldsTask, field_errors, squared_sums
 
 # SciPy comes in where shapes are compared: by rank 0, at the end; every rank imports this file at the start.
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def score_baselines(
             mean = truth.new_tensor(task.statistics[name][0]).expand_as(truth)
             carried = search.carry_over(nearest, name, sample)
             for baseline, prediction in (("mean_field", mean), ("nearest_shape", carried)):
-                errors = field_errors(prediction[None], truth[None])
-                errors["squared_error"] = (prediction.double() - truth.double()).square().sum()
-                errors["squared_truth"] = truth.double().square().sum()
+                both = prediction[None], truth[None]
+                errors = field_errors(*both) | squared_sums(*both)
                 rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
     return {
         baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
@@ -111,6 +111,5 @@ def _channels(values: Tensor) -> Tensor:
 
 def _summarise(errors: list[dict[str, Tensor]]) -> dict[str, float]:
     columns = {figure: np.array([float(row[figure]) for row in errors]) for figure in errors[0]}
-    error, truth = columns.pop("squared_error").sum(), columns.pop("squared_truth").sum()
-    pooled = {"pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
+    pooled = pooled_error(columns.pop("squared_error"), columns.pop("squared_truth"))
     return pooled | {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}

@@ -13,6 +13,7 @@ from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.padding import mask_of
 from noether.data.points import PointDraw
 from noether.evaluation.evaluate import Figures, predict
+from noether.run_folder import written_whole
 from noether.tasks.base import Predictions
 from noether.tasks.fields import FieldsTask
 from noether.training.precision import Precision
@@ -106,14 +107,9 @@ def write_cases(
                 arrays[f"{prefix}/normals"] = _array(batch[normals][0])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases, "scalars": list(task.scalars)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial.npz")
-    try:
-        np.savez_compressed(partial, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)  # On a full disk its bytes are what others wait for.
-        raise
+    # To an open file: to a name that does not end in .npz NumPy adds it.
+    with written_whole(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -20,8 +20,8 @@ def field_table(
     for name in fields:
         table[name] = {figure: summary[f"{name}/{figure}"] for figure in FIELD_FIGURES}
         error, truth = figures.get(f"{name}/squared_error"), figures.get(f"{name}/squared_truth")
-        if error is not None and truth is not None and truth.sum() > 0:
-            table[name]["pooled_relative_l2"] = float(np.sqrt(error.sum() / truth.sum()))
+        if error is not None and truth is not None:
+            table[name] |= pooled_error(error, truth)
         components: dict[str, dict[str, float]] = {}
         for key, value in summary.items():
             if key.startswith(f"{name}/") and key.count("/") == 2:
@@ -30,6 +30,12 @@ def field_table(
         if components:
             table[name]["components"] = components
     return table
+
+
+def pooled_error(squared_error: np.ndarray, squared_truth: np.ndarray) -> dict[str, float]:
+    """Returns {pooled_relative_l2} of a field from its samples' sums, each (S,); nothing where the truth is 0."""
+    error, truth = squared_error.sum(), squared_truth.sum()
+    return {"pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
 
 
 def undefined_scalar(why: str) -> dict[str, Any]:

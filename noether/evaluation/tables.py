@@ -34,8 +34,7 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
     for name, figures in result["fields"].items():
         # Units have a line of their own: beside each figure they would make the table wider than 80 columns.
         unit = fields[name].unit
-        squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
-        table.add_row(Text(name, style="bold"), "", "", squared, unit, unit)
+        table.add_row(Text(name, style="bold"), "", "", squared_unit(unit), unit, unit)
         table.add_row(f"  {result['weights']} weights", *_cells(figures), style="green")
         for component, errors in figures.get("components", {}).items():
             table.add_row(f"  {component} alone", *_cells(errors))
@@ -65,6 +64,11 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
     if score.get("dynamic_pressure"):
         lines.append(f"  {reference_words(score)}")
     return lines
+
+
+def squared_unit(unit: str) -> str:
+    """Returns the unit of a mean squared error: Pa², (m/s)²."""
+    return f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
 
 
 def reference_words(score: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from noether.errors import NoetherError
@@ -36,7 +37,7 @@ class QueuedJob:
     comment: str = ""
     submitted_in: str = ""
 
-    @property
+    @cached_property
     def run(self) -> Path | None:
         """The folder of the run, as the job's comment names it; None for a job that is not ours."""
         if not self.comment.startswith(RUN_COMMENT):

@@ -168,14 +168,11 @@ class FieldsTask(Task):
         Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels, and
         `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y and z.
         """
-        physical, figures = self.to_physical(predictions), {}
+        physical = self.to_physical(predictions)
+        figures: SampleFigures = {}
         for name, field in self.fields.items():
             truth, mask = _by_channel(batch[name], batched=True), mask_of(batch, field.points)
-            error = physical[name].double() - truth.double()
-            if mask is not None:
-                error = error.masked_fill(~mask.unsqueeze(-1), 0)
-            figures[f"{name}/squared_error"] = error.square().sum(dim=(1, 2))
-            figures[f"{name}/squared_truth"] = truth.double().square().sum(dim=(1, 2))
+            figures |= {f"{name}/{key}": sums for key, sums in squared_sums(physical[name], truth, mask).items()}
             for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
                 one = slice(channel, channel + 1)
                 errors = field_errors(physical[name][..., one], truth[..., one], mask)
@@ -215,9 +212,7 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
     mse, mae, max: over all points and channels.
     mask: (B, N), False for padding, where the truth is 0 whatever is predicted; None: no padding.
     """
-    error = prediction.double() - truth.double()
-    if mask is not None:
-        error = error.masked_fill(~mask.unsqueeze(-1), 0)
+    error = _error_of(prediction, truth, mask)
     norm = truth.double().flatten(1).norm(dim=1)
     return {
         "relative_l2": error.flatten(1).norm(dim=1) / norm,
@@ -225,6 +220,20 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
         "mae": mean_of_points(error.abs(), mask),
         "max": error.abs().amax(dim=(1, 2)),
     }
+
+
+def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleFigures:
+    """Returns the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
+
+    prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
+    """
+    error = _error_of(prediction, truth, mask)
+    return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
+
+
+def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
+    error = prediction.double() - truth.double()
+    return error if mask is None else error.masked_fill(~mask.unsqueeze(-1), 0)
 
 
 def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:

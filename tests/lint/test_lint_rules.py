@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noether.errors import RequestError
-from noether.slurm.lint.check import lint_files, lint_text, mend
-from noether.slurm.lint.rules import RULES, rules_reference
+from noether.lint.check import lint_files, lint_text, mend
+from noether.lint.rules import RULES, rules_reference
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))

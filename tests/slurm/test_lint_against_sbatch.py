@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.slurm.lint.check import lint_text
+from noether.lint.check import lint_text
 from slurm.conftest import Slurm
 
 REFUSED = {  # id: (script or options, sbatch's words, the rule)

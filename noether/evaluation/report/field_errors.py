@@ -11,6 +11,7 @@ from noether.evaluation.report.elements import absent, chart_figure
 from noether.evaluation.report.numbers import Array, finite, number, percent
 from noether.evaluation.report.run import Run, figure
 from noether.evaluation.report.words import BASELINES, heading, in_words, plural
+from noether.evaluation.tables import squared_unit
 
 FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 RATIOS = ("relative_l2", "pooled_relative_l2")
@@ -46,8 +47,7 @@ def _components(own: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _error_head(name: str, unit: str) -> str:
-    square = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
-    units = {"mse": square, "mae": unit, "max": unit}
+    units = {"mse": squared_unit(unit), "mae": unit, "max": unit}
     titles = (", ".join(filter(None, (title, units.get(key)))) for key, title in FIGURES.items())
     cells = "".join(f'<th class="n">{escape(title)}</th>' for title in titles)
     return f'<tr class="group"><th>{escape(heading(name))}</th>{cells}</tr>'

@@ -4,10 +4,10 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from noether.slurm.lint.finding import Edit, Finding, Level
-from noether.slurm.lint.job import Job, Shape
-from noether.slurm.lint.launch import Launch
-from noether.slurm.lint.values import count, node_range
+from noether.lint.finding import Edit, Finding, Level
+from noether.lint.job import Job, Shape
+from noether.lint.launch import Launch
+from noether.lint.values import count, node_range
 
 SPAWNS = re.compile(r"mp\.spawn\(|multiprocessing\.spawn\(|\bspawn\(|mp\.start_processes\(|notebook_launcher\(")
 SPREADS = re.compile(r"DataParallel\(|device_map|mp\.Process\(|start_processes\(")

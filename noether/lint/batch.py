@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from noether.errors import RequestError
-from noether.slurm.lint.finding import Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.launch import Launch
+from noether.lint.finding import Finding
+from noether.lint.job import Job
+from noether.lint.launch import Launch
 from noether.training.batch_plan import plan_batches
 
 

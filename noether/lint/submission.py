@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterator
 
-from noether.slurm.lint.finding import Edit, Finding, Level
-from noether.slurm.lint.job import Job, gpus_on_node
-from noether.slurm.lint.options import Given
-from noether.slurm.lint.values import (
+from noether.lint.finding import Edit, Finding, Level
+from noether.lint.job import Job, gpus_on_node
+from noether.lint.options import Given
+from noether.lint.values import (
     count,
     gpu_count,
     gpus_in_gres,

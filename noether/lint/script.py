@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from noether.slurm.lint.options import Options, Problem, read_options
-from noether.slurm.lint.shell import Command, read_commands
+from noether.lint.options import Options, Problem, read_options
+from noether.lint.shell import Command, read_commands
 
 _DIRECTIVE = re.compile(r"#SBATCH(?P<rest>.*)", re.DOTALL)
 _ALMOST = re.compile(

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from noether.slurm.lint.finding import Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.shell import Command, unquote
+from noether.lint.finding import Finding
+from noether.lint.job import Job
+from noether.lint.shell import Command, unquote
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 _LATER = r"(?:[2-9]|[1-9]\d+)"

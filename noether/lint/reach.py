@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from noether.slurm.lint.finding import Edit, Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.launch import Launch
-from noether.slurm.lint.ranks import SPAWNS, SPREADS
+from noether.lint.finding import Edit, Finding
+from noether.lint.job import Job
+from noether.lint.launch import Launch
+from noether.lint.ranks import SPAWNS, SPREADS
 
 _PREPARING = {"hostname", "nvidia-smi", "echo", "printf", "date", "true", "sleep", "env", "printenv", "id", "ls",
               "mkdir", "cp", "mv", "rm", "ln", "rsync", "tar", "unzip", "touch", "chmod", "python -c"}  # fmt: skip

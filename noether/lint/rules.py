@@ -2,7 +2,7 @@
 
 # ruff: noqa: E501  (a table: each example on one line)
 
-from noether.slurm.lint.finding import Level, Rule
+from noether.lint.finding import Level, Rule
 
 _TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
 _ONE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
@@ -167,5 +167,5 @@ GPUs are read. Exit code: 1 where there are errors, 0 where there are warnings o
 An error will make the job fail, hang, train something else or be refused; a warning costs time or luck. What sbatch
 refuses was held against sbatch of Slurm 22.05. Only the script and what lies beside it are read: whether a partition or
 so many GPUs exist, the cluster alone knows. This page is written by
-`python -c 'from noether.slurm.lint.rules import rules_reference as r; print(r(), end="")' > docs/lint.md`.
+`python -c 'from noether.lint.rules import rules_reference as r; print(r(), end="")' > docs/lint.md`.
 """

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from noether.errors import RequestError
 from noether.launch.nodelist import parse_nodelist
-from noether.slurm.lint.finding import Edit, Finding
-from noether.slurm.lint.hosts import FIRST_HOST, picks_later_host
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.launch import PER_TASK_VARIABLES
-from noether.slurm.lint.shell import Command, unquote
+from noether.lint.finding import Edit, Finding
+from noether.lint.hosts import FIRST_HOST, picks_later_host
+from noether.lint.job import Job
+from noether.lint.launch import PER_TASK_VARIABLES
+from noether.lint.shell import Command, unquote
 
 HEAD = f"MASTER_ADDR={FIRST_HOST}"
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from noether.config.suggest import nearest
 from noether.errors import RequestError
-from noether.slurm.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
-from noether.slurm.lint.finding import Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.script import Script
+from noether.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
+from noether.lint.finding import Finding
+from noether.lint.job import Job
+from noether.lint.script import Script
 
 CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     submission.form, submission.words, submission.ignored, submission.values, submission.together,

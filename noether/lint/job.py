@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from noether.slurm.lint.launch import Launch, Layer, find_launches
-from noether.slurm.lint.options import Given, Options
-from noether.slurm.lint.script import Script
-from noether.slurm.lint.shell import Variables
-from noether.slurm.lint.values import count, gpu_count, gpus_in_gres, node_range
+from noether.lint.launch import Launch, Layer, find_launches
+from noether.lint.options import Given, Options
+from noether.lint.script import Script
+from noether.lint.shell import Variables
+from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
 
 
 @dataclass(frozen=True)

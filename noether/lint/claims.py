@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from noether.slurm.lint.finding import Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.script import comment_of
+from noether.lint.finding import Finding
+from noether.lint.job import Job
+from noether.lint.script import comment_of
 
 _BY = r"\s*(?:x|×|\*|by|with|of|and|,|each with|à)\s*"
 _GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH|MI)\d{2,3}[A-Z]?s?)\b"

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 
 from noether.errors import ExitCode, RequestError
-from noether.slurm.lint.check import Report, lint_files, mend, mended_path
-from noether.slurm.lint.finding import Finding
-from noether.slurm.lint.rules import RULES
+from noether.lint.check import Report, lint_files, mend, mended_path
+from noether.lint.finding import Finding
+from noether.lint.rules import RULES
 
 
 def run_lint(words: Sequence[str], hp: str | None, fix: bool, as_json: bool, rules: bool) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.slurm.lint.options import Options, read_options
-from noether.slurm.lint.shell import Command, Variables, Word, declared, read_commands
+from noether.lint.options import Options, read_options
+from noether.lint.shell import Command, Variables, Word, declared, read_commands
 
 Neighbour = Callable[[str], str | None]
 """Returns the text of a file that a script names, or None."""

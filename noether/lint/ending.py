@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from noether.slurm.lint.finding import Edit, Finding
-from noether.slurm.lint.job import Job
-from noether.slurm.lint.launch import Launch
-from noether.slurm.lint.shell import Command
-from noether.slurm.lint.values import signal_request
+from noether.lint.finding import Edit, Finding
+from noether.lint.job import Job
+from noether.lint.launch import Launch
+from noether.lint.shell import Command
+from noether.lint.values import signal_request
 
 RELIABLE_LEAD_S = 60
 """slurmstepd looks about every 30 s whether a signal is due."""
