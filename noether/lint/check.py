@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noether.config.suggest import nearest
+from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import claim_rules, ending_rules, options_rules, rank_rules, rendezvous_rules
 from noether.lint.finding import Finding
@@ -107,7 +107,7 @@ def summarise(job: Job) -> Iterator[str]:
 
 
 def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list[Report]:
-    """Lints files, and the job scripts in folders (submitit's, say). A file that cannot be read is a finding of its own.
+    """Lints files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
 
     Raises:
         RequestError: where no file was named, or a name is neither a file nor a folder with job scripts.

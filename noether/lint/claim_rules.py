@@ -7,14 +7,18 @@ from noether.lint.finding import Finding
 from noether.lint.job import Job
 
 _GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH)\d{2,3}s?)\b"
-_PRODUCT = rf"(?P<nodes>\d+)\s*nodes?\s*(?:x|×|\*|with)\s*(?P<gpus>\d+)\s*{_GPU}(?:\s*(?:per node|each|/\s*node|a node))?"
+_PRODUCT = (
+    rf"(?P<nodes>\d+)\s*nodes?\s*(?:x|×|\*|with)\s*(?P<gpus>\d+)\s*{_GPU}(?:\s*(?:per node|each|/\s*node|a node))?"
+)
 _PRODUCTS = re.compile(_PRODUCT, re.IGNORECASE)
 _SUM = re.compile(
     _PRODUCT + rf"\s*(?:(?:=|→|->)\s*(?P<said>\d+)\b(?!\s*\w*\s*(?:per|each)\b)"
     rf"|\(\s*=?\s*(?P<aside>\d+)\s*{_GPU}(?:\s*(?:in total|total))?\s*\)|,\s*(?P<all>\d+)\s*{_GPU}\s*in total)",
     re.IGNORECASE,
 )
-_HEDGED = re.compile(r"\b(if|for|up to|max|at most|at least|e\.g\.|example|or|other|instead|change|set|would|more|per job)\b", re.I)
+_HEDGED = re.compile(
+    r"\b(if|for|up to|max|at most|at least|e\.g\.|example|or|other|instead|change|set|would|more|per job)\b", re.I
+)
 
 
 def arithmetic(lines: Sequence[tuple[int, str]]) -> Iterator[Finding]:

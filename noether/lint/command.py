@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from noether.config.suggest import did_you_mean
+from noether.common.suggest import did_you_mean
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import lint_files
 from noether.lint.fix import write_fixed

@@ -42,13 +42,21 @@ def _words_for(job: Job, launch: Launch, loss: Loss, name: str) -> tuple[str, st
     if loss.kind == "or":
         return f"|| {loss.by} makes a failed {name} a success: the job ends COMPLETED", "leave it out", None
     if loss.kind == "exit":
-        return f"{loss.by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)", None
+        return (
+            f"{loss.by} makes a failed {name} a success: the job ends COMPLETED",
+            "exit $code      (code=$? after it)",
+            None,
+        )
     if loss.kind == "wait":
         alone = job.script.source(loss.line).strip() == "wait" and launch.command.node.parent is not None
         single = job.script.text.count("&\n") == 1 and len(job.launches) == 1
         top = launch.command.node.parent is not None and launch.command.node.parent.type == "program"
         edit = Edit(loss.line, ("wait $!",)) if alone and single and top else None
-        return "a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid", edit
+        return (
+            "a bare wait returns 0, whatever became of the background jobs",
+            "wait $!, or one wait for each $pid",
+            edit,
+        )
     edit = _kept_at_end(job, launch) if at_top and not last.rstrip().endswith((";", "\\")) else None
     return (
         f"the script ends with {loss.by}: a failed {name} ends as COMPLETED",
@@ -62,7 +70,12 @@ def _kept_at_end(job: Job, launch: Launch) -> Edit | None:
     node = launch.command.node
     whole = node.parent if node.parent is not None and node.parent.type == "redirected_statement" else node
     alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
-    if not alone or whole.parent is None or whole.parent.type != "program" or re.search(r"<<|\bcode=|\$code", job.script.text):
+    if (
+        not alone
+        or whole.parent is None
+        or whole.parent.type != "program"
+        or re.search(r"<<|\bcode=|\$code", job.script.text)
+    ):
         return None
     line = whole.end_point.row + job.script.first_line
     rest = job.script.lines[line - job.script.first_line + 1 :]
@@ -89,8 +102,15 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.script.text) is not None
     work = [x for x in job.launches if not x.command.in_background and x.trains]
     if servers and bare and not killed and work and bare[-1].line > work[-1].line > servers[-1].line:
-        message = f"wait waits for the server of line {servers[-1].line} too, which never ends: the job runs to its time limit"
-        yield Finding(bare[-1].line, "warning", "wait-for-server", message, "server=$! after it, and kill $server in place of wait")
+        server = f"the server of line {servers[-1].line}"
+        message = f"wait waits for {server} too, which never ends: the job runs to its time limit"
+        yield Finding(
+            bare[-1].line,
+            "warning",
+            "wait-for-server",
+            message,
+            "server=$! after it, and kill $server in place of wait",
+        )
 
 
 def signals(job: Job) -> Iterator[Finding]:
@@ -146,7 +166,7 @@ def output(job: Job) -> Iterator[Finding]:
             if here and ("%" not in folder or submitit):
                 continue
             reason = "is made of the job's number" if here else "is not here"
-            message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the job would fail or leave no output"
+            message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
             name = "mkdir -p " + (known or ".")
             fix = f"#SBATCH --{option.name}={known and known + '/'}%j.out" if here else f"{name}      (before sbatch)"
             yield Finding(option.line, "warning", "output-folder", message, fix)
@@ -169,7 +189,9 @@ def requeue(job: Job) -> Iterator[Finding]:
             continue
         source = job.script.source(srun.line)
         fix = re.sub(r"\bsrun\s", "srun --kill-on-bad-exit=1 ", source, count=1)
-        message = "when one task fails the others keep the nodes until they time out, unless your site sets KillOnBadExit"
+        message = (
+            "when one task fails the others keep the nodes until they time out, unless your site sets KillOnBadExit"
+        )
         plain = re.match(r"\s*srun\s", source) and value is None and launch.command.line == srun.line
         edit = Edit(srun.line, (fix,)) if plain else None
         yield Finding(srun.line, "warning", "kill-on-bad-exit", message, fix.strip(), edit)
@@ -187,20 +209,26 @@ def containers(job: Job) -> Iterator[Finding]:
         docker = layer.name not in ("apptainer", "singularity")
         clean = [name for name in ("--cleanenv", "-e", "--containall", "-C", "--compat") if name in layer.options]
         passed = re.search(r"(APPTAINER|SINGULARITY)ENV_SLURM|--env(-file)?[ =]\S*SLURM", text)
-        if clean and not docker and launch.layer("srun") and shape and shape.tasks > 1 and not passed:
-            if ours or (launch.innermost.kind == "python" and not launch.layer("per-node")):
-                message = f"{clean[0]} takes SLURM_* from the tasks: each believes it is alone"
-                fix = re.sub(rf" {re.escape(clean[0])}(?=\s)", "", source, count=1).strip()
-                yield Finding(layer.line, "error" if ours else "warning", "container-cleanenv", message, fix)
-        if not job.asks_for_gpus or job.is_amd or launch.innermost.kind not in ("python", "per-node", "noether", "submitit"):
+        reads_slurm = ours or (launch.innermost.kind == "python" and not launch.layer("per-node"))
+        several = launch.layer("srun") and shape and shape.tasks > 1
+        if clean and several and reads_slurm and not docker and not passed:
+            message = f"{clean[0]} takes SLURM_* from the tasks: each believes it is alone"
+            fix = re.sub(rf" {re.escape(clean[0])}(?=\s)", "", source, count=1).strip()
+            yield Finding(layer.line, "error" if ours else "warning", "container-cleanenv", message, fix)
+        if (
+            not job.asks_for_gpus
+            or job.is_amd
+            or launch.innermost.kind not in ("python", "per-node", "noether", "submitit")
+        ):
             continue
         level = "error" if ours else "warning"
         if docker:
-            given = {"--gpus", "--device", "--runtime", "--gpu"} & set(layer.options) or "nvidia" in text.lower()
+            given = bool({"--gpus", "--device", "--runtime", "--gpu"} & set(layer.options)) or "nvidia" in text.lower()
             fix = re.sub(rf"\b({layer.name} run) ", r"\1 --gpus all ", source, count=1)
             message = f"{layer.name} run without --gpus: the program sees none of the job's GPUs"
         else:
-            given = {"--nv", "--nvccli"} & set(layer.options) or re.search(r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)=", text)
+            variable = re.search(r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)=", text)
+            given = bool({"--nv", "--nvccli"} & set(layer.options)) or variable is not None
             fix = re.sub(rf"\b({layer.name} (?:exec|run)) ", r"\1 --nv ", source, count=1)
             message = f"{layer.name} without --nv: the program sees none of the job's GPUs"
             message += "" if ours else ", unless your site sets 'always use nv'"

@@ -30,7 +30,9 @@ def text_of(report: Report) -> list[str]:
     lines: list[str] = []
     for finding in report.findings:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
-        lines.append(f"{report.path}:{finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]")
+        lines.append(
+            f"{report.path}:{finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]"
+        )
         lines += [f"  line  {_printable(text)}"] if text else []
         lines += [f"  fix   {_printable(finding.fix)}"] if finding.fix else []
     errors = sum(finding.level == "error" for finding in report.findings)
@@ -45,7 +47,7 @@ def _printable(text: str) -> str:
 
 
 def _annotation(report: Report, finding: Finding) -> str:
-    """Returns a workflow command of GitHub Actions (docs.github.com, "Workflow commands": data and property escapes)."""
+    """Returns a workflow command of GitHub Actions, escaped as docs.github.com says ("Workflow commands")."""
 
     def escaped(text: str, more: Mapping[str, str] | None = None) -> str:
         for character, code in {"%": "%25", "\r": "%0D", "\n": "%0A", **(more or {})}.items():

@@ -1,4 +1,4 @@
-"""How many nodes, tasks and GPUs a job asks for, what each of its steps gets, and what the script shows of its program."""
+"""How many nodes, tasks and GPUs a job asks for, what each step gets, and what the script shows of its program."""
 
 import re
 from collections.abc import Mapping
@@ -12,17 +12,19 @@ from noether.lint.script import Script
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
 from noether.lint.variables import Variables
 
-SPAWNS = re.compile(r"mp\.spawn\(|multiprocessing\.spawn\(|\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
+SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
-_AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu")
+_AMD = re.compile(
+    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
+)
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
 _SERVER = re.compile(
-    r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|text-generation-launcher|"
-    r"tritonserver|spark-class|start-(master|worker)|dask[- ](worker|scheduler)|jupyter|tensorboard|redis-server|mongod\b|"
-    r"http\.server|uvicorn|gunicorn|mlflow (server|ui)|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|[\w/.-]*server[\w.-]*|watch |sleep "
+    r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|spark-class|"
+    r"text-generation-launcher|start-(master|worker)|dask[- ](worker|scheduler)|jupyter|tensorboard|mongod\b|"
+    r"server|uvicorn|gunicorn|mlflow ui|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|watch |sleep "
 )
 
 
@@ -185,8 +187,9 @@ class Job:
         return {
             "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
             "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": shape.tasks_per_node,
-            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node") or "-"),
-            "SLURM_GPUS": shape.total_gpus, "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task") or ""),
+            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": shape.total_gpus,
+            "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node") or "-"),
+            "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task") or ""),
         }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.lint.options import Options, read_options
+from noether.lint.options import Options, names_in, read_options
 from noether.lint.shell import Command, ShellText, Word
 from noether.lint.variables import Variables
 
@@ -17,29 +17,29 @@ _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
     # Programs that run what follows: the word that must come next, and their options that take a value.
-    **dict.fromkeys(("exec", "eval", "time", "nohup", "command", "setsid", "catchsegv", "sudo", "xvfb-run", "psrecord"), ("", "")),
+    **dict.fromkeys(names_in("exec eval time nohup command setsid catchsegv sudo xvfb-run chrt"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
-    "ionice": ("", "-c -n"), "taskset": ("", "-c"), "chrt": ("", ""), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
-    "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"), "conda": ("run", "-n -p"), "mamba": ("run", "-n -p"),
-    "micromamba": ("run", "-n -p"), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "nsys": ("profile", "-o -t -w -s -f -c --output --trace --sample --force-overwrite --capture-range --stats --delay --duration"),
+    "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
+    "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
+    "nsys": ("profile", "-o -t -w -s -f -c --output --trace --sample --force-overwrite --capture-range --stats"),
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
-    "proxychains4": ("", ""), "rlaunch": ("", ""), "gdb": ("", ""),
 }  # fmt: skip
-_APPTAINER_FLAGS = set(
+_APPTAINER_FLAGS = names_in(
     """--nv --rocm --nvccli --cleanenv -e --contain -c --containall -C --compat --fakeroot -f --writable -w --silent -s
     --writable-tmpfs --no-home --no-init --no-umask --no-eval --no-privs --pid -p --ipc -i --userns -u --net --uts
     --keep-privs --allow-setuid --unsquash --disable-cache --no-https --passphrase --no-pid --sharens --underlay
-    --bind-paths-only --debug -d --quiet -q --verbose -v""".split()
+    --bind-paths-only --debug -d --quiet -q --verbose -v"""
 )
-_DOCKER_FLAGS = set("-i -t -it -ti -d --rm --init --privileged --interactive --tty --detach --read-only -P".split())
-_TORCHRUN_FLAGS = {"standalone", "no_python", "module", "use_env", "help", "run_path", "virtual_local_rank", "multi_gpu",
-                   "cpu", "tpu", "use_deepspeed", "use_fsdp", "same_network", "force", "no_local_rank", "no_ssh_check",
-                   "no_ssh", "debug", "quiet", "enable_each_rank_log"}  # fmt: skip
-_MPI_FLAGS = set(
+_DOCKER_FLAGS = names_in("-i -t -it -ti -d --rm --init --privileged --interactive --tty --detach --read-only -P")
+_TORCHRUN_FLAGS = {"standalone", "no_python", "module", "use_env", "help", "run_path", "virtual_local_rank",
+                   "multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "same_network", "force", "no_local_rank", 
+                   "no_ssh_check", "no_ssh", "debug", "quiet", "enable_each_rank_log"}  # fmt: skip
+_MPI_FLAGS = names_in(
     """--oversubscribe -oversubscribe --allow-run-as-root --tag-output --report-bindings --nolocal -nolocal --bynode
     -bynode --byslot --verbose -v -q --quiet --display-map -display-map --display-allocation --use-hwthread-cpus -l
-    -bind-to-core --bind-to-core --pernode -pernode --noprefix -prepend-rank --display --nooversubscribe -report-bindings""".split()
+    -bind-to-core --bind-to-core --pernode -pernode --noprefix -prepend-rank
+    --display --nooversubscribe -report-bindings"""
 )
 _MPI_VALUES_2 = {"-mca", "--mca", "-gmca", "--gmca", "-genv", "-env"}
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
@@ -281,7 +281,7 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
     return words
 
 
-def _container_options(words: list[Word], flags: set[str]) -> tuple[dict[str, str], str, list[Word]]:
+def _container_options(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], str, list[Word]]:
     """Reads the options of `apptainer exec` or `docker run`: the options, the image and the words after it."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.config.suggest import nearest
+from noether.common.suggest import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
 ProblemKind = Literal["unknown-option", "site-option", "missing-value", "unwanted-value", "stray-word", "dash"]
@@ -27,6 +27,11 @@ SRUN_SHORT = {
     "W": "wait", "K": "kill-on-bad-exit", "l": "label", "I": "immediate", "r": "relative", "T": "threads",
     "u": "unbuffered", "X": "disable-status", "Z": "no-allocate", "E": "preserve-env",
 }  # fmt: skip
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Returns the names that are written in a text, as tables are: with blanks between them."""
+    return frozenset(text.split())
 
 
 def _table(value: str, nothing: str, maybe: str) -> dict[str, Takes]:

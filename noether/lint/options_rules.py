@@ -1,4 +1,4 @@
-"""Rules about the form of a script and its options: what sbatch refuses, does not read, or reads otherwise than meant."""
+"""Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from subprocess import DEVNULL, PIPE, SubprocessError, run
 
 from noether.lint.finding import Edit, Finding, Level
 from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import Given, Options
+from noether.lint.options import Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
 from noether.lint.values import count, gpu_count, gpus_in_gres, memory_mib, node_range, signal_request, time_limit
 
-_SHAPING = set(
+_SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
-    mem mem-per-cpu mem-per-gpu signal account array""".split()
+    mem mem-per-cpu mem-per-gpu signal account array"""
 )
 _CHOICES = {  # The words an option takes, and one of them.
     "open-mode": (r"(?i)a(ppend)?|t(runcate)?", "append"),
@@ -26,9 +26,9 @@ _CHOICES = {  # The words an option takes, and one of them.
     "distribution": (r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
     "gpu-bind": (r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"),
 }  # fmt: skip
-_MAIL = set(
+_MAIL = names_in(
     """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
-    ARRAY_TASKS""".split()
+    ARRAY_TASKS"""
 )
 
 
@@ -44,7 +44,8 @@ def form(job: Job) -> Iterator[Finding]:
         message = "the first line does not begin with #!: sbatch refuses the script"
         top = script.lines[0]
         clean = top.lstrip("\ufeff")
-        instead = (clean,) if clean.startswith("#!") else ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
+        instead: tuple[str, ...] = ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
+        instead = (clean,) if clean.startswith("#!") else instead
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
         yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
@@ -74,7 +75,8 @@ def syntax(job: Job) -> Iterator[Finding]:
 def bash_complaint(text: str) -> str:
     """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
     try:
-        done = run(["bash", "-n"], input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, env={})
+        data = text.encode("utf-8", "replace")
+        done = run(["bash", "-n"], input=data, stdout=DEVNULL, stderr=PIPE, timeout=10, env={})
     except (OSError, SubprocessError):
         return ""
     return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done.returncode else ""
@@ -145,11 +147,15 @@ def values(job: Job) -> Iterator[Finding]:
                     yield _placeholder(job, option.line, option.value)
                 else:
                     yield found
-            elif option.name in ("output", "error", "chdir") and not job.script.expanded:
-                if match := re.search(r"\$\{?\w+\}?|(?<![\w/])~(?=/)", option.value):
-                    message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
-                    fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
-                    yield Finding(option.line, "warning", "variable-in-option", message, fix)
+            elif match := _literal(option) if not job.script.expanded else None:
+                message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
+                fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
+                yield Finding(option.line, "warning", "variable-in-option", message, fix)
+
+
+def _literal(option: Given) -> re.Match[str] | None:
+    named = option.name in ("output", "error", "chdir")
+    return re.search(r"\$\{?\w+\}?|(?<![\w/])~(?=/)", option.value) if named else None
 
 
 def _value(job: Job, option: Given) -> Finding | None:

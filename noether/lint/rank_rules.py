@@ -19,9 +19,11 @@ class TrainLines(Protocol):
     """What the caller knows of its own command line, so that lint can judge `noether train …` in a script."""
 
     def read(self, words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
-        """Returns the overrides and the configuration file of `noether train WORDS`, or None where it cannot be read."""
+        """Returns the overrides and the configuration file of `noether train WORDS`; None: it cannot be read."""
 
-    def refusal(self, overrides: tuple[str, ...], file: str | None, ranks: int | None) -> tuple[RequestError, bool] | None:
+    def refusal(
+        self, overrides: tuple[str, ...], file: str | None, ranks: int | None
+    ) -> tuple[RequestError, bool] | None:
         """Returns why a training with so many ranks would be refused, and whether the batch is the reason."""
 
 
@@ -69,7 +71,11 @@ def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
         if launch.innermost.kind == "noether":
             texts = [launch.variables.expand(word.text) for word in launch.variables.splice(launch.innermost.words[1:])]
             texts = texts[1:] if texts[:1] == ["train"] else texts
-            if any("$" in text or "`" in text or "@early" in text for text in texts) or "-h" in texts or "--help" in texts:
+            if (
+                any("$" in text or "`" in text or "@early" in text for text in texts)
+                or "-h" in texts
+                or "--help" in texts
+            ):
                 continue
             read = lines.read(tuple(texts))
             if read is None:
@@ -122,7 +128,10 @@ def tasks(job: Job) -> Iterator[Finding]:
         if total and each and nodes and few and count(total.value) == shape.tasks:
             product = nodes[0] * (count(each.value) or 0)
             if product == shape.total_gpus:
-                rule, message = "ntasks-override", f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
+                rule, message = (
+                    "ntasks-override",
+                    f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}",
+                )
         fix = f"#SBATCH --ntasks-per-node={shape.total_gpus // shape.nodes}"
         level: Level = "error" if certain or source else "warning"
         yield Finding(line, level, rule, message, fix)
@@ -149,10 +158,18 @@ def launchers(job: Job) -> Iterator[Finding]:
             continue
         nested = [pair for pair in itertools.pairwise(chain) if (pair[0].kind, pair[1].kind) != ("srun", "per-node")]
         for outer, inner in nested:
-            number = launch.variables.number(outer.option("np", "n"), job.known) if outer.kind == "mpirun" else shape.tasks
+            number = (
+                launch.variables.number(outer.option("np", "n"), job.known) if outer.kind == "mpirun" else shape.tasks
+            )
             if number and number > shape.nodes and inner.kind != "srun":
                 message = f"each of the {number} processes of {outer.name} runs {inner.name}, which starts a whole run"
-                yield Finding(inner.line, "error", "launcher-in-launcher", message, f"{outer.name} python …, or {inner.name} alone")
+                yield Finding(
+                    inner.line,
+                    "error",
+                    "launcher-in-launcher",
+                    message,
+                    f"{outer.name} python …, or {inner.name} alone",
+                )
         if per_node and not nested and per_node.name not in ("accelerate", "deepspeed"):
             yield from _per_node(job, launch, shape)
 
@@ -180,7 +197,8 @@ def _per_node(job: Job, launch: Launch, shape: Shape) -> Iterator[Finding]:
     if under_srun and shape.tasks > shape.nodes and agents != shape.tasks and not (own and agents in (None, 1)):
         started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
         on = _s(shape.total_gpus, "GPU") if shape.total_gpus else _s(shape.nodes, "node")
-        message = f"{per_node.name} starts a node's workers itself, and srun runs it {shape.per_node:g} times a node: {started} on {on}"
+        times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
+        message = f"{per_node.name} starts a node's workers itself, and {times}"
         if (processes or 2) > 1 and not _shared(job, launch):
             yield Finding(launch.line, "error", "launcher-per-task", message, "#SBATCH --ntasks-per-node=1")
         return
@@ -197,11 +215,15 @@ def _per_node(job: Job, launch: Launch, shape: Shape) -> Iterator[Finding]:
         what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
         message = f"{what}: each of the {shape.nodes} nodes trains alone"
         yield Finding(per_node.line, "error", "separate-runs", message, f"--nnodes={shape.nodes}")
-    elif agents and not _ELASTIC.fullmatch(nodes_text or "") and agents != shape.nodes and (under_srun or agents > shape.nodes):
-        if under_srun or not job.has_driver:
-            message = f"--nnodes={agents}, but the {'step' if under_srun else 'job'} has {_s(shape.nodes, 'node')}"
-            message += ": it waits for the others" if agents > shape.nodes else ""
-            yield Finding(per_node.line, "error", "node-count", message, f"--nnodes={shape.nodes}")
+    elif (
+        agents
+        and not _ELASTIC.fullmatch(nodes_text or "")
+        and agents != shape.nodes
+        and (under_srun or (agents > shape.nodes and not job.has_driver))
+    ):
+        message = f"--nnodes={agents}, but the {'step' if under_srun else 'job'} has {_s(shape.nodes, 'node')}"
+        message += ": it waits for the others" if agents > shape.nodes else ""
+        yield Finding(per_node.line, "error", "node-count", message, f"--nnodes={shape.nodes}")
 
 
 def reach(job: Job) -> Iterator[Finding]:
@@ -214,7 +236,11 @@ def reach(job: Job) -> Iterator[Finding]:
         source = job.script.source(launch.line)
         fix = re.sub(r"^(\s*)", r"\1srun ", source, count=1).strip()
         if per_node is not None:
-            if per_node.name == "deepspeed" or launch.command.in_background or launch.command.within("function_definition"):
+            if (
+                per_node.name == "deepspeed"
+                or launch.command.in_background
+                or launch.command.within("function_definition")
+            ):
                 continue
             option = "num_machines" if per_node.name == "accelerate" else "nnodes"
             agents = launch.variables.number(per_node.option(option), job.known)
@@ -238,7 +264,9 @@ def idle_nodes(job: Job) -> Iterator[Finding]:
     looped = launch.command.within("for_statement", "c_style_for_statement", "while_statement")
     if srun.option("nodes") and shape.nodes < job.shape.nodes and not looped and "hetjob" not in job.script.text:
         message = f"the only step has {shape.nodes} of the job's {job.shape.nodes} nodes: the others stay idle"
-        yield Finding(srun.line, "warning", "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
+        yield Finding(
+            srun.line, "warning", "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes"
+        )
 
 
 def step_options(job: Job) -> Iterator[Finding]:
@@ -253,10 +281,26 @@ def step_options(job: Job) -> Iterator[Finding]:
         if each and srun.option("ntasks") is None and job.given("ntasks", "ntasks-per-node"):
             total = each * (launch.variables.number(srun.option("nodes"), job.known) or job.shape.nodes)
             if job.shape.tasks > total:
-                message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: --ntasks-per-node={each} does not make them {total}"
-                yield Finding(srun.line, "warning", "srun-tasks-ignored", message, f"srun --ntasks={total} --ntasks-per-node={each} …")
+                message = (
+                    f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
+                    f"--ntasks-per-node={each} does not make them {total}"
+                )
+                yield Finding(
+                    srun.line,
+                    "warning",
+                    "srun-tasks-ignored",
+                    message,
+                    f"srun --ntasks={total} --ntasks-per-node={each} …",
+                )
         own = srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is not None
-        if cpus and (count(cpus.value) or 1) > 1 and launch.trains and not passed and not own and not job.given("exclusive"):
+        if (
+            cpus
+            and (count(cpus.value) or 1) > 1
+            and launch.trains
+            and not passed
+            and not own
+            and not job.given("exclusive")
+        ):
             passed = True  # One line answers for all steps.
             message = (
                 f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={cpus.value} from the job, "
@@ -269,7 +313,7 @@ def step_options(job: Job) -> Iterator[Finding]:
         flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
         bind = srun.option("gpu-bind") or job.options.value("gpu-bind") or ""
         if per_task == 1 and shape.per_node > 1 and job.shows_ddp(launch) and "sharing" not in flags and bind != "none":
-            message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy directly between them"
+            message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy between them"
             fix = f"#SBATCH --gpus-per-node={shape.gpus_per_node or 1}, and --ntasks-per-node as many"
             yield Finding(option.line if option else srun.line, "warning", "gpus-per-task", message, fix)
 
@@ -281,18 +325,24 @@ def mpi(job: Job) -> Iterator[Finding]:
         if layer.kind != "mpirun" or layer.name in ("ibrun", "prun", "mpiexec.hydra"):
             continue
         asked, slots = launch.variables.number(layer.option("np", "n", "c"), job.known), job.shape.tasks
-        freed = {"oversubscribe", "hostfile", "machinefile", "host", "H", "map-by", "use-hwthread-cpus", "ppn"} & set(layer.options)
+        freed = {"oversubscribe", "hostfile", "machinefile", "host", "H", "map-by", "use-hwthread-cpus", "ppn"} & set(
+            layer.options
+        )
         if asked and asked > slots and job.given("ntasks", "ntasks-per-node") and not freed:
-            message = f"{layer.name} starts {asked} processes, but the job has {_s(slots, 'task')}: Open MPI refuses more"
+            message = (
+                f"{layer.name} starts {asked} processes, but the job has {_s(slots, 'task')}: Open MPI refuses more"
+            )
             yield Finding(launch.line, "warning", "mpi-count", message, f"#SBATCH --ntasks={asked}")
 
 
 def devices(job: Job) -> Iterator[Finding]:
     """visible-devices: GPUs by numbers that the job does not have."""
-    gpus = job.shape.gpus_per_node
+    gpus = job.shape.gpus_per_node or 0
     for command in job.script.commands if gpus and len(job.components) == 1 else ():
         for name, word in command.assignments:
             numbers = re.fullmatch(r"\d+(,\d+)*", word.text)
             if name == "CUDA_VISIBLE_DEVICES" and numbers and max(map(int, word.text.split(","))) >= gpus:
-                message = f"the job has {_s(gpus, 'GPU')} a node, numbered from 0: Slurm sets CUDA_VISIBLE_DEVICES to them"
+                message = (
+                    f"the job has {_s(gpus, 'GPU')} a node, numbered from 0: Slurm sets CUDA_VISIBLE_DEVICES to them"
+                )
                 yield Finding(word.line, "warning", "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")

@@ -13,22 +13,22 @@ noether lint job.sbatch --hp my.yaml       # can the job's ranks share the batch
 noether lint --rules                       # the rules, one a line
 ```
 
-Any script for sbatch will do, whatever it starts: `srun python`, torchrun, accelerate, mpirun, apptainer, docker. A folder
-is searched for the scripts that submitit writes; the job scripts in here-documents (`sbatch <<EOF`) and in a README's code
-blocks are read as scripts of their own. Exit code: 1 where there are errors, 0 where there are warnings or nothing, 2 where
-a file could not be read (the others are linted all the same).
+Any script for sbatch will do, whatever it starts: `srun python`, torchrun, accelerate, mpirun, apptainer, docker. A
+folder is searched for the scripts that submitit writes; the job scripts in here-documents (`sbatch <<EOF`) and in a
+README's code blocks are read as scripts of their own. Exit code: 1 where there are errors, 0 where there are warnings
+or nothing, 2 where a file could not be read (the others are linted all the same).
 
-**An error is certain**: sbatch or bash refuses it, or it cannot work whatever the program does. Where that depends on the
-program being one rank of several, it is an error only if the script shows that it is (torchrun, `noether`, a Python file
-beside it that reads RANK or WORLD_SIZE); otherwise it is a warning or nothing. What depends on the site or on Slurm's
-version says so. What sbatch refuses was held against sbatch of Slurm 22.05, both ways (`tests/slurm`).
+**An error is certain**: sbatch or bash refuses it, or it cannot work whatever the program does. Where that depends on
+the program being one rank of several, it is an error only if the script shows that it is (torchrun, `noether`, a
+Python file beside it that reads RANK or WORLD_SIZE); otherwise it is a warning or nothing. What depends on the site
+or on Slurm's version says so. What sbatch refuses was held against sbatch of Slurm 22.05, both ways (`tests/slurm`).
 
-**To silence a rule** on one line, end the line with `# noether: ignore[NTH401]` (code or name; several with commas; all
-without brackets). On an `#SBATCH` line sbatch reads no further than the `#`.
+**To silence a rule** on one line, end the line with `# noether: ignore[NTH401]` (code or name; several with commas;
+all without brackets). On an `#SBATCH` line sbatch reads no further than the `#`.
 
-**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `--kill-on-bad-exit`, `wait`, an exit code that is
-kept, torchrun in place of torch.distributed.launch with `--use_env`. All else is a suggestion. The rest of the file stays
-as it was, byte for byte.
+**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `--kill-on-bad-exit`, `wait`, an exit code
+that is kept, torchrun in place of torch.distributed.launch with `--use_env`. All else is a suggestion. The rest of
+the file stays as it was, byte for byte.
 
 In a pre-commit configuration, with this repository as `repo`: `- id: noether-lint`.
 

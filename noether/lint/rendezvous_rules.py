@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
-from noether.launch.nodelist import parse_nodelist
 from noether.lint.finding import Finding, Level
 from noether.lint.job import Job
 from noether.lint.launch import PER_TASK_VARIABLES, Launch
@@ -101,7 +101,7 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
         return "master-not-a-host", "scontrol show hostnames writes every host of the job, and this is all of them"
     if "SLURM_SUBMIT_HOST" in host:
         return "master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs"
-    if not c10d and (_LATER_LINE.search(expanded) and "scontrol" in expanded or _later_element(job, host)):
+    if not c10d and ((_LATER_LINE.search(expanded) and "scontrol" in expanded) or _later_element(job, host)):
         return "master-not-first", "rank 0 runs on the first node, and this is not the first"
     if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in _hosts(job):
         return "master-fixed", f"the job may run on other nodes than {expanded}"
@@ -159,13 +159,17 @@ def c10d(job: Job) -> Iterator[Finding]:
         if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
-            yield Finding(layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"')
+            yield Finding(
+                layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
+            )
         value = layer.option("node_rank") or ""
         inner = launch.layer("shell") is not None
         match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value)
         if match and not value.startswith("'") and not _uses_c10d(launch):
             message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
-            yield Finding(layer.line, "error", "expanded-too-early", message, f"srun bash -c 'torchrun --node_rank=${match[1]} …'")
+            yield Finding(
+                layer.line, "error", "expanded-too-early", message, f"srun bash -c 'torchrun --node_rank=${match[1]} …'"
+            )
 
 
 def port(job: Job) -> Iterator[Finding]:
@@ -245,7 +249,9 @@ def interfaces(job: Job) -> Iterator[Finding]:
             message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
             yield Finding(word.line, "warning", "nccl-interface", message, f"export NCCL_SOCKET_IFNAME={value},lo")
         elif name == "NCCL_SOCKET_IFNAME" and value in ("lo", "=lo") and any(_spans(job, x) for x in job.launches):
-            yield Finding(word.line, "error", "nccl-interface", "lo does not reach the other nodes", "leave the line out")
+            yield Finding(
+                word.line, "error", "nccl-interface", "lo does not reach the other nodes", "leave the line out"
+            )
         elif name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
             message = "gloo takes names of interfaces and knows no exclusions"
             yield Finding(word.line, "warning", "gloo-interface", message, "leave the line out")

@@ -22,7 +22,9 @@ def _script(options: str, body: str) -> str:
 
 
 def _option(code: str, name: str, level: Level, why: str, wrong: str, right: str) -> Rule:
-    return Rule(code, name, level, why, _script(f"#SBATCH {wrong}\n", "hostname"), _script(f"#SBATCH {right}\n", "hostname"))
+    return Rule(
+        code, name, level, why, _script(f"#SBATCH {wrong}\n", "hostname"), _script(f"#SBATCH {right}\n", "hostname")
+    )
 
 
 def _body(code: str, name: str, level: Level, why: str, wrong: str, right: str, head: str = _TWO) -> Rule:
@@ -96,7 +98,9 @@ _RANKS = (
     Rule("NTH221", "configuration-refused", "error", "The configuration of the script's noether train is wrong.",
          _script(_TWO, _SRUN + "noether train trainer.precison=bf16"), _script(_TWO, _SRUN + "noether train trainer.precision=bf16")),
 )  # fmt: skip
-_TORCHRUN_STATIC = 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr="$MASTER_ADDR" train.py'
+_TORCHRUN_STATIC = (
+    'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr="$MASTER_ADDR" train.py'
+)
 _MEETING = (
     _body("NTH301", "master-per-task", "error", "hostname evaluated in each task names as many masters as nodes. A warning where the program is not known, as in all rules of the master.",
           _SRUN + "bash -c 'WORLD_SIZE=8 MASTER_ADDR=$(hostname) exec python train.py'", _MASTER + _WORLD + _RUN),

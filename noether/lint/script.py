@@ -14,7 +14,9 @@ _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 _ALMOST = re.compile(r"(?P<lead>\s*#\s*)(?P<word>(?i:SBATCH)|SBTACH|SBACTH)(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
-PLACEHOLDER = re.compile(r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\(")
+PLACEHOLDER = re.compile(
+    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
+)
 """A value that somebody has still to fill in: <N>, {partition}, {{ nodes }}."""
 _SECRETLY_LARGE = 1_000_000
 
@@ -95,7 +97,9 @@ class Script:
             words = split_directive(rest) or []
             if words and words[0].startswith("-"):
                 options = read_options(words, number, "sbatch")
-                reason = "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
+                reason = (
+                    "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
+                )
                 found.append(Ignored(number, reason, rest.strip(), options, bool(match)))
         return found
 

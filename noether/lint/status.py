@@ -102,7 +102,9 @@ class StatusFlow:
             name = _name(after)
             if name in ("exit", "return") and after.type in STATEMENTS:
                 zero = [unquote(text_of(child)) for child in after.named_children[1:]] == ["0"]
-                return Loss("exit", f"{name} 0", self.shell.line_of(after)) if zero and node.parent is not None else kept
+                return (
+                    Loss("exit", f"{name} 0", self.shell.line_of(after)) if zero and node.parent is not None else kept
+                )
             if re.search(r"\b(exit|return)\b", text_of(after)):
                 return kept
         if _name(first) == "wait" and background_before(node):

@@ -13,7 +13,8 @@ _TIME = re.compile(
     """,
     re.VERBOSE,
 )
-_SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU".split()
+_SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
+            "TTOU", "XCPU")  # fmt: skip
 NO_LIMIT = float("inf")
 DEFAULT_LEAD_S = 60
 """Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""
