@@ -69,6 +69,7 @@ def shape_of(options: Options) -> Shape:
         known = not (tasks and tasks > 1) or bool(per_node)
     if tasks is None:
         tasks = nodes * (per_node or 1)
+    nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
     if (per_task := gpu_count(options.value("gpus-per-task") or "-")) is not None:

@@ -7,7 +7,7 @@ from subprocess import DEVNULL, PIPE, SubprocessError, run
 
 from noether.lint.finding import Edit, Finding, Level
 from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import Given, Options, names_in
+from noether.lint.options import DASHES, Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
 from noether.lint.values import count, gpu_count, gpus_in_gres, memory_mib, node_range, signal_request, time_limit
 
@@ -49,6 +49,10 @@ def form(job: Job) -> Iterator[Finding]:
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
         yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
+    if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
+        message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
+        fix = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
+        yield Finding(first, "error", "typographic-dash", message, fix)
     for text, rule, message, fix in (
         ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
         ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
@@ -127,7 +131,7 @@ def ignored(job: Job) -> Iterator[Finding]:
         return  # Nothing here is for sbatch: what looks like an option is an example.
     for found in job.script.ignored:
         names = {option.name for option in found.options.given}
-        if not (names & _SHAPING - live if not found.late else names - live):
+        if not (names - live if found.late or found.typo else names & _SHAPING - live):
             continue
         level: Level = "error" if found.late and names & _SHAPING - live else "warning"
         fix = f"#SBATCH {found.text}"

@@ -248,7 +248,7 @@ def reach(job: Job) -> Iterator[Finding]:
             then = " and waits for the others" if level == "error" else ": the others stay idle"
             message = f"{per_node.name} without srun runs on the first of {shape.nodes} nodes only{then}"
             yield Finding(launch.line, level, "missing-srun", message, fix)
-        elif launch is job.trainings[-1] and not launch.layer("container"):
+        elif launch is job.trainings[-1]:
             message = f"without srun this runs once, on the first of {shape.nodes} nodes"
             yield Finding(launch.line, "warning", "missing-srun", message, fix)
 
@@ -293,14 +293,9 @@ def step_options(job: Job) -> Iterator[Finding]:
                     f"srun --ntasks={total} --ntasks-per-node={each} …",
                 )
         own = srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is not None
-        if (
-            cpus
-            and (count(cpus.value) or 1) > 1
-            and launch.trains
-            and not passed
-            and not own
-            and not job.given("exclusive")
-        ):
+        threads = launch.trains or (launch is job.steps[-1] and "OMP_NUM_THREADS" in job.script.text)
+        asked = cpus and (count(cpus.value) or 1) > 1
+        if cpus and asked and threads and not passed and not own and not job.given("exclusive"):
             passed = True  # One line answers for all steps.
             message = (
                 f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={cpus.value} from the job, "
@@ -328,7 +323,7 @@ def mpi(job: Job) -> Iterator[Finding]:
         freed = {"oversubscribe", "hostfile", "machinefile", "host", "H", "map-by", "use-hwthread-cpus", "ppn"} & set(
             layer.options
         )
-        if asked and asked > slots and job.given("ntasks", "ntasks-per-node") and not freed:
+        if asked and asked > slots and job.given("ntasks", "ntasks-per-node", "nodes") and not freed:
             message = (
                 f"{layer.name} starts {asked} processes, but the job has {_s(slots, 'task')}: Open MPI refuses more"
             )

@@ -205,7 +205,8 @@ def environment(job: Job) -> Iterator[Finding]:
     of_job = job.given("export")
     for launch in job.steps:
         srun = launch.layer("srun")
-        if srun is None or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
+        shape = job.step_shape(launch)
+        if srun is None or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text or shape is None or shape.tasks < 2:
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"

@@ -11,7 +11,8 @@ from noether.lint.options import DASHES, Options, Problem, read_options
 from noether.lint.shell import Command, ShellText
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
-_ALMOST = re.compile(r"(?P<lead>\s*#\s*)(?P<word>(?i:SBATCH)|SBTACH|SBACTH)(?P<rest>\s+-.*)")
+# `# sbatch --nodes 2 job.sh` is how the script is used: only capitals, or no blank, are a request gone wrong.
+_ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|[Ss]batch))(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
@@ -31,6 +32,8 @@ class Ignored:
     options: Options
     late: bool
     """Whether it is after the first command; otherwise it is misspelt."""
+    typo: bool
+    """Whether the word itself is misspelt, which nobody does on purpose."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class Script:
                 reason = (
                     "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
                 )
-                found.append(Ignored(number, reason, rest.strip(), options, bool(match)))
+                typo = bool(almost and almost["typo"])
+                found.append(Ignored(number, reason, rest.strip(), options, bool(match), typo))
         return found
 
     @cached_property
