@@ -32,6 +32,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
+	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
 
 venv: $(READY)
 

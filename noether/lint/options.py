@@ -46,8 +46,8 @@ _BOTH = _table(
     """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
     core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
     exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem_bind mem-per-cpu mem-per-gpu
-    mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem_bind mem-per-cpu
+    mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
     ntasks-per-tres open-mode output partition power prefer priority profile qos reservation resources segment signal
     sockets-per-node switches tasks tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind
     tres-per-job tres-per-node tres-per-task uid wckey""",
@@ -61,8 +61,8 @@ SBATCH: Mapping[str, Takes] = _BOTH | _table(
     "get-user-env",
 )
 SRUN: Mapping[str, Takes] = _BOTH | _table(
-    """accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group mpi msg-timeout pack-group prolog relative slurmd-debug
-    task-epilog task-prolog threads wait""",
+    """accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group mpi msg-timeout pack-group prolog relative
+    slurmd-debug task-epilog task-prolog threads wait""",
     """disable-status exact label multi-prog no-allocate overlap preserve-env pty quit-on-interrupt unbuffered whole""",
     "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
 )

@@ -91,7 +91,9 @@ def words(job: Job) -> Iterator[Finding]:
     for options in job.components:
         for problem in options.problems:
             source = job.script.source(problem.line)
-            if _is_template(job, source) and problem.kind != "dash":
+            if job.script.expanded and "$" in source:
+                continue  # What the shell makes of it is known when it runs.
+            if PLACEHOLDER.search(source) and problem.kind != "dash":
                 yield _placeholder(job, problem.line, source)
                 continue
             fix = source.replace(problem.word, problem.instead) if problem.instead else ""
@@ -112,10 +114,6 @@ def _of_problem(line: int, kind: str, message: str, fix: str) -> Finding:
     if kind == "site-option":
         return Finding(line, "warning", kind, f"{message}: sbatch refuses it unless a plugin of your site adds it")
     return Finding(line, "error", "typographic-dash" if kind == "dash" else kind, message, fix)
-
-
-def _is_template(job: Job, text: str) -> bool:
-    return PLACEHOLDER.search(text) is not None or (job.script.expanded and "$" in text)
 
 
 def _placeholder(job: Job, line: int, source: str) -> Finding:
@@ -146,12 +144,14 @@ def values(job: Job) -> Iterator[Finding]:
         for option in options.given:
             found = _value(job, option)
             source = job.script.source(option.line)
+            if job.script.expanded and "$" in option.value:
+                continue
             if found is not None:
-                if _is_template(job, option.value):
+                if PLACEHOLDER.search(option.value):
                     yield _placeholder(job, option.line, option.value)
                 else:
                     yield found
-            elif match := _literal(option) if not job.script.expanded else None:
+            elif match := _literal(option):
                 message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
                 fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
                 yield Finding(option.line, "warning", "variable-in-option", message, fix)

@@ -1,4 +1,4 @@
-"""Writes docs/lint.md: `python -m noether.lint.reference > docs/lint.md`."""
+"""Writes docs/lint.md from the rules; `make docs` adds the table of precision (benchmarks/lint)."""
 
 from noether.lint.rules import RULES
 
@@ -32,7 +32,7 @@ the file stays as it was, byte for byte.
 
 In a pre-commit configuration, with this repository as `repo`: `- id: noether-lint`.
 
-This page is written by `python -m noether.lint.reference > docs/lint.md`.
+This page is written by `make docs`.
 
 """
 

@@ -203,10 +203,16 @@ def environment(job: Job) -> Iterator[Finding]:
     exported, assigned = _exports(job)
     needed = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name in exported]
     of_job = job.given("export")
+    resets = "SLURM_EXPORT_ENV" in job.script.text
     for launch in job.steps:
-        srun = launch.layer("srun")
-        shape = job.step_shape(launch)
-        if srun is None or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text or shape is None or shape.tasks < 2:
+        srun, shape = launch.layer("srun"), job.step_shape(launch)
+        if (
+            srun is None
+            or not launch.trains
+            or "SLURM_EXPORT_ENV" in job.script.text
+            or shape is None
+            or shape.tasks < 2
+        ):
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"

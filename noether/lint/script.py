@@ -126,7 +126,7 @@ class Script:
     def inner(self) -> Iterator["Script"]:
         """Yields the job scripts in the here-documents of this one."""
         for text, line, expanded in self.shell.heredocs:
-            if re.search(r"^#SBATCH\s", text, re.MULTILINE):
+            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
                 yield Script(self.name, text.rstrip("\t"), self.folder, True, line, expanded)
 
     @cached_property

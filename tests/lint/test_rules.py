@@ -100,7 +100,10 @@ def test_one_fault_is_one_finding(options, body, rule) -> None:
 
 
 def test_a_program_beside_the_script_says_what_it_is(tmp_path: Path) -> None:
-    path, text = tmp_path / "job.sbatch", "#!/bin/bash\n#SBATCH -N1 --ntasks-per-node=2 --gpus-per-node=4\nsrun -K python t.py\n"
+    path, text = (
+        tmp_path / "job.sbatch",
+        "#!/bin/bash\n#SBATCH -N1 --ntasks-per-node=2 --gpus-per-node=4\nsrun -K python t.py\n",
+    )
     (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
     assert found(text, path) == [("spawn-under-srun", "warning")]
     (tmp_path / "t.py").write_text("torch.distributed.init_process_group()\n")
@@ -121,7 +124,10 @@ hostname
 
 def test_a_readme_has_its_sums_and_its_scripts_read_and_its_prose_left_alone() -> None:
     findings = lint(README, Path("/nowhere/README.md"))
-    assert [(f.line, f.rule, f.level) for f in findings] == [(2, "claim-arithmetic", "warning"), (5, "unknown-option", "error")]
+    assert [(f.line, f.rule, f.level) for f in findings] == [
+        (2, "claim-arithmetic", "warning"),
+        (5, "unknown-option", "error"),
+    ]
 
 
 FIXED = {  # name: (before, after)

@@ -80,7 +80,13 @@ def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
     assert findings(script(options)) == set()
 
 
-UNKNOWN_TO_IT = ("--image=docker:x", "--quotatype=auto", "--environment=pytorch", "--container-image=x.sqsh", "--uenv=a")
+UNKNOWN_TO_IT = (
+    "--image=docker:x",
+    "--quotatype=auto",
+    "--environment=pytorch",
+    "--container-image=x.sqsh",
+    "--uenv=a",
+)
 
 
 @pytest.mark.parametrize("options", UNKNOWN_TO_IT)
