@@ -132,3 +132,9 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
         or "no flags",
         fix=f"--{near}" if near else f"noether {verb} --help",
     )
+
+
+def notes_on_old_names(words: Sequence[str]) -> list[str]:
+    """Returns a line for each group option that is typed by an older name, which works all the same."""
+    old = [word for word in words if word.lstrip("+").startswith("experiment/") and word.endswith("_multi_gpu")]
+    return [f"{word} is now {word.removesuffix('_multi_gpu')}" for word in old]

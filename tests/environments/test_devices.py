@@ -128,7 +128,7 @@ def test_accelerator_cpu_asks_no_driver() -> None:
         pytest.param("gpu", None, None, "Linux-x86_64", ["no NVIDIA driver", "accelerator=cpu"], id="driver"),
         pytest.param("gpu", "", FOUR, "Linux-x86_64", ["CUDA_VISIBLE_DEVICES=", "accelerator=cpu"], id="mask"),
         pytest.param("gpu", None, [], "Linux-x86_64", ["lists no GPU", "accelerator=cpu"], id="no GPU"),
-        pytest.param("auto", "0,1", None, "Linux-x86_64", ["CUDA_VISIBLE_DEVICES=0,1", "accelerator=cpu"], id="granted"),
+        pytest.param("auto", "0,1", None, "Linux-x86_64", ["granted", "accelerator=cpu"], id="granted"),
         pytest.param("gpu", None, None, "Darwin-arm64", ["accelerator=mps"], id="Apple silicon has mps"),
         pytest.param("mps", None, None, "Linux-x86_64", ["Linux-x86_64", "accelerator=auto"], id="mps on Linux"),
         pytest.param("tpu", None, None, "Linux-x86_64", ["auto, gpu, cpu, mps"], id="unknown word"),
