@@ -17,6 +17,7 @@ from noether.config.dataset import (
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
+from noether.data.own import OwnDataset
 from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
 from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
@@ -148,10 +149,7 @@ def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Prog
 
 
 def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
-    train, test = (
-        build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
-        for split in ("train", "test")
-    )
+    train, test = (OwnDataset(_build_own(dataset, split, folder), dataset.kind) for split in ("train", "test"))
     for name, split in (("train", train), ("test", test)):
         if not len(split):
             raise RequestError(
@@ -161,6 +159,10 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
                 fix=f"give {dataset.kind} samples for split={name!r}",
             )
     return Splits(train, test)
+
+
+def _build_own(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Any:
+    return build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
 
 
 def _check_is_folder(kind: str, root: Path | None) -> None:

@@ -1,6 +1,7 @@
 """Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
 
 from pathlib import Path
+from typing import Any
 
 from noether.checkpoints.resume import find_start
 from noether.common.components import find_component
@@ -36,8 +37,13 @@ def check_own_components(config: RunConfig) -> None:
     if isinstance(config.model, CustomModelConfig):
         from torch import nn
 
-        find_component("model", config.model.kind, {}, config.model.options(), base=nn.Module)
+        find_component("model", config.model.kind, {}, _constructor_options(config.model), base=nn.Module)
     if isinstance(config.task, CustomTaskConfig):
         from noether.tasks.base import Task
 
         find_component("task", config.task.kind, {}, config.task.options(), base=Task)
+
+
+def _constructor_options(model: CustomModelConfig) -> dict[str, Any]:
+    """Returns what the model's constructor is given; `input` and `output` are the adapter's."""
+    return {name: value for name, value in model.options().items() if name not in ("input", "output")}
