@@ -172,6 +172,7 @@ def _check_is_folder(kind: str, root: Path | None) -> None:
             seen="no such folder" if not root.exists() else "a file",
             expected=f"the folder that {kind} reads",
             fix="dataset_root=FOLDER",
+            mount=str(root.absolute()),
         )
 
 

@@ -142,6 +142,7 @@ def find_cars(root: Path | None) -> list[Path]:
             seen="no such folder" if not root.is_dir() else f"neither preprocessed/param0 nor {PACKED_NAME}",
             expected="preprocessed/param{0..8}/<id>/*.pt",
             fix=fix,
+            mount="" if root.is_dir() else str(root.absolute()),
         )
     return folders
 

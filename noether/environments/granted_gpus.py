@@ -67,5 +67,6 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
         "GPUs were granted to this process, and none answers",
         seen=(absence if granted in absence else f"{granted}; {absence}") + inside,
         expected="the NVIDIA driver" + (" in the container" if facts.container else "") + ", or accelerator=cpu",
-        fix=f"{how_to_have_gpus(environ, facts)}\naccelerator=cpu      (to train on the CPU all the same)",
+        fix=f"{how_to_have_gpus(environ, facts)}\n"
+        "accelerator=cpu      (or CUDA_VISIBLE_DEVICES= in front: to work on the CPU all the same)",
     )
