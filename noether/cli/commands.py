@@ -114,7 +114,12 @@ class Commands:
         from noether.config.compose import load_config
         from noether.planning.plan import plan_run, render_plan
 
-        plan = plan_run(load_config(overrides, hp), visible_devices=visible_devices)
+        config = load_config(overrides, hp)
+        plan = plan_run(config, visible_devices=visible_devices)
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config)
         if json:
             print(json_module.dumps(plan.as_dict(), indent=2))
         else:

@@ -11,6 +11,7 @@ from noether.config.schema import RunConfig
 from noether.data.build import Splits, open_splits
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
+from noether.learning.first_sample import check_sample
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.base import Task
@@ -38,6 +39,8 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
     task = build_task(config.task.kind, **config.task.options())
+    for split in (splits.train, splits.test):
+        check_sample(split[0], task)
     seed_everything(config.seed)
     model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
     pad = task.reads_masks and getattr(model, "reads_masks", False)

@@ -98,6 +98,7 @@ def _not_writable(folder: Path, error: OSError) -> DiskRefusal:
         seen=f"{error.strerror} ({error.filename or folder})",
         expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
         fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
+        mount="" if is_full else str(folder.absolute().parent),
     )
 
 

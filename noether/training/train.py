@@ -30,6 +30,7 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
+from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
@@ -237,6 +238,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
         AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
