@@ -6,6 +6,7 @@
     ci/images build                 the docker image, from the Dockerfile
     ci/images apptainer             Apptainer, unpacked into the state folder (root)
     ci/images sif                   the SIF, from the docker image
+    ci/images arguments docker | apptainer    the words that `docker build`, `apptainer build` need beside their own
     ci/images env                   lines for `eval`: the engine, Apptainer, the image and the SIF
     ci/images check                 what keeps this machine from running containers
     ci/images clean                 stop the engine and remove everything that was written
@@ -22,6 +23,7 @@ from pathlib import Path
 from containers import apptainer, base, build, engine
 from containers.shell import ImagesError, Places, step
 
+WORDS: dict[str, tuple[str, ...]] = {"engine": ("start", "stop"), "arguments": ("docker", "apptainer")}
 CANNOT_FETCH = 3
 """Exit code where Debian sid's packages are not to be had: CI may leave out the SIF, and nothing else."""
 
@@ -71,14 +73,14 @@ def _main() -> None:
     parser.add_argument("--state", type=Path, default=Path(default), help=f"folder of everything it writes ({default})")
     parser.add_argument("--flavour", default="cu130", help="torch's build: cu130, cu126, … or cpu (cu130)")
     parser.add_argument("--local", action="store_true", help="base and wheels made here, with an engine that answers")
-    names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "env", "check", "clean")
+    names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "arguments", "env", "check", "clean")
     parser.add_argument("command", choices=names, metavar="COMMAND")
-    parser.add_argument("what", nargs="?", choices=("start", "stop"), help="of `engine`")
+    parser.add_argument("what", nargs="?", choices=sum(WORDS.values(), ()), help="of `engine` and of `arguments`")
     arguments = parser.parse_args()
     places, command, flavour = Places(arguments.state.absolute()), arguments.command, arguments.flavour
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
-    if (command == "engine") != (arguments.what is not None):
-        parser.error("engine start, engine stop; the other commands take no word")
+    if arguments.what not in WORDS.get(command, (None,)):
+        parser.error("engine start | stop, arguments docker | apptainer; the other commands take no word")
     if command == "check":
         try:
             engine.docker(places)
@@ -92,6 +94,11 @@ def _main() -> None:
         else:
             with step(places, "engine"):
                 engine.start(places)
+    elif command == "arguments":
+        words = build.docker_arguments(flavour)
+        if arguments.what == "apptainer":
+            words = build.apptainer_arguments(places, build.image_name(flavour))
+        print(*words)
     elif command == "env":
         print(build.variables(places, flavour))
     elif command == "apptainer":
