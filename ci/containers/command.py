@@ -40,7 +40,7 @@ def make_engine(places: Places) -> bool:
     return True
 
 
-def make_image(places: Places, flavour: str, *, local: bool) -> None:
+def make_image(places: Places, flavour: str, *, local: bool, cached: bool = True) -> None:
     """Build the docker image, with a base and wheels made here where it is built `local`."""
     sources = {}
     if local:
@@ -51,7 +51,7 @@ def make_image(places: Places, flavour: str, *, local: bool) -> None:
             wheels = base.make_wheels(places, flavour)
         sources = {"BASE_IMAGE": base.BASE, "WHEELS_IMAGE": wheels, "PIP_OPTIONS": "--no-index"}
     with step(places, "build"):
-        build.build_image(places, flavour, sources)
+        build.build_image(places, flavour, sources, cached=cached)
 
 
 def main() -> None:
@@ -73,6 +73,7 @@ def _main() -> None:
     parser.add_argument("--state", type=Path, default=Path(default), help=f"folder of everything it writes ({default})")
     parser.add_argument("--flavour", default="cu130", help="torch's build: cu130, cu126, … or cpu (cu130)")
     parser.add_argument("--local", action="store_true", help="base and wheels made here, with an engine that answers")
+    parser.add_argument("--no-cache", action="store_true", help="build every layer anew")
     names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "arguments", "env", "check", "clean")
     parser.add_argument("command", choices=names, metavar="COMMAND")
     parser.add_argument("what", nargs="?", choices=sum(WORDS.values(), ()), help="of `engine` and of `arguments`")
@@ -113,7 +114,7 @@ def _main() -> None:
             with step(places, "wheels"):
                 base.make_wheels(places, flavour)
         if command in ("all", "build"):
-            make_image(places, flavour, local=local)
+            make_image(places, flavour, local=local, cached=not arguments.no_cache)
         if command == "all":
             with step(places, "apptainer"):
                 apptainer.install(places)
