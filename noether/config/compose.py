@@ -144,10 +144,12 @@ def _with_defaults(path: Path) -> Iterator[Path]:
 def _check_yaml(path: Path) -> None:
     """Reads the file once on its own: Hydra's message for broken YAML names neither file nor line."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise _yaml_error(error, path) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise RequestError(f"cannot read {path}", seen="values nested too deeply", expected="a few levels") from None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # PyYAML's own, for odd dates and tags
         raise RequestError(f"cannot read {path}", seen=str(error), expected="a YAML file in UTF-8") from None
     if content is not None and not isinstance(content, dict):
         raise RequestError(
