@@ -1,6 +1,5 @@
 """One writer of a run: the newest start; and how often it was started without getting further."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,9 @@ import pytest
 from noether.checkpoints.format import newest_update, write_checkpoint
 from noether.errors import RequestError
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
-from noether.runs.fence import FencedError, read_attempt, take_fence
 from noether.runs.folder import RunFolder
+from noether.runs.lease import FencedError, read_attempt, take_lease
+from noether.runs.records import parse_record, write_record
 
 
 @pytest.fixture
@@ -24,15 +24,14 @@ JOB = {"SLURM_JOB_ID": "13"}
 
 def elsewhere(folder: RunFolder, **changes) -> None:
     """Makes the holder one of another host."""
-    content = json.loads(folder.attempt.read_text())
-    folder.attempt.write_text(json.dumps({**content, "host": "n9", **changes}))
+    write_record(folder.attempt, {**parse_record(folder.attempt), "host": "n9", **changes})
 
 
 def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
-    first = take_fence(folder, 0, JOB)
+    first = take_lease(folder, 0, JOB)
     first.check()
     elsewhere(folder)
-    second = take_fence(folder, 1, JOB)
+    second = take_lease(folder, 1, JOB)
     second.check()
     assert (first.own.number, second.own.number) == (1, 2)
     with pytest.raises(FencedError) as caught:
@@ -42,41 +41,41 @@ def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
 
 
 def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
-    take_fence(folder, 2, JOB)
+    take_lease(folder, 2, JOB)
     elsewhere(folder)
-    with pytest.raises(RequestError, match="restart 1 of job slurm 13; restart 2 has"):
-        take_fence(folder, 1, JOB)
-    assert take_fence(folder, 0, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
+    with pytest.raises(RequestError, match="restart 1 of job 13; restart 2 has"):
+        take_lease(folder, 1, JOB)
+    assert take_lease(folder, 0, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
 
 
 def test_a_second_start_on_one_host_is_refused_while_the_first_lives(folder) -> None:
     script = (
-        "import sys, pathlib\nfrom noether.runs.folder import RunFolder\nfrom noether.runs.fence import take_fence\n"
-        "take_fence(RunFolder(pathlib.Path(sys.argv[1])), 0, {})\nprint('taken', flush=True)\nsys.stdin.read()"
+        "import sys, pathlib\nfrom noether.runs.folder import RunFolder\nfrom noether.runs.lease import take_lease\n"
+        "take_lease(RunFolder(pathlib.Path(sys.argv[1])), 0, {})\nprint('taken', flush=True)\nsys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(folder.path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "taken\n"
         with pytest.raises(RequestError) as caught:
-            take_fence(folder, 0, {})
+            take_lease(folder, 0, {})
         assert f"kill -TERM {other.pid}" in str(caught.value)
     finally:
         other.kill()
         other.wait(timeout=10)
-    assert take_fence(folder, 0, {}).own.number == 2
+    assert take_lease(folder, 0, {}).own.number == 2
 
 
 def test_the_same_process_may_start_again(folder) -> None:
-    take_fence(folder, 0, {})
-    assert take_fence(folder, 0, {}).own.process.startswith(f"{os.getpid()} ")
+    take_lease(folder, 0, {})
+    assert take_lease(folder, 0, {}).own.pid == os.getpid()
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"number": 1}', "[]"], ids=["empty", "cut", "half", "other"])
 def test_a_damaged_fence_stops_nobody(folder, content) -> None:
     folder.attempt.write_text(content)
-    assert read_attempt(folder.attempt) is None
-    take_fence(folder, 0, {}).check()
+    assert read_attempt(folder) is None
+    take_lease(folder, 0, {}).check()
 
 
 def save(folder: RunFolder, updates: int) -> None:
