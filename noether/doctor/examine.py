@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from noether.common.json_lines import JsonLines, Unanswered
 from noether.config.schema import RunConfig
 from noether.doctor.child import ChildError
 from noether.doctor.finding import Finding, refused, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.doctor.links import CHAIN, World, walk_chain
 from noether.doctor.meeting import (
-    Connection,
-    Peer,
-    Unanswered,
+    Visitor,
     ask_peers,
     clock_offset,
     gather_peers,
@@ -229,7 +228,7 @@ class _Process:
 def _lead(process: _Process, address: str, held: HeldPort | None, report: Report) -> None:
     """Is rank 0's process: lets the others in, asks everyone, and fills the report."""
     placement, clock = process.placement, process.clock
-    peers: list[Peer] = []
+    peers: list[Visitor] = []
     listening = held.socket if held else None
     if address and placement.endpoint.served_by:
         clock.enter(f"the store of {placement.endpoint.served_by}")
@@ -311,7 +310,7 @@ def _reason_to_stop(
     return "" if all(answer["torch_works"] for answer in answers) else "torch cannot be imported everywhere"
 
 
-def _collect(answers: list[dict[str, Any]], peers: list[Peer], report: Report) -> list[str]:
+def _collect(answers: list[dict[str, Any]], peers: list[Visitor], report: Report) -> list[str]:
     """Takes over what every process found, and returns the hosts."""
     hosts = []
     for answer, peer in zip(answers, [None, *peers], strict=True):
@@ -327,7 +326,7 @@ def _collect(answers: list[dict[str, Any]], peers: list[Peer], report: Report) -
     return list(dict.fromkeys(hosts))
 
 
-def _compare(answers: list[dict[str, Any]], peers: list[Peer]) -> list[Finding]:
+def _compare(answers: list[dict[str, Any]], peers: list[Visitor]) -> list[Finding]:
     """Judges whether the hosts fit together."""
     told = [answer for answer in answers if "lost" not in answer]
     versions: dict[str, dict[str, str]] = {}
@@ -350,7 +349,7 @@ def _compare(answers: list[dict[str, Any]], peers: list[Peer]) -> list[Finding]:
 def _follow(process: _Process, address: str, report: Report) -> bool:
     """Is another process: answers rank 0, and stays silent unless it cannot reach it."""
     placement, clock = process.placement, process.clock
-    connection: Connection | None = None
+    connection: JsonLines | None = None
     port = placement.endpoint.port
     if address:
         clock.enter("reaching rank 0")
@@ -380,7 +379,7 @@ def _follow(process: _Process, address: str, report: Report) -> bool:
     return True
 
 
-def _serve(process: _Process, connection: Connection) -> bool:
+def _serve(process: _Process, connection: JsonLines) -> bool:
     """Answers rank 0 until it says that it is done; returns whether it has taken our report."""
     reported = False
     while True:

@@ -12,7 +12,7 @@ Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainStep:
     """One link: its name, the most seconds it may take, and the line to write where it breaks."""
 
     name: str
@@ -21,22 +21,22 @@ class Link:
     fix: str
 
 
-STORE = Link(
+STORE = ChainStep(
     "store", 8, "every rank writes to the store of rank 0 and reads there", "master_port=PORT      (one that is open)"
 )
-GLOO = Link(
+GLOO = ChainStep(
     "gloo",
     8,
     "a sum over all ranks",
     "export GLOO_SOCKET_IFNAME=INTERFACE      (ip -br address: the one that reaches the other hosts)",
 )
-NCCL = Link(
+NCCL = ChainStep(
     "nccl",
     14,
     "a sum over all GPUs",
     "NCCL_DEBUG=INFO noether doctor      (then NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1)",
 )
-BANDWIDTH = Link("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
+BANDWIDTH = ChainStep("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
 CHAIN = ("store", "gloo", "nccl", "bandwidth")
 MARGIN_SECONDS = 1.5
 """How much longer than the step itself its answer may take."""
@@ -68,7 +68,7 @@ def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Calla
     store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
     found: list[Finding] = []
 
-    def attempt(link: Link, **more: Any) -> list[dict[str, Any]]:
+    def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
         enter(link.name)
         seconds = left(link.seconds)
         answers = ask({"do": link.name, **everyone, **more, "seconds": seconds}, seconds + MARGIN_SECONDS)
@@ -94,7 +94,7 @@ def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Calla
     return found
 
 
-def _works(link: Link, answers: Sequence[dict[str, Any]], world: World) -> str:
+def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> str:
     where = f"{world.address}:{world.port}"
     served = f", served by {world.served_by}" if world.served_by else ""
     interfaces = sorted({answer["interface"] for answer in answers if answer.get("interface")})
@@ -106,7 +106,7 @@ def _works(link: Link, answers: Sequence[dict[str, Any]], world: World) -> str:
     }.get(link.name, "")
 
 
-def _broken(link: Link, answers: Sequence[dict[str, Any]], world: World) -> Finding | None:
+def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> Finding | None:
     by_error: dict[str, list[int]] = {}
     for answer in answers:
         if "error" in answer:

@@ -66,11 +66,13 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, start = request.config, group.from_first(request.start)
+    assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, fence = start.folder, start.fence
+    assert fence is not None
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
