@@ -1,7 +1,7 @@
-"""Who is there: the doctor's processes meet at the run's own address and port, and go through the steps together.
+"""Connects the doctor's processes at the run's own address and port.
 
-One line of JSON each way over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
-listens on the very port that a run would use; it may pass the listening socket on, and the connections stay.
+They exchange lines of JSON over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
+listens on the port that a run would use; it may pass the listening socket on, and the connections stay open.
 """
 
 import select
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noether.common.json_lines import JsonLines, Unanswered
+from noether.common.json_lines import Garbled, JsonLines, Unanswered
 
 RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 3.0
@@ -20,10 +20,10 @@ MOST_WAITING = 64
 
 
 def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> JsonLines:
-    """Connects to rank 0's process, says hello, and returns the connection once it has welcomed us.
+    """Connects to rank 0's process and returns the connection once rank 0 has accepted it.
 
     Raises:
-        Unanswered: nobody let us in within `seconds`; the text says how the attempts ended.
+        Unanswered: not accepted within `seconds`; the text says how the attempts ended.
     """
     deadline, why = time.monotonic() + seconds, "never tried"
     while (left := deadline - time.monotonic()) > 0:
@@ -39,7 +39,7 @@ def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> 
         except Unanswered as error:
             connection.close()
             why = str(error)
-            if "another program" in why:
+            if isinstance(error, Garbled):
                 break
             time.sleep(RETRY_SECONDS)
             continue
@@ -92,34 +92,34 @@ def gather_peers(
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(1000 * min(left, 1.0)):
             if descriptor == listening.fileno():
-                accepted, _ = listening.accept()
-                waiting[accepted.fileno()] = JsonLines(accepted)
-                if len(waiting) > MOST_WAITING:
-                    waiting.pop(next(iter(waiting))).close()  # The longest silent one.
-                continue
-            if descriptor not in waiting:
-                continue
-            entry = waiting[descriptor]
-            messages, alive = entry.read()
-            if not messages and alive:
-                continue
-            del waiting[descriptor]
-            peer = _visitor(entry, messages)
-            if peer is None:
-                entry.close()
-                continue
-            refusal = _refusal(messages[0], run, peer.ranks, here, world_size)
-            if refusal:
-                strangers.append(f"a process on {peer.host}: {refusal}")
-                entry.send({"do": "refuse", "why": refusal})
-                entry.close()
-                continue
-            entry.send({"do": "welcome"})
-            here |= set(peer.ranks)
-            peers.append(peer)
+                _accept(listening, waiting)
+            elif descriptor in waiting:
+                connection = waiting[descriptor]
+                messages, alive = connection.read()
+                if not messages and alive:
+                    continue
+                del waiting[descriptor]
+                visitor = _visitor(connection, messages)
+                refusal = _refusal(messages[0], run, visitor.ranks, here, world_size) if visitor else ""
+                if visitor is None or refusal:
+                    if visitor is not None:
+                        strangers.append(f"a process on {visitor.host}: {refusal}")
+                        connection.send({"do": "refuse", "why": refusal})
+                    connection.close()
+                    continue
+                connection.send({"do": "welcome"})
+                here |= set(visitor.ranks)
+                peers.append(visitor)
     for entry in waiting.values():
         entry.close()
     return sorted(peers, key=lambda peer: peer.ranks), strangers
+
+
+def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
+    accepted, _ = listening.accept()
+    waiting[accepted.fileno()] = JsonLines(accepted)
+    if len(waiting) > MOST_WAITING:
+        waiting.pop(next(iter(waiting))).close()
 
 
 def _visitor(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> Visitor | None:
