@@ -69,6 +69,7 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, start = request.config, group.from_first(request.start)
+    assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):

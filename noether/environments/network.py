@@ -23,8 +23,7 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
     deadline, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
-            found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
-            return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+            return find_address(host)
         except socket.gaierror as error:
             if time.monotonic() + pause > deadline:
                 raise RequestError(
@@ -35,6 +34,15 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
                 ) from None
             time.sleep(pause)
             pause = min(2.0, pause * 2)
+
+
+def find_address(host: str) -> str:
+    """Returns the address of a host, IPv4 where it has one. Raises socket.gaierror where the name does not resolve."""
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, f"not the name of a host: {error}") from None
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def interface_towards(address: str) -> str | None:

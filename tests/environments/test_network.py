@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.distributed.network import interface_towards, resolve_host
+from noether.environments.network import interface_towards, resolve_host
 from noether.errors import RequestError
 
 
