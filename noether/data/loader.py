@@ -1,5 +1,6 @@
 """Samples → batches: what each rank reads, in which order, by how many processes."""
 
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -13,6 +14,10 @@ from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
 from noether.workers.death_signal import die_with_parent
+
+# Loader processes are forked, also where this rank came from a fork server, whose way they would take otherwise: they
+# would import torch anew, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]
 """Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
@@ -94,6 +99,7 @@ def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Da
         pin_memory=pin_memory,
         collate_fn=_already_stacked,
         worker_init_fn=start,
+        multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
         # run makes its iterators at other times.
         generator=torch.Generator(),

@@ -15,6 +15,7 @@ from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, find_bad_numbers
+from noether.training.rehearsal import without_trace
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Updater:
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
+        # Two summands commute: with two ranks no layout rounds differently.
+        self._buckets_settled = group.world_size <= 2
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
         self.look = LateLook() if late else None
 
@@ -79,6 +82,8 @@ class Updater:
             NonFiniteError: where the gradient is not finite and the policy says so. The weights are then as before,
                 but on a GPU, where the gradient was that of the update before; no checkpoint holds them.
         """
+        if not self._buckets_settled:
+            self._settle_buckets(batches[0])
         state, scaler = self.state, self.state.scaler
         samples = sum(len(batch["index"]) for batch in batches)
         loss = torch.zeros((), device=self.group.device, dtype=self.precision.weights)
@@ -109,6 +114,24 @@ class Updater:
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
         return UpdateFigures(loss, norm, skipped)
+
+    def _settle_buckets(self, batch: Batch) -> None:
+        """Lets DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
+
+        DDP lays out its buckets anew after its first backward passes, in the order in which gradients were ready.
+        Where a gradient lies decides in which order the ranks' shares of it are added, so from three ranks on the
+        first updates of a resumed run would otherwise round differently from those of the undisturbed run.
+        """
+        passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
+        with without_trace(self.state.model, self.group.device):
+            for _ in range(passes):
+                prepared = self.state.task.prepare(batch)
+                with self.precision.autocast():
+                    predictions = self.forward(prepared)
+                with self.group.waiting("all_reduce of the gradients"):
+                    self.state.scaler.scale(self.state.task.loss(predictions, prepared)).backward()
+                self.state.model.zero_grad()
+        self._buckets_settled = True
 
     def settle(self) -> None:
         """Makes sure that the last update was made of finite numbers. Every rank calls it before anything is kept.
