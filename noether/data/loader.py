@@ -147,8 +147,12 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False) -> Batch:
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Moves a batch to a device; floating-point tensors become `dtype`, integers stay."""
-    return {
-        key: value.to(device, dtype if value.is_floating_point() else None, non_blocking=True)
-        for key, value in batch.items()
-    }
+    """Moves a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
+
+
+def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    if tensor.is_complex():
+        return dtype.to_complex()
+    return dtype if tensor.is_floating_point() else tensor.dtype

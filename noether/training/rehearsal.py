@@ -10,8 +10,11 @@ from torch import nn
 
 
 @contextmanager
-def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts back the model's buffers, its gradients (to None) and every random number generator after the block."""
+def without_trace(model: nn.Module, device: torch.device, *, gradients: bool = False) -> Iterator[None]:
+    """Puts back the model's buffers and every random number generator after the block.
+
+    Gradients are dropped, unless `gradients` says that they were there before.
+    """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -20,7 +23,8 @@ def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        model.zero_grad()
+        if not gradients:
+            model.zero_grad()
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)

@@ -164,6 +164,8 @@ def _saver(
     about = {
         "run_id": folder.path.resolve().name,
         "effective_batch_size": run.plan.effective,
+        "micro_batch_size": run.plan.micro,
+        "threads": torch.get_num_threads(),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": config.model_dump(mode="json"),
         "provenance": provenance(),
