@@ -42,6 +42,7 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -85,7 +86,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
                 fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
             )
         load_checkpoint(run.state, group, checkpoint, config.seed)
-        console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
+        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
+        threads = torch.get_num_threads()
+        for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
+            console.warn(difference)
     began_at, total = run.state.progress.updates, run.length.total_updates
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
@@ -358,12 +362,6 @@ def report_run(folder: RunFolder, console: Console) -> None:
         )
     else:
         console.say(f"\nreport {path}")
-
-
-def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
-    before = checkpoint.meta()["world_size"]
-    ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
-    return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
 
 
 def _how_to_go_on(folder: RunFolder, reason: str, updates: int, total: int) -> str:
