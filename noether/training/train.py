@@ -44,6 +44,7 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -75,6 +76,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, lease = start.folder, start.lease
+    assert lease is not None
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
@@ -89,7 +91,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
                 fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
             )
         load_checkpoint(run.state, group, checkpoint, config.seed)
-        console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
+        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
+        threads = torch.get_num_threads()
+        for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
+            console.warn(difference)
     began_at, total = run.state.progress.updates, run.length.total_updates
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
@@ -167,6 +172,8 @@ def _saver(
     about = {
         "run_id": folder.path.resolve().name,
         "effective_batch_size": run.plan.effective,
+        "micro_batch_size": run.plan.micro,
+        "threads": torch.get_num_threads(),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": config.model_dump(mode="json"),
         "provenance": provenance(),
@@ -360,12 +367,6 @@ def report_run(folder: RunFolder, console: Console, lease: Lease) -> None:
         )
     else:
         console.say(f"\nreport {path}")
-
-
-def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
-    before = checkpoint.meta()["world_size"]
-    ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
-    return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
 
 
 def _how_to_go_on(folder: RunFolder, reason: str, updates: int, total: int) -> str:
