@@ -173,7 +173,7 @@ class Commands:
         Args:
             run: the run's folder: runs/NAME
             mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
-            out: the file to write: .vtu or .vtk, which ParaView and meshio open, or .vtp, which ParaView opens
+            out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
             volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
             truth: true values at the mesh's points, .npy: truth and error are written too
             scale: multiplies all positions: 0.001 for a mesh in mm

@@ -21,7 +21,8 @@ from pathlib import Path
 from body import Body, draw_bodies, write_stl
 
 TEMPLATE = Path(__file__).parent / "case"
-STEPS = (("blockMesh",), ("surfaceFeatureExtract",), ("snappyHexMesh", "-overwrite"), ("potentialFoam",), ("simpleFoam",))
+MESHING = (("blockMesh",), ("surfaceFeatureExtract",), ("snappyHexMesh", "-overwrite"))
+STEPS = (*MESHING, ("potentialFoam",), ("simpleFoam",))
 DEBIAN_PROJECT = "/usr/share/openfoam"
 DENSITY, VISCOSITY = 1.225, 1.5e-5  # kg/m³ and m²/s: air at 15 °C
 TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # of the wind, and m
@@ -151,7 +152,7 @@ def main() -> int:
     there = {name for name in bodies if (wanted.out / name).is_dir()}
     failed = {name for name in bodies if (wanted.out / "failed" / name).is_dir()}
     to_make = [name for name in bodies if name not in there and (wanted.retry or name not in failed)]
-    print(f"{wanted.out}: {len(there)} cases are there, {len(failed)} failed before, {len(to_make)} to make", flush=True)
+    print(f"{wanted.out}: {len(there)} cases are there, {len(failed)} have failed, {len(to_make)} to make", flush=True)
     with ThreadPoolExecutor(wanted.jobs) as jobs:
         made = [
             jobs.submit(make_case, wanted.out, name, bodies[name], wanted.mesh, wanted.iterations) for name in to_make
