@@ -86,7 +86,7 @@ RUN set -eu; cd /opt/noether; \
     mkdir doors; \
     sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > doors/noether; \
     chmod 755 doors/noether; \
-    for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli import doors; print(*doors())'); do \
+    for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli.commands import doors; print(*doors())'); do \
         ln -s noether "doors/$verb"; \
     done; \
     seen=$(sha256sum constraints.txt | cut -d " " -f 1); \
@@ -107,7 +107,7 @@ LABEL org.opencontainers.image.title="noether" \
       noether.lock.sha256="${LOCK_SHA256}" \
       noether.flavour="${FLAVOUR}"
 # For NVIDIA's container runtime, which gives a container nothing unasked. Whatever a user may tune has no ENV here:
-# under Apptainer it would win over the host's variable. Its defaults are in noether/process_defaults.py.
+# under Apptainer it would win over the host's variable. Its defaults are in noether/common/process_defaults.py.
 ARG NVIDIA_REQUIRE_CUDA="cuda>=13.0"
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \

@@ -7,7 +7,8 @@ Installed or linked under the name of a verb it runs that verb, under any other 
 import sys
 from pathlib import Path
 
-from noether.cli import doors, main
+from noether.cli.commands import doors
+from noether.cli.entry import main
 
 if __name__ == "__main__":
     door = doors().get(Path(sys.argv[0]).name)

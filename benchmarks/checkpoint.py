@@ -20,12 +20,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from noether.checkpoints.progress import Progress
+from noether.checkpoints.saver import Saver
+from noether.checkpoints.state import TrainingState
 from noether.distributed.group import Group
-from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
+from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task
-from noether.training.progress import Progress
-from noether.training.saver import Saver
-from noether.training.state import TrainingState
+from noether.workers.context import WorkerContext
 
 SECONDS = 4.0
 """Length of an arm: longer than the write, so that all it costs falls into it."""

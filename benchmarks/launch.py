@@ -49,10 +49,10 @@ def noether_worker(context, marks: str) -> int:
 
 
 def launch_with_noether(workers: int, marks: Path) -> None:
-    from noether.launch.devices import DeviceInventory
-    from noether.launch.local import local_placement
-    from noether.launch.placement import Device, LaunchRequest
-    from noether.launch.run import run_placement
+    from noether.environments.devices import DeviceInventory
+    from noether.environments.local import local_placement
+    from noether.environments.placement import Device, LaunchRequest
+    from noether.workers.run import run_placement
 
     # An inventory of its own: two CPU workers a core is the most that a user may ask for.
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)

@@ -31,13 +31,14 @@ from noether.data.build import prepare_data
 from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
+from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import evaluate_samples
-from noether.launch.openmp import openmp_defaults
-from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
 from noether.models.build import count_parameters
 from noether.training.loop import peak_memory_mib
 from noether.training.train import build_run
 from noether.training.update import Updater
+from noether.workers.context import WorkerContext
+from noether.workers.openmp import openmp_defaults
 
 MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}
 POINTS_OF_A_CURVE = 8

@@ -70,10 +70,10 @@ def main() -> None:
     workers, rounds = [*given, *(2, 30)[len(given) :]]
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
-    from noether.launch.devices import DeviceInventory
-    from noether.launch.local import local_placement
-    from noether.launch.placement import Device, LaunchRequest
-    from noether.launch.run import run_placement
+    from noether.environments.devices import DeviceInventory
+    from noether.environments.local import local_placement
+    from noether.environments.placement import Device, LaunchRequest
+    from noether.workers.run import run_placement
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
     placement = local_placement(LaunchRequest(devices=str(workers)), {}, inventory, "localhost")

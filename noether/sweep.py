@@ -11,15 +11,16 @@ from typing import Any
 
 from rich.table import Table
 
+from noether.checkpoints.resume import find_start
+from noether.common.console import Console
+from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
-from noether.plan import RunPlan, plan_run
-from noether.run_folder import RunFolder, new_run_id, write_json
-from noether.run_process import read_json
-from noether.tracking.console import Console
-from noether.training.resume import find_start
+from noether.planning.plan import RunPlan, plan_run
+from noether.runs.folder import RunFolder, new_run_id
+from noether.runs.process import read_json
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY = REPOSITORY / "tests" / "tiny.yaml"

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from conftest import Finished, final_hashes
 
+from noether.checkpoints.format import list_checkpoints
 from noether.data.order import GlobalOrder
+from noether.environments.devices import DeviceInventory, Gpu, read_mask
+from noether.environments.endpoint import hold_port
+from noether.environments.placement import Device, Endpoint, LaunchRequest
+from noether.environments.rendezvous import derived_port
+from noether.environments.slurm.placement import slurm_placement
 from noether.errors import RequestError
-from noether.launch.devices import DeviceInventory, Gpu, read_mask
-from noether.launch.endpoint import hold_port
-from noether.launch.placement import Device, Endpoint, LaunchRequest
-from noether.launch.rendezvous import derived_port
-from noether.launch.slurm import slurm_placement
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.runs.folder import RunFolder
 
 CPU = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
 STEP = {

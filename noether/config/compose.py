@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from noether.common.suggest import did_you_mean, nearest
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
-from noether.config.suggest import did_you_mean, nearest
 from noether.config.sweep import override_value
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
 
-from noether.config.suggest import did_you_mean
+from noether.common.suggest import did_you_mean
 
 
 class Section(BaseModel):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noether.components import build_component
+from noether.common.components import build_component
 from noether.config.dataset import (
     CustomDatasetConfig,
     EllipsoidDatasetConfig,

@@ -8,9 +8,11 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from noether.common.console import Console
+from noether.common.strict_json import strict_json
+from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
-from noether.config.suggest import nearest
 from noether.data.build import data_source, open_splits, prepare_data
 from noether.data.describe import describe_split
 from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
@@ -18,8 +20,6 @@ from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
-from noether.strict_json import strict_json
-from noether.tracking.console import Console
 
 PREPARED = ("shapenet_car",)
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from noether.common.signals import STOP_SIGNALS
 from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
-from noether.launch.death_signal import die_with_parent
-from noether.launch.worker import STOP_SIGNALS
+from noether.workers.death_signal import die_with_parent
 
 Batch = dict[str, Tensor]
 """Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""

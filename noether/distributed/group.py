@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from noether.distributed.meeting import meet
+from noether.distributed.join import meet
 from noether.distributed.network import interface_towards, resolve_host
-from noether.launch.placement import WorkerContext
+from noether.workers.context import WorkerContext
 
 LONGEST_FINISH_S = 24 * 3600.0
 """How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""

@@ -8,11 +8,10 @@ from types import FrameType
 
 import torch
 
+from noether.common.signals import STOP_SIGNALS
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import Group
 from noether.errors import InterruptedStartError
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C closer together are one: wrappers pass on what the terminal has sent to the program already."""

@@ -39,9 +39,9 @@ from noether.doctor.process import (
 )
 from noether.doctor.report import Report, print_report
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
+from noether.environments.endpoint import HeldPort, hold_port
+from noether.environments.placement import Endpoint, Placement
 from noether.errors import ExitCode, RequestError
-from noether.launch.endpoint import HeldPort, hold_port
-from noether.launch.placement import Endpoint, Placement
 
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from noether import __version__
+from noether.common.cpus import usable_cpus
 from noether.doctor.mounts import mount_of, read_mounts
-from noether.launch.devices import Gpu, NvmlDriver, usable_cpus
+from noether.environments.devices import Gpu, NvmlDriver
 
 PROBE_SECONDS = 6.0
 """How long one probe may take: a file system or a driver that needs longer counts as hung."""
@@ -290,7 +291,7 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    from noether.launch.death_signal import die_with_parent
+    from noether.workers.death_signal import die_with_parent
 
     die_with_parent()
     asked = json.loads(sys.argv[1])

@@ -26,13 +26,13 @@ from noether.doctor.machine_checks import (
     check_user,
 )
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
+from noether.environments.devices import Gpu
+from noether.environments.placement import Endpoint, Placement
+from noether.environments.process_facts import read_process_facts
+from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
-from noether.launch.devices import Gpu
-from noether.launch.openmp import openmp_defaults
-from noether.launch.placement import Endpoint, Placement
-from noether.launch.process_facts import read_process_facts
-from noether.launch.resolve import resolve_placement
-from noether.plan import launch_request
+from noether.planning.plan import launch_request
+from noether.workers.openmp import openmp_defaults
 
 T = TypeVar("T")
 START_SECONDS = 2.0

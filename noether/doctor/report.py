@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from noether import __version__
+from noether.common.console import Console
 from noether.doctor.finding import Finding, merged
 from noether.doctor.host_facts import HostFacts
-from noether.launch.placement import Placement
-from noether.tracking.console import Console
+from noether.environments.placement import Placement
 
 STYLES = {"error": "bold red", "warning": "yellow", "skipped": "dim", "ok": "green"}
 HOSTS_SHOWN = 4

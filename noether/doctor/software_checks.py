@@ -6,7 +6,7 @@ from typing import Any
 
 from noether.doctor.finding import Finding, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.launch.devices import NO_DEVICES
+from noether.environments.devices import NO_DEVICES
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 """Linux driver that runs any minor release of a CUDA major one (CUDA release notes, table "minor version

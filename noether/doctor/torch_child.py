@@ -181,7 +181,7 @@ def answer(steps: TorchSteps, request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answers until standard input ends."""
-    from noether.launch.death_signal import die_with_parent
+    from noether.workers.death_signal import die_with_parent
 
     die_with_parent()
     # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does): the answers get one of their own.

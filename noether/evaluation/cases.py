@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noether.common.whole_file import written_whole
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.padding import mask_of
 from noether.data.points import PointDraw
 from noether.evaluation.evaluate import Figures, predict
-from noether.run_folder import written_whole
+from noether.learning.precision import Precision
 from noether.tasks.base import Predictions
 from noether.tasks.fields import FieldsTask
-from noether.training.precision import Precision
 
 ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80

@@ -12,8 +12,8 @@ from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.learning.precision import Precision
 from noether.tasks.base import Predictions, SampleFigures, Task
-from noether.training.precision import Precision
 
 Figures = dict[str, np.ndarray]
 """Figures of all samples of a split, (S,) by name, in the order of the samples."""

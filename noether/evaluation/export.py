@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from noether import __version__
+from noether.common.console import Console
 from noether.data.ellipsoid_car import EllipsoidCar, sample_surface, sample_volume
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError
+from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, PhysicalModel, load_exported
 from noether.evaluation.predict import TrainedModel, load_trained, shape_batch
 from noether.evaluation.request import ExportRequest
 from noether.evaluation.shape_input import Shape
-from noether.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, PhysicalModel, load_exported
-from noether.launch.placement import WorkerContext
-from noether.tracking.console import Console
+from noether.workers.context import WorkerContext
 
 COUNTS = (64, 1000, 3586)
 """Numbers of points at which the program is held against the model."""

@@ -14,13 +14,13 @@ from noether.evaluation.baselines import score_baselines
 from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, write_cases
 from noether.evaluation.evaluate import Figures, evaluate_samples
 from noether.evaluation.scores import field_table, score_scalar, undefined_scalar
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem
 from noether.models.build import count_parameters
-from noether.run_folder import RunFolder, refusals_told
+from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.records import read_metrics
 from noether.tasks.base import Predictions, SampleFigures
 from noether.tasks.fields import FieldsTask
-from noether.tracking.metrics_file import read_metrics
-from noether.training.precision import Precision
-from noether.training.problem import Problem
 
 
 @dataclass(frozen=True)

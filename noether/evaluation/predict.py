@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noether.checkpoints.format import CheckpointFolder
+from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.console import Console
 from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.mesh_files import read_array
@@ -20,15 +23,12 @@ from noether.evaluation.evaluate import predict
 from noether.evaluation.request import PredictRequest
 from noether.evaluation.shape_input import Shape, as_trained, check_range, read_points, read_shape, volume_inputs
 from noether.evaluation.vtk_output import write_fields
-from noether.launch.placement import WorkerContext
+from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.models.points import PointModel
 from noether.tasks.build import build_task
 from noether.tasks.fields import FieldsTask, force_coefficient
-from noether.tracking.console import Console
-from noether.training.checkpoint_files import CheckpointFolder
-from noether.training.precision import Precision
-from noether.training.state import load_task_state, load_weights
+from noether.workers.context import WorkerContext
 
 VOLUME_ANCHORS = 4096
 

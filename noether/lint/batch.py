@@ -6,7 +6,7 @@ from noether.errors import RequestError
 from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
-from noether.training.batch_plan import plan_batches
+from noether.planning.batches import plan_batches
 
 
 def world_size(job: Job, launch: Launch) -> int | None:
@@ -59,8 +59,8 @@ def _own_configuration(job: Job, launch: Launch) -> tuple[tuple[str, ...], str |
     texts = texts[1:] if texts[:1] == ["train"] else texts
     if any("$" in text or "`" in text or "@early" in text for text in texts):
         return None
-    from noether.arguments import parse_arguments
-    from noether.cli import verbs
+    from noether.cli.arguments import parse_arguments
+    from noether.cli.commands import verbs
     from noether.config.schema import RunConfig
 
     try:

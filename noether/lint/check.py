@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.config.suggest import nearest
+from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
 from noether.lint.finding import Finding

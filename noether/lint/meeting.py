@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
-from noether.launch.nodelist import parse_nodelist
 from noether.lint.finding import Edit, Finding
 from noether.lint.hosts import FIRST_HOST, picks_later_host
 from noether.lint.job import Job

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.config.suggest import nearest
+from noether.common.suggest import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from noether.components import build_component
+from noether.common.components import build_component
 
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",

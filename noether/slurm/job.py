@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.checkpoints.resume import find_start
+from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.config.slurm import SlurmConfig
 from noether.config.sweep import expand_sweep, varied
+from noether.environments.process_facts import NOTHING_KNOWN
+from noether.environments.slurm.nodelist import compress_nodelist, compress_task_counts, parse_nodelist
+from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
-from noether.launch.nodelist import compress_nodelist, compress_task_counts, parse_nodelist
-from noether.launch.process_facts import NOTHING_KNOWN
-from noether.plan import RunPlan, plan_run
-from noether.run_folder import RunFolder, new_run_id
-from noether.slurm.queue import RUN_COMMENT
-from noether.training.resume import find_start
+from noether.planning.plan import RunPlan, plan_run
+from noether.runs.folder import RunFolder, new_run_id
 
 Options = Mapping[str, str | int | bool]
-STOP_SIGNAL = "USR2"
 """What the ranks are told to save and leave with; submitit's own too. NCCL uses SIGUSR1 in places (submitit #1697)."""
 OWN_WORDS = ("run_id", "resume", "output_path")
 """Settings that the job says itself, so that a requeued run goes on with the run that it was."""
@@ -178,7 +178,7 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
         # To the ranks, not to the script: they save, and leave with 75.
-        "signal": f"{STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
+        "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
         # A requeued job must go on writing, not start its file anew.
         "open-mode": "append",
         "requeue": True,

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from noether.common.whole_file import write_json
+from noether.environments.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
 from noether.errors import ExitCode, RequestError
-from noether.run_folder import RunFolder, write_json
+from noether.runs.folder import RunFolder
+from noether.runs.overview import job_in_queue
 from noether.slurm.job import Job, describe_job, describe_plan
-from noether.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
-from noether.slurm.runs import job_in_queue
 from noether.slurm.script import is_apptainer, render_script
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from noether.config.compose import validate
+from noether.environments.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.errors import ExitCode, NoetherError
-from noether.run_folder import RunFolder
-from noether.run_process import job_of_task, read_json
+from noether.runs.folder import RunFolder
+from noether.runs.process import job_of_task, read_json
 from noether.slurm.job import Job, job_options, user_folder
-from noether.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.slurm.script import (
     CANCELLED,
     ENDED_BY_SLURM,
@@ -41,7 +41,7 @@ class TrainJob:
 
     def __call__(self) -> int:
         """Trains as one task of srun; leaves the process itself unless the run is done."""
-        from noether.start import train_here
+        from noether.training.start import train_here
 
         config = validate(self.settings)
         assert config.run_id is not None
@@ -133,7 +133,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
 
 def _leave(code: int) -> NoReturn:
     """Leaves without the interpreter's shutdown, as the commands do once torch has been used."""
-    from noether.launch.worker import flush_output
+    from noether.workers.worker import flush_output
 
     flush_output()
     os._exit(code)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from noether.components import build_component
+from noether.common.components import build_component
 from noether.tasks.base import Task
 
 REGISTRY = {

@@ -1,12 +1,12 @@
 """metrics.jsonl: every row of a run, one JSON object a line, written at once."""
 
-import json
 import time
 from pathlib import Path
 
-from noether.run_folder import write_whole
-from noether.strict_json import strict_json
-from noether.tracking.appending_file import AppendingFile
+from noether.common.appending_file import AppendingFile
+from noether.common.strict_json import strict_json
+from noether.common.whole_file import write_whole
+from noether.runs.records import read_metrics
 from noether.tracking.tracker import Row
 
 
@@ -42,17 +42,6 @@ class MetricsFile:
     def discard(self) -> None:
         """Closes the file without what is held back."""
         self._file.discard()
-
-
-def read_metrics(path: Path) -> list[Row]:
-    """Returns the rows of a metrics.jsonl; a last line that was cut off by a crash is left out."""
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
 
 
 def _line(row: Row) -> str:

@@ -10,7 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from noether.tracking.appending_file import AppendingFile
+from noether.common.appending_file import AppendingFile
 from noether.tracking.tracker import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")

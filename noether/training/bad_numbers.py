@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from noether.checkpoints.state import TrainingState
 from noether.data.loader import Batch
 from noether.errors import NoetherError
-from noether.training.precision import Precision
-from noether.training.state import TrainingState
+from noether.learning.precision import Precision
 
 
 class NonFiniteError(NoetherError):

@@ -5,18 +5,18 @@ import time
 
 import torch
 
+from noether.checkpoints.resume import StartingPoint
+from noether.common.console import Console
 from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.evaluation.evaluate import evaluate_samples
-from noether.launch.placement import WorkerContext
-from noether.tracking.console import Console
 from noether.training.loop import peak_memory_mib
 from noether.training.request import TrainRequest
-from noether.training.resume import StartingPoint
 from noether.training.train import build_run
 from noether.training.update import Updater
+from noether.workers.context import WorkerContext
 
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:

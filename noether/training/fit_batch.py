@@ -7,8 +7,8 @@ import torch
 from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
-from noether.training.precision import Precision
-from noether.training.problem import Problem
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:

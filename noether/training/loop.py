@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from noether.checkpoints.saver import Saver
+from noether.checkpoints.state import TrainingState
 from noether.config.interval import Interval
 from noether.config.schema import RunConfig
 from noether.data.loader import Batch, to_device, training_batches
@@ -16,13 +18,11 @@ from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.evaluation.evaluate import evaluate_samples
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem
+from noether.planning.batches import BatchPlan, RunLength
 from noether.tracking.tracker import Trackers
-from noether.training.batch_plan import BatchPlan, RunLength
-from noether.training.precision import Precision
-from noether.training.problem import Problem
-from noether.training.saver import Saver
 from noether.training.schedules import Schedule
-from noether.training.state import TrainingState
 from noether.training.update import UpdateFigures, Updater
 
 

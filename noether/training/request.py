@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noether.checkpoints.resume import StartingPoint
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import Deadline
 from noether.errors import RequestError
-from noether.training.resume import StartingPoint
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from math import cos, pi
 
 from noether.config.interval import Interval
 from noether.config.optimizer import ConstantConfig, CosineConfig, OneCycleConfig, StepConfig
-from noether.training.batch_plan import RunLength
+from noether.planning.batches import RunLength
 
 Schedule = Callable[[int], float]
 """update (0-based) → learning rate."""

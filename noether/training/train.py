@@ -10,6 +10,18 @@ from typing import Any
 
 import torch
 
+from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.format import (
+    CheckpointFolder,
+    drop_checkpoints_after,
+    newest_update,
+    selected_checkpoint,
+)
+from noether.checkpoints.progress import Progress
+from noether.checkpoints.saver import Saver
+from noether.checkpoints.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
+from noether.common.console import Console
+from noether.common.whole_file import write_json, write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
@@ -18,35 +30,25 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
-from noether.launch.failure import REFUSED_BY_FIRST
-from noether.launch.placement import WorkerContext
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
-from noether.provenance import provenance
-from noether.run_folder import DiskRefusal, RunFolder, refusals_told, write_json, write_whole
+from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
+from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
+from noether.runs.fence import Fence, FencedError
+from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
+from noether.runs.provenance import provenance
 from noether.tasks.fields import FieldsTask
-from noether.tracking.console import Console, ConsoleTracker
+from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
-from noether.training.attempts import attempts_without_progress, record_outcome, record_start
-from noether.training.batch_plan import BatchPlan, RunLength, plan_batches, plan_length
-from noether.training.checkpoint_files import (
-    CheckpointFolder,
-    drop_checkpoints_after,
-    list_checkpoints,
-    selected_checkpoint,
-)
-from noether.training.ema import AveragedWeights
-from noether.training.fence import Fence, FencedError
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
-from noether.training.precision import Precision
-from noether.training.problem import Problem, build_problem
-from noether.training.progress import Progress
 from noether.training.request import TrainRequest
-from noether.training.saver import Saver
 from noether.training.schedules import build_schedule
-from noether.training.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
+from noether.workers.context import WorkerContext
+from noether.workers.failure import REFUSED_BY_FIRST
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
@@ -122,7 +124,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
-        _note(console, lambda: record_outcome(folder, fence.own.number, _saved(folder), outcome))
+        _note(console, lambda: record_outcome(folder, fence.own.number, newest_update(folder.checkpoints), outcome))
     if not reason:
         return ExitCode.DONE
     if group.is_first:
@@ -136,18 +138,17 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 
 def _record_failure(folder: RunFolder, fence: Fence) -> None:
     fence.check()
-    record_outcome(folder, fence.own.number, _saved(folder), "failed")
+    record_outcome(folder, fence.own.number, newest_update(folder.checkpoints), "failed")
 
 
 def _record_stop(folder: RunFolder, reason: str, update: int) -> None:
     """Writes stopped.json: everything is saved, and what whoever may start the run again needs to know."""
-    content = {"reason": reason, "update": update, "attempts_without_progress": attempts_without_progress(folder)}
+    content = {
+        "reason": reason,
+        "update": update,
+        "attempts_without_progress": attempts_without_progress(folder, newest_update(folder.checkpoints)),
+    }
     write_json(folder.stopped, content)
-
-
-def _saved(folder: RunFolder) -> int:
-    checkpoints = list_checkpoints(folder.checkpoints)
-    return checkpoints[-1].updates if checkpoints else 0
 
 
 def _saver(
@@ -344,7 +345,7 @@ def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Consol
 
 def report_run(folder: RunFolder, console: Console) -> None:
     """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
-    from noether.evaluation.report import write_report
+    from noether.report import write_report
 
     try:
         path = write_report(folder)

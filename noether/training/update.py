@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
+from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, find_bad_numbers
-from noether.training.precision import Precision
-from noether.training.state import TrainingState
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noether.data.order import GlobalOrder, RankOrder, deal_evaluation, split_validation
-from noether.training.batch_plan import plan_batches
+from noether.planning.batches import plan_batches
 
 
 def seen(order: GlobalOrder, effective: int, limit: int | None, world: int, start: int = 0, stop: int = 12) -> list:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from noether.distributed.group import joined_group
 from noether.distributed.stop import AgreedStop, StopAgreed
-from noether.launch.placement import WorkerContext
+from noether.workers.context import WorkerContext
 
 
 def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float | int]]) -> int:

@@ -17,11 +17,12 @@ from noether.distributed.stop import (
     AgreedStop,
     boundaries_between_agreements,
 )
+from noether.environments.devices import DeviceInventory
+from noether.environments.local import local_placement
+from noether.environments.placement import Device, Endpoint, LaunchRequest, Worker
 from noether.errors import InterruptedStartError
-from noether.launch.devices import DeviceInventory
-from noether.launch.local import local_placement
-from noether.launch.placement import Device, Endpoint, LaunchRequest, Worker, WorkerContext
-from noether.launch.run import run_placement
+from noether.workers.context import WorkerContext
+from noether.workers.run import run_placement
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)

@@ -6,12 +6,13 @@ from torch import nn
 
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
+from noether.environments.placement import Device, Endpoint, Worker
 from noether.errors import RequestError
 from noether.evaluation.evaluate import evaluate_samples, predict
-from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
+from noether.learning.precision import Precision
 from noether.models.transformer import Transformer
 from noether.tasks.fields import FieldsTask
-from noether.training.precision import Precision
+from noether.workers.context import WorkerContext
 
 
 def test_chunks_predict_what_one_pass_predicts() -> None:

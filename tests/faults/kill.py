@@ -33,13 +33,13 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Before torch: a fork of a process with threads may hang.
 
+from noether.checkpoints.format import list_checkpoints
 from noether.config.compose import dump_config, load_config
 from noether.config.schema import RunConfig
 from noether.errors import ExitCode
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.attempts import read_attempts
-from noether.training.checkpoint_files import list_checkpoints
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 from . import victim
 
@@ -306,7 +306,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
     parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
     given = parser.parse_args()
-    import noether.start
+    import noether.training.start
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 
     started = time.monotonic()

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, final_hashes
 
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.attempts import read_attempts
-from noether.training.checkpoint_files import CheckpointFolder, list_checkpoints, selected_checkpoint
+from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
 LINES = OWN / "lines.yaml"
@@ -233,7 +233,7 @@ def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_st
 
 
 IMPATIENT = """
-from noether.training import saver
+from noether.checkpoints import saver
 from slow_lines import Lines
 saver.LONGEST_WAIT_S = 1.0
 """

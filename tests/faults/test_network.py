@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, final_hashes
 
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
 ADDRESSES = ("10.91.7.1", "10.91.7.2")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.checkpoints import writer as checkpoint_writer
 from noether.config.schema import RunConfig
-from noether.training import checkpoint_writer
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 
@@ -74,7 +74,7 @@ def start(
         sys.stdout = os.fdopen(1, "w", buffering=1)
         sys.stderr = os.fdopen(2, "w", buffering=1)
         operations = _Operations(config.output_path / str(config.run_id), die_at)
-        from noether.start import train_here
+        from noether.training.start import train_here
 
         try:
             code = train_here(config)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

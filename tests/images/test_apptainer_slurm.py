@@ -9,8 +9,8 @@ from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
 from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from conftest import final_hashes
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 
 pytest.importorskip("docker")
 from images.containers_of_tests import owners, tiny

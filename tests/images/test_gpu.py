@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 
 docker = pytest.importorskip("docker")
 from images.containers_of_tests import tiny  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from noether.cli import doors, verbs
+from noether.cli.commands import doors, verbs
 
 pytestmark = pytest.mark.slow
 

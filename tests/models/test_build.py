@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from noether.dotted_path import load_object
+from noether.common.dotted_path import load_object
 from noether.errors import RequestError
 from noether.models.build import REGISTRY, build_model, count_parameters
 from noether.models.upt import UPT
@@ -199,7 +199,9 @@ def test_setting_is_the_one_that_was_read():
 
 
 def test_dotted_path_does_not_import_torch():
-    code = "import sys, noether.dotted_path as d; d.load_object('json.dumps', 'x'); print('torch' in sys.modules)"
+    code = (
+        "import sys, noether.common.dotted_path as d; d.load_object('json.dumps', 'x'); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

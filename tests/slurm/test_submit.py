@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
-from noether.run_folder import RunFolder
-from noether.training.attempts import read_attempts
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
 from slurm.conftest import PATH, Finished, Slurm, wait_for
 
 NOETHER = (sys.executable, "-m", "noether")

@@ -11,8 +11,8 @@ import pytest
 from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
 
-from noether.run_folder import RunFolder
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
 from slurm.conftest import PATH, Slurm
 
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")

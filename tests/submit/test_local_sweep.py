@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
-from noether.run_folder import RunFolder
+from noether.runs.folder import RunFolder
 from noether.sweep import SweptRun, summarise
 
 

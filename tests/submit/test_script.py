@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
+from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-from noether.run_folder import write_json
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
 

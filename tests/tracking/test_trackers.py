@@ -8,9 +8,11 @@ import re
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from noether.common.console import Console
 from noether.errors import NoetherError
-from noether.tracking.console import Console, ConsoleTracker
-from noether.tracking.metrics_file import MetricsFile, read_metrics
+from noether.runs.records import read_metrics
+from noether.tracking.console import ConsoleTracker
+from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tensorboard import TensorBoardFile
 from noether.tracking.tracker import Trackers
 

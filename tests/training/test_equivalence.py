@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.checkpoint_files import list_checkpoints
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.ema_decay=0.9")
 

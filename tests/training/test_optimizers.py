@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from noether.checkpoints.ema import AveragedWeights
 from noether.config.optimizer import AdamWConfig, LionConfig, SGDConfig
-from noether.training.ema import AveragedWeights
 from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 
 

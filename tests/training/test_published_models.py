@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from noether.config.compose import load_config
-from noether.run_folder import RunFolder
+from noether.runs.folder import RunFolder
 
 SMALL_DATA = (
     "dataset=ellipsoid",

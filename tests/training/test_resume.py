@@ -7,10 +7,10 @@ import time
 import pytest
 from conftest import TINY, final_hashes
 
+from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.checkpoint_files import list_checkpoints
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 # A constant rate, so that a run cut short at k of 8 updates and one of thousands are the same up to k.
 EVERY_PART = ("trainer.ema_decay=0.9", "optimizer.learning_rate=1e-2", "schedule=constant")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, final_hashes
 
+from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode
-from noether.run_folder import RunFolder
-from noether.tracking.metrics_file import read_metrics
-from noether.training.attempts import read_attempts
-from noether.training.checkpoint_files import list_checkpoints
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
 COMMON = ("trainer.evaluation_batch_size=1", "trainer.evaluate_every=20 updates", "resume=auto")

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import nn
 
+from noether.checkpoints.progress import Progress
+from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
 from noether.distributed.group import Group
-from noether.launch.placement import Device, Endpoint, Worker, WorkerContext
+from noether.environments.placement import Device, Endpoint, Worker
+from noether.learning.precision import Precision
 from noether.tasks.base import Task
 from noether.training.bad_numbers import LateLook, NonFiniteError
-from noether.training.precision import Precision
-from noether.training.progress import Progress
-from noether.training.state import TrainingState
 from noether.training.update import Updater
+from noether.workers.context import WorkerContext
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
 GROUP = Group(CONTEXT, torch.device("cpu"))

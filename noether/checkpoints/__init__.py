@@ -1,0 +1,1 @@
+"""A training state → verified folders on disk, and back."""

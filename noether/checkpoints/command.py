@@ -1,0 +1,65 @@
+"""What `noether checkpoints` does: list a run's checkpoints, read them back, remove old ones. No torch here."""
+
+import json
+
+from noether.checkpoints.table import (
+    CheckpointRow,
+    choose_to_prune,
+    describe_checkpoints,
+    remove_checkpoints,
+    render_checkpoints,
+    rows_as_json,
+)
+from noether.common.console import Console
+from noether.config.compose import load_config
+from noether.errors import ExitCode, RequestError
+from noether.runs.folder import RunFolder, existing_run
+
+
+def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
+    """Lists a run's checkpoints, reads them back, or removes old ones.
+
+    Returns:
+        ExitCode.FAILED where a checkpoint that was read is damaged and stays.
+
+    Raises:
+        RequestError: where there is no such run, or the words contradict each other.
+    """
+    folder = existing_run(run)
+    if (keep is not None or yes) and not prune:
+        raise RequestError(
+            "--keep and --yes belong to --prune",
+            seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
+            fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
+        )
+    if keep is not None and not (keep.isdigit() and int(keep) > 0):
+        raise RequestError(f"--keep {keep} is no number of checkpoints", expected="at least 1", fix="--keep 1")
+    rows = describe_checkpoints(folder, verify=verify or prune)
+    doomed: list[CheckpointRow] = []
+    if prune:
+        kept = int(keep) if keep is not None else load_config(hp=folder.config).trainer.keep_checkpoints
+        doomed = choose_to_prune(rows, kept)
+        if yes:
+            remove_checkpoints(folder, doomed)
+    left = [row for row in rows if row not in doomed]
+    if as_json:
+        gone = {"removed" if yes else "would_remove": [row.name for row in doomed]} if prune else {}
+        print(json.dumps({"run": str(folder.path), "checkpoints": rows_as_json(rows), **gone}, indent=2))
+    else:
+        _show_checkpoints(folder, rows, doomed if prune else None, yes)
+    return ExitCode.FAILED if any(row.damage for row in left) else ExitCode.DONE
+
+
+def _show_checkpoints(
+    folder: RunFolder, rows: list[CheckpointRow], doomed: list[CheckpointRow] | None, done: bool
+) -> None:
+    console = Console(None, speaks=True)
+    console.say(render_checkpoints(rows) if rows else f"{folder.path} has no checkpoint yet")
+    if doomed is None:
+        return
+    names = ", ".join(row.name for row in doomed) or "nothing"
+    room = f"{sum(row.size for row in doomed) / 2**20:.3g} MiB"
+    if done:
+        console.say(f"\nremoved {names} ({room})")
+    else:
+        console.say(f"\nwould remove {names} ({room}); nothing is removed without --yes")

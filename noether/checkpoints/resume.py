@@ -1,0 +1,133 @@
+"""From which checkpoint a run goes on, and in which folder. No torch here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from noether.checkpoints.format import CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
+from noether.checkpoints.resume_rules import accepted_changes, compare_configs
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+from noether.runs.fence import Fence
+from noether.runs.folder import RunFolder, existing_run, new_run_id, newest_run
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The folder a run writes to, and the checkpoint it starts from (None: from the beginning).
+
+    fence: this start's right to write there; None where nothing is to be written.
+    changes: a line for each setting that has changed since the checkpoint, and matters.
+    """
+
+    folder: RunFolder
+    checkpoint: Path | None
+    fence: Fence | None = None
+    changes: tuple[str, ...] = ()
+
+
+def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+    """Decides where a run starts, and refuses to go on with settings that would make another run of it.
+
+    Args:
+        config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.
+        warn: told of every damaged checkpoint that was passed over.
+
+    Raises:
+        RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
+            that must not (`resume_rules`).
+    """
+    start = _find(config, warn)
+    if start.checkpoint is None:
+        return start
+    before = CheckpointFolder(start.checkpoint).meta().get("config", {})
+    changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(start.folder.path))
+    return replace(start, changes=tuple(changes))
+
+
+def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+    """Finds the folder and the checkpoint.
+
+    - unset: a new run; an existing run of that name is refused, never overwritten.
+    - auto: goes on where run_id has an intact checkpoint, and starts it where it has none.
+    - latest: goes on with the run whose checkpoints changed last.
+    - a run or checkpoint folder: goes on with that run, from that checkpoint.
+    """
+    output = config.output_path.expanduser()
+    if config.resume is None:
+        folder = RunFolder(output / (config.run_id or new_run_id()))
+        if folder.is_made():
+            raise RequestError(
+                f"the run {folder.path} exists already",
+                seen=f"run_id={config.run_id}, and resume is not set",
+                expected="a new run_id, or a word on how to go on",
+                fix="resume=auto      (or run_id=ANOTHER_NAME)",
+            )
+        return StartingPoint(folder, None)
+    if config.resume == "auto":
+        if config.run_id is None:
+            raise RequestError(
+                "resume=auto needs to know which run",
+                seen="run_id is not set",
+                expected="the name that the first start used as well",
+                fix="run_id=NAME      (or resume=latest)",
+            )
+        folder = RunFolder(output / config.run_id)
+        recover_replaced(folder.checkpoints)
+        # Where every checkpoint is damaged, beginning anew would bury what may still be mended.
+        return StartingPoint(folder, _intact(folder, warn) if list_checkpoints(folder.checkpoints) else None)
+    if config.resume == "latest":
+        newest = newest_run(output)
+        if newest is None:
+            raise RequestError(
+                f"no run to resume in {output}",
+                seen="no run with a checkpoint",
+                expected="an earlier run",
+                fix="resume=null      (or output_path=FOLDER)",
+            )
+        return StartingPoint(newest, _intact(newest, warn))
+    return _from_path(Path(config.resume).expanduser(), warn)
+
+
+def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
+    if not path.exists():
+        raise RequestError(
+            f"nothing to resume at {path}",
+            seen="no such folder",
+            expected="auto, latest, a run folder or one of its checkpoints",
+            fix="resume=latest",
+        )
+    path = path.resolve()
+    if (path / "meta.json").is_file():
+        run = path.parent.parent
+        if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
+            raise RequestError(
+                f"{path} is a checkpoint outside a run",
+                seen=f"no config.yaml in {run}",
+                expected="RUN/checkpoints/update-000001234",
+                fix="resume=RUN      (the run's folder)",
+            )
+        damage = CheckpointFolder(path).damage()
+        if damage:
+            raise RequestError(
+                f"checkpoint {path} is damaged",
+                seen=damage,
+                expected="files as they were written",
+                fix=f"resume={path.parent.parent}      (the newest intact one)",
+            )
+        return StartingPoint(RunFolder(path.parent.parent), path)
+    folder = existing_run(path)
+    return StartingPoint(folder, _intact(folder, warn))
+
+
+def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
+    recover_replaced(folder.checkpoints)
+    checkpoint = newest_intact(folder.checkpoints, warn)
+    if checkpoint is None:
+        raise RequestError(
+            f"{folder.path} has no intact checkpoint",
+            seen=f"{len(list_checkpoints(folder.checkpoints))} in {folder.checkpoints}, none that verifies",
+            expected="a checkpoint whose files verify",
+            fix="resume=null run_id=ANOTHER_NAME",
+        )
+    return checkpoint.path

@@ -1,0 +1,136 @@
+"""What every rank does for a checkpoint, and who may write to the run folder."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from noether.checkpoints.snapshot import Shadow, Snapshot
+from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
+from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written, describe_refusal
+from noether.distributed.deadline import Deadline
+from noether.distributed.group import LONGEST_FINISH_S, Group
+from noether.errors import NoetherError
+from noether.runs.fence import Fence
+
+
+@dataclass
+class Saver:
+    """Turns states into checkpoints: every rank gives its random numbers, rank 0 copies the rest aside and writes.
+
+    group: the ranks.
+    folder: the run's checkpoints folder. keep: newest checkpoints kept.
+    about: further content of meta.json.
+    sync: brings the history onto the disk; a checkpoint gets its name after the rows that led to it.
+    warn: told where the disk refuses.
+    fence: rank 0's right to write. deadline: learns how long a checkpoint takes.
+    best: the best selection metric of the checkpoints so far, where there is one.
+    """
+
+    group: Group
+    folder: Path
+    keep: int
+    about: dict[str, Any]
+    sync: Callable[[], None]
+    warn: Callable[[str], None]
+    fence: Fence | None
+    deadline: Deadline | None = None
+    best: float | None = None
+    _best_before: float | None = field(default=None, init=False)
+    _patience_s: float = field(default=0.0, init=False)
+    _shadow: Shadow = field(default_factory=Shadow, init=False)
+    _writer: CheckpointWriter | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._best_before = self.best
+        if self.group.is_first:
+            self._writer = CheckpointWriter(self.folder, keep=self.keep, before_rename=self._before_rename)
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
+        """Copies the state as it is between two updates and has it written. Every rank calls it.
+
+        Where the disk still has the last checkpoint after `LONGEST_WAIT_S`, this one is given up, with a warning.
+        A best metric whose checkpoint was given up is none: `best_metric` is set, on every rank, to the best of those
+        that are kept, so that the next one that is better is selected again.
+
+        Args:
+            state: what is saved.
+            metric: the selection metric measured at this update, if it was.
+            leaving: nothing comes after it: returns, on every rank, when it is written and read back.
+
+        Raises:
+            NoetherError: on every rank where `leaving` and it cannot be written; else on rank 0 where a later start
+                has taken the run over.
+        """
+        random_numbers = self.group.gather(random_state(self.group.device))
+        failure = None
+        if self._writer is not None and self._make_room(self._writer, state.progress.updates, leaving=leaving):
+            self._best_before = self.best
+            if metric is not None and metric == metric and (self.best is None or metric < self.best):
+                self.best = metric
+            state.progress.best_metric = self.best
+            own = {f"rank{rank}/{key}": v for rank, numbers in enumerate(random_numbers) for key, v in numbers.items()}
+            tensors = self._shadow.copy(saved_tensors(state) | {"random.safetensors": own})
+            meta = {**self.about, "metric": metric, "world_size": self.group.world_size}
+            self._writer.start(Snapshot(state.progress.updates, tensors, saved_texts(state), meta), verify=leaving)
+            self._patience_s = LONGEST_WAIT_S
+            if leaving:
+                failure = self._finish(self._writer)
+        # Rank 0 may have waited for the disk: as long as it takes where it leaves.
+        self.group.wait_for_first(LONGEST_FINISH_S if leaving else 2 * LONGEST_WAIT_S)
+        failure, state.progress.best_metric = self.group.from_first((failure, self.best))
+        if failure is not None:
+            raise failure
+
+    def _make_room(self, writer: CheckpointWriter, updates: int, *, leaving: bool) -> bool:
+        """Returns whether the checkpoint of this update can be taken; where nothing comes after it, once it can."""
+        # The best one is worth the wait even in a hurry: nothing that comes after it would be selected in its place.
+        hurry = leaving and self.best == self._best_before
+        began = time.monotonic()
+        room = writer.make_room(hurry=hurry, limit_s=self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+        if not room and leaving:
+            self.warn(f"the last checkpoint has to wait: {writer.on_its_way()}; the run ends when both are written")
+            room = writer.make_room(hurry=hurry)
+        elif not room:
+            self.warn(
+                f"the checkpoint of update {updates} is given up: {writer.on_its_way()}; "
+                "training goes on, and the next one that is due is tried again"
+            )
+        if room and writer.given_up:
+            self.best = self._best_before
+        return room
+
+    def _finish(self, writer: CheckpointWriter) -> NoetherError | None:
+        if not writer.wait(LONGEST_WAIT_S):
+            self.warn(f"the last checkpoint is waited for: {writer.on_its_way()}; the run ends when it is written")
+        return writer.finish()
+
+    def news(self) -> list[Written]:
+        """Returns the checkpoints written since the last call; warns of those that the disk refused.
+
+        Raises:
+            FencedError: on rank 0, where a later start has taken the run over.
+        """
+        written = []
+        for news in self._writer.news() if self._writer is not None else ():
+            if isinstance(news, Written):
+                written.append(news)
+                if self.deadline is not None:
+                    self.deadline.save_s = max(self.deadline.save_s, news.seconds)
+            else:
+                self.warn(describe_refusal(news))
+        return written
+
+    def _before_rename(self) -> None:
+        self.sync()
+        if self.fence is not None:
+            self.fence.check()

@@ -1,0 +1,169 @@
+"""All that a run must remember to go on bit for bit: weights, averages, optimiser, scaler, random numbers."""
+
+import json
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.format import CheckpointFolder
+from noether.checkpoints.progress import Progress
+from noether.distributed.group import Group
+from noether.errors import RequestError
+from noether.tasks.base import Task
+
+
+@dataclass
+class TrainingState:
+    """What changes while a run trains. `model` is the plain module, without DDP or compilation around it."""
+
+    model: nn.Module
+    averages: AveragedWeights | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    task: Task
+    progress: Progress
+
+    def evaluation_models(self) -> dict[str, nn.Module]:
+        """Returns the models to evaluate by the name of their weights; the first is the one that is selected."""
+        models = {"raw": self.model}
+        return {"ema": self.averages.model, **models} if self.averages else models
+
+
+def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
+    """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
+    files = {"model.safetensors": _weights(state.model), "optimizer.safetensors": _optimizer_tensors(state)}
+    return files | ({"ema.safetensors": _weights(state.averages.model)} if state.averages else {})
+
+
+def saved_texts(state: TrainingState) -> dict[str, str]:
+    """Returns the counters and the task's statistics, as the text of their files."""
+    counters = {"progress": state.progress.as_dict(), "scaler": state.scaler.state_dict()}
+    return {"state.json": json.dumps(counters, indent=2), "task.json": json.dumps(state.task.state(), indent=2)}
+
+
+def state_bytes(state: TrainingState) -> int:
+    """Returns about how many bytes a checkpoint holds: weights, their average, two moments of the optimiser."""
+    return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.averages else 3)
+
+
+def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
+    """Puts a checkpoint back into a state built from the same configuration. Every rank reads it."""
+    load_weights(state.model, checkpoint, "raw")
+    if state.averages is not None:
+        load_weights(state.averages.model, checkpoint, "ema")
+    _load_optimizer(state, load_file(checkpoint.path / "optimizer.safetensors"))
+    counters = json.loads((checkpoint.path / "state.json").read_text())
+    state.progress = Progress(**counters["progress"])
+    state.scaler.load_state_dict(counters["scaler"])
+    load_task_state(state.task, checkpoint)
+    if checkpoint.meta()["world_size"] == group.world_size:
+        _restore_random_state(load_file(checkpoint.path / "random.safetensors"), group)
+    else:
+        # Other ranks than before: their streams start anew, from where the run stands.
+        seed_everything(seed, group.rank, state.progress.updates)
+
+
+def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
+    """Loads the `raw` or `ema` weights of a checkpoint into a model.
+
+    Raises:
+        RequestError: where the checkpoint was written by another model, or without averaged weights.
+    """
+    path = checkpoint.path / {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
+    if not path.is_file():
+        raise RequestError(
+            f"checkpoint {checkpoint.path.name} has no {weights} weights",
+            seen=f"no {path.name} in {checkpoint.path}",
+            expected="a run that has averaged its weights from its start",
+            fix="trainer.ema_decay=null",
+        )
+    try:
+        model.load_state_dict(load_file(path))
+    except RuntimeError as error:
+        # torch lists every key that differs; the first says enough.
+        differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        raise RequestError(
+            f"checkpoint {checkpoint.path.name} was written by another model",
+            seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
+            expected="the model of the run that is resumed",
+            fix=f"--hp {checkpoint.path.parent.parent / 'config.yaml'} resume={checkpoint.path.parent.parent}",
+        ) from None
+
+
+def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
+    """Gives a task back what it knew of the training split (statistics)."""
+    task.load_state(json.loads((checkpoint.path / "task.json").read_text()))
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    sequence = np.random.SeedSequence([seed, *stream])
+    words = [int(word) for word in sequence.generate_state(3, np.uint32)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
+    tensors = {}
+    for name, parameter in state.model.named_parameters():
+        for key, value in state.optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach()
+    return tensors
+
+
+def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
+    for name, parameter in state.model.named_parameters():
+        prefix = f"{name}/"
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if own:
+            # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
+            state.optimizer.state[parameter] = {
+                key: value.to(parameter.device) if value.ndim or _steps_on_device(state) else value
+                for key, value in own.items()
+            }
+
+
+def _steps_on_device(state: TrainingState) -> bool:
+    return bool(state.optimizer.defaults.get("fused") or state.optimizer.defaults.get("capturable"))
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Returns the state of every random number generator of this rank, as tensors by name."""
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    own = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python_gauss": torch.tensor([float("nan") if gauss is None else gauss], dtype=torch.float64),
+        "numpy": torch.tensor([*np.asarray(keys).tolist(), position, has_gauss], dtype=torch.int64),
+        "numpy_gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+    if device.type == "cuda":
+        own["cuda"] = torch.cuda.get_rng_state(device)
+    return own
+
+
+def _restore_random_state(tensors: dict[str, Tensor], group: Group) -> None:
+    own = {
+        key.partition("/")[2]: value for key, value in tensors.items() if key.partition("/")[0] == f"rank{group.rank}"
+    }
+    torch.set_rng_state(own["torch"])
+    version, *words = own["python"].tolist()
+    gauss = own["python_gauss"].item()
+    random.setstate((version, tuple(words), None if gauss != gauss else gauss))
+    *keys, position, has_gauss = own["numpy"].tolist()
+    cached = own["numpy_gauss"].item()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), position, has_gauss, cached))
+    if group.device.type == "cuda" and "cuda" in own:
+        torch.cuda.set_rng_state(own["cuda"], group.device)

@@ -1,0 +1,114 @@
+"""Which checkpoints a run has, whether they are as they were written, and which may go. No torch here."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from noether.checkpoints.format import (
+    CheckpointFolder,
+    best_checkpoint,
+    list_checkpoints,
+    remove_checkpoint,
+)
+from noether.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One checkpoint: its place in the run, size in bytes, age in seconds, what it is, and what is wrong with it.
+
+    `damage` is None where every file is as it was written, and where that was not asked (`verified` False).
+    """
+
+    name: str
+    update: int
+    epoch: float | None
+    metric: float | None
+    size: int
+    age_s: float
+    best: bool
+    latest: bool
+    verified: bool
+    damage: str | None
+
+
+def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
+    """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
+    found = list_checkpoints(folder.checkpoints)
+    best = best_checkpoint(folder.checkpoints)
+    return [_describe(checkpoint, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
+
+
+def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bool) -> CheckpointRow:
+    try:
+        meta = checkpoint.meta()
+    except (OSError, ValueError):
+        meta = {}
+    per_epoch, metric = meta.get("updates_per_epoch"), meta.get("metric")
+    files = [path.stat() for path in checkpoint.path.iterdir()]
+    return CheckpointRow(
+        name=checkpoint.path.name,
+        update=checkpoint.updates,
+        epoch=checkpoint.updates / per_epoch if isinstance(per_epoch, int) and per_epoch else None,
+        metric=metric if isinstance(metric, float) else None,
+        size=sum(file.st_size for file in files),
+        age_s=max(0.0, time.time() - max((file.st_mtime for file in files), default=0.0)),
+        best=best,
+        latest=latest,
+        verified=verify,
+        damage=checkpoint.damage() if verify else None,
+    )
+
+
+def choose_to_prune(rows: Sequence[CheckpointRow], keep: int) -> list[CheckpointRow]:
+    """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best.
+
+    Args:
+        rows: verified rows, oldest first. Where none is intact nothing goes: one may still be mended.
+        keep: at least 1.
+    """
+    intact = [row for row in rows if row.damage is None]
+    if not intact:
+        return []
+    kept = {row.name for row in intact[-keep:]} | {row.name for row in intact if row.best}
+    return [row for row in rows if row.name not in kept]
+
+
+def remove_checkpoints(folder: RunFolder, doomed: Sequence[CheckpointRow]) -> None:
+    """Removes checkpoints."""
+    for row in doomed:
+        remove_checkpoint(CheckpointFolder(folder.checkpoints / row.name))
+
+
+def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
+    """Returns the rows as a table."""
+    table = Table("checkpoint", "update", "epoch", "size", "age", "", "files", box=None, padding=(0, 3, 0, 0))
+    for row in rows:
+        marks = " ".join(name for name, is_so in (("best", row.best), ("latest", row.latest)) if is_so)
+        files = (row.damage or "verified") if row.verified else "not read"
+        epoch = "" if row.epoch is None else f"{row.epoch:.2f}"
+        table.add_row(row.name, str(row.update), epoch, _bytes(row.size), _age(row.age_s), marks, files)
+    return table
+
+
+def rows_as_json(rows: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
+    """Returns the rows for JSON."""
+    return [asdict(row) for row in rows]
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def _age(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

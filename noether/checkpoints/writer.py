@@ -1,0 +1,249 @@
+"""Checkpoints written while training goes on: one at a time, and again where the disk refused."""
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from noether.checkpoints.format import (
+    CheckpointFolder,
+    newest_intact,
+    prune_checkpoints,
+    write_checkpoint,
+    write_flushed,
+)
+from noether.checkpoints.snapshot import Snapshot, safetensors_parts
+from noether.errors import NoetherError
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+
+LAST_RETRIES_S = 15.0
+"""How long a run that is about to leave tries to write its last checkpoint."""
+
+
+LONGEST_WAIT_S = 30.0
+"""How long training stands still for a checkpoint on its way when the next one is due.
+
+A write that is merely slower than usual comes through in it, a disk that stalls costs no more than this, and the ranks
+that wait for rank 0, twice as long or distributed.init_timeout_s (600 s), are far from taking it for lost.
+"""
+
+
+class CheckpointError(NoetherError):
+    """The last checkpoint of a run could not be written."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint is on the disk, so many seconds after its snapshot was taken."""
+
+    checkpoint: CheckpointFolder
+    updates: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The disk refused a checkpoint; it is tried again in so many seconds."""
+
+    updates: int
+    error: OSError
+    retry_s: float
+
+
+class _Abandoned(Exception):
+    """A newer checkpoint is wanted."""
+
+
+class CheckpointWriter:
+    """Writes snapshots in a thread of its own. Used on rank 0 alone.
+
+    At most one snapshot is on its way, so that memory holds one copy of the state and no more. One that the disk
+    refuses is tried again until it is written or a newer one takes its place; meanwhile training goes on.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, before_rename: Callable[[], None]) -> None:
+        """Takes the run's checkpoints folder.
+
+        Args:
+            folder: where the checkpoints lie.
+            keep: newest checkpoints kept.
+            before_rename: called by the thread when a checkpoint is about to get its name; raises what forbids it.
+        """
+        self.folder, self.keep, self._before_rename = folder, keep, before_rename
+        self._state: Literal["idle", "writing", "waiting to retry"] = "idle"
+        self._abandon = False
+        self._written_bytes = self._total_bytes = 0
+        self._changed = threading.Condition()
+        self._news: deque[Written | Refused] = deque()
+        self._failure: BaseException | None = None
+        self._refused: OSError | None = None
+        self._updates = 0
+        self._started = time.monotonic()
+        self.given_up = False
+        """Whether the last snapshot was given up for a newer one before it was written."""
+
+    def make_room(self, *, hurry: bool = False, limit_s: float | None = None) -> bool:
+        """Waits until the next snapshot may be taken.
+
+        A write on its way is waited for, unless there is a hurry and it has not come half the way: what comes next
+        is newer. One that the disk has refused so far is given up.
+
+        Args:
+            hurry: nothing comes after the next snapshot.
+            limit_s: how long to wait; None: as long as it takes.
+
+        Returns:
+            Whether there is room; not where the disk still has the last one after so long.
+        """
+        with self._changed:
+            self._abandon = hurry and self._written_bytes * 2 < self._total_bytes
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._state != "writing", limit_s):
+                return False
+            self._abandon = True
+            self._changed.notify_all()
+            self._abandon = self._changed.wait_for(lambda: self._state == "idle", limit_s)
+            return self._abandon
+
+    def on_its_way(self) -> str:
+        """Returns in words which update's snapshot is on its way, and since when."""
+        seconds = time.monotonic() - self._started
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        return f"that of update {self._updates} has been on its way to the disk since {since}, for {seconds:.0f} s"
+
+    def start(self, snapshot: Snapshot, *, verify: bool = False) -> None:
+        """Writes a snapshot behind the caller's back; `make_room` must have been called.
+
+        Args:
+            snapshot: must stay as it is until `make_room` returns.
+            verify: read it back when it is written.
+        """
+        with self._changed:
+            assert self._state == "idle"
+            self._state, self._abandon, self._refused = "writing", False, None
+            self._written_bytes, self._total_bytes = 0, snapshot.size
+            self._updates, self._started, self.given_up = snapshot.updates, time.monotonic(), False
+        # A daemon, so that a disk that never answers does not keep a failed process.
+        threading.Thread(target=self._run, args=(snapshot, verify), name="checkpoint", daemon=True).start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Waits for a write on its way; returns whether the disk has taken or refused it within `limit_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state != "writing", limit_s)
+
+    def news(self) -> list[Written | Refused]:
+        """Returns what has happened since the last call.
+
+        Raises:
+            FencedError: where a later start of the run has the folder.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def finish(self, limit_s: float = LAST_RETRIES_S) -> NoetherError | None:
+        """Waits for the snapshot on its way; returns why it could not be written, or None.
+
+        Args:
+            limit_s: how long a disk that refuses is asked again.
+        """
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while self._state != "idle":
+                left = deadline - time.monotonic()
+                if self._state == "waiting to retry" and left <= 0:
+                    self._abandon = True
+                    self._changed.notify_all()
+                self._changed.wait(max(left, 0.05) if self._state == "waiting to retry" else None)
+        if self._failure is not None:
+            if isinstance(self._failure, NoetherError):
+                return self._failure
+            raise self._failure
+        return None if self._refused is None else self._cannot_write(self._refused)
+
+    def close(self) -> None:
+        """Waits a while for a write on its way, and gives up one that the disk has refused so far."""
+        self.make_room(limit_s=LONGEST_WAIT_S)
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        good = newest_intact(self.folder, lambda text: None)
+        reached = f"it goes on after update {good.updates}" if good else "it begins anew"
+        return CheckpointError(
+            f"the last checkpoint cannot be written to {self.folder}\n"
+            f"  seen      {error.strerror or error}\n"
+            f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a disk that can be written\n"
+            f"  fix       make room and run the same command with resume=auto; {reached}"
+        )
+
+    def _run(self, snapshot: Snapshot, verify: bool) -> None:
+        try:
+            self._write_until_done(snapshot, verify)
+        except _Abandoned:
+            self.given_up = True
+        except BaseException as failure:
+            self._failure = failure  # Raised where the run asks for news.
+        finally:
+            self._set("idle")
+
+    def _write_until_done(self, snapshot: Snapshot, verify: bool) -> None:
+        started, pause = time.monotonic(), FIRST_RETRY_S
+        while True:
+            self._set("writing")
+            self._written_bytes = 0
+            try:
+                checkpoint = self._write(snapshot, verify)
+            except OSError as error:
+                self._refused = error
+                self._news.append(Refused(snapshot.updates, error, pause))
+                self._set("waiting to retry")
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._abandon, timeout=pause):
+                        raise _Abandoned from None
+                pause = min(LONGEST_RETRY_S, 2 * pause)
+            else:
+                self._refused = None
+                self._news.append(Written(checkpoint, snapshot.updates, time.monotonic() - started))
+                return
+
+    def _write(self, snapshot: Snapshot, verify: bool) -> CheckpointFolder:
+        def tensors_file(path: Path) -> str:
+            return write_flushed(path, self._counted(safetensors_parts(snapshot.tensors[path.name])))
+
+        def text_file(path: Path) -> str:
+            return write_flushed(path, [snapshot.texts[path.name].encode()])
+
+        files = [*((name, tensors_file) for name in snapshot.tensors), *((name, text_file) for name in snapshot.texts)]
+        checkpoint = write_checkpoint(self.folder, snapshot.updates, files, dict(snapshot.meta), self._before_rename)
+        damage = checkpoint.damage() if verify else None
+        if damage:
+            raise OSError(errno.EIO, f"read back, {damage}")
+        # Only now, so that the last good one is never the one that goes.
+        with suppress(OSError):  # What cannot be removed now is removed after the next one.
+            prune_checkpoints(self.folder, self.keep)
+        return checkpoint
+
+    def _counted(self, parts: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for part in parts:
+            if self._abandon:
+                raise _Abandoned
+            yield part
+            self._written_bytes += len(part)
+
+    def _set(self, state: Literal["idle", "writing", "waiting to retry"]) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+
+def describe_refusal(refused: Refused) -> str:
+    """Returns the warning for a checkpoint that the disk did not take."""
+    return (
+        f"the checkpoint of update {refused.updates} could not be written: "
+        f"{refused.error.strerror or refused.error}; training goes on, it is tried again in {refused.retry_s:.0f} s"
+    )

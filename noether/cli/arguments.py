@@ -1,0 +1,134 @@
+"""What was typed: a verb, its flags, and Hydra overrides, in any order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from noether.common.suggest import did_you_mean, nearest
+from noether.errors import RequestError
+
+SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """One command, ready to be called: every flag has its value, every override its place."""
+
+    verb: str
+    positional: tuple[str, ...]
+    flags: Mapping[str, str | bool]
+
+    def fire_arguments(self) -> list[str]:
+        """Returns the command in the one form that Fire cannot misread: `--flag=value`, then what is positional."""
+        flags = [f"--{name}={value}" for name, value in self.flags.items()]
+        return [*self.verb.split(), *self.positional, *flags]
+
+
+def parse_arguments(
+    arguments: Sequence[str], verbs: Mapping[str, Callable[..., Any]], settings: Sequence[str]
+) -> CommandLine:
+    """Reads a command line.
+
+    `--flag value`, `--flag=value` and bare `--flag` for a switch are the verb's own parameters; a flag that
+    names a setting (`--devices 0,1`, `--trainer.max_epochs 3`) becomes the override `devices="0,1"`; everything
+    else is positional (overrides, folders). A leading `FILE.yaml` is `--hp FILE.yaml`.
+
+    Args:
+        arguments: sys.argv without the program.
+        verbs: the methods by verb, as they are typed.
+        settings: the top-level keys of the configuration.
+
+    Raises:
+        RequestError: for an unknown verb or flag, with the nearest known one, and for a flag without its value.
+    """
+    verb, *rest = arguments
+    if verb not in verbs:
+        near = nearest(verb, verbs)
+        raise RequestError(
+            f"no command {did_you_mean(verb, verbs) if near else repr(verb)}",
+            seen=f"noether {verb}",
+            expected=", ".join(("--help", "--version") if verb.startswith("-") else verbs),
+            fix=f"noether {near} …" if near else "noether --help",
+        )
+    parameters = signature(verbs[verb]).parameters
+    own = {name: p for name, p in parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
+    takes_overrides = "overrides" in parameters
+    positional: list[str] = []
+    flags: dict[str, str | bool] = {}
+    queue = list(rest)
+    while queue:
+        word = queue.pop(0)
+        long = SHORT_FLAGS.get(word, word)
+        word = long if long[2:] in own else word
+        if not word.startswith("--"):
+            if word.startswith("-") and not word[1:2].isdigit():
+                raise _unknown_flag(verb, word, own, settings)
+            positional.append(word)
+            continue
+        name, has_value, value = word[2:].partition("=")
+        key = name.replace("-", "_")
+        setting = key.split(".")[0] in settings and takes_overrides
+        if key not in own and not setting:
+            raise _unknown_flag(verb, word, own, settings if takes_overrides else ())
+        if key in own and own[key].annotation is bool:
+            flags[key] = _switch(word, value) if has_value else True
+            continue
+        if not has_value:
+            if not queue or queue[0].startswith("--"):
+                raise RequestError(f"--{name} has no value", seen=word, expected=f"--{name} VALUE")
+            value = queue.pop(0)
+        if key in own:
+            flags[key] = value
+        else:
+            positional.append(_as_override(key, value))
+    needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    if not takes_words and len(positional) != len(needed):
+        example = [*positional, *map(_placeholder, needed[len(positional) :])][: len(needed)]
+        named = " ".join(needed).upper()
+        flags_only = ", ".join(f"--{name.replace('_', '-')}" for name in own)
+        raise RequestError(
+            f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
+            seen=" ".join(positional) or "nothing",
+            expected=f"noether {verb} {named}" if needed else flags_only,
+            fix=" ".join(["noether", verb, *example]),
+        )
+    if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
+        flags.setdefault("hp", positional.pop(0))
+    return CommandLine(verb, tuple(positional), flags)
+
+
+def _placeholder(name: str) -> str:
+    return "runs/NAME" if name == "run" else name.upper()
+
+
+def _is_yaml(word: str) -> bool:
+    return "=" not in word and Path(word).suffix in (".yaml", ".yml")
+
+
+def _switch(word: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise RequestError(f"cannot read {word!r}", seen=word, expected=f"{word.split('=')[0]} (a switch)")
+    return value.lower() == "true"
+
+
+def _as_override(key: str, value: str) -> str:
+    """A flag's value is one text to the shell, so its commas must not read as the values of a sweep."""
+    if "," in value and not value.startswith(("[", "{", "'", '"')):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{key}={value}"
+
+
+def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequence[str]) -> RequestError:
+    typed = word.lstrip("-").partition("=")[0]
+    known = [name.replace("_", "-") for name in (*own, *settings)]
+    near = nearest(typed, known)
+    return RequestError(
+        f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean --{near}?" if near else ""),
+        seen=word,
+        expected=", ".join([*(f"--{name.replace('_', '-')}" for name in own), *(["a setting"] if settings else [])])
+        or "no flags",
+        fix=f"--{near}" if near else f"noether {verb} --help",
+    )

@@ -1,0 +1,125 @@
+"""Runs one command and leaves with its exit code."""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NoReturn
+
+from noether import __version__
+from noether.cli.commands import ALONE, Commands, groups, verbs
+from noether.cli.help import command_help, group_help, overview
+from noether.common.process_defaults import set_process_defaults
+from noether.errors import ExitCode, NoetherError, RequestError
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command and leaves with its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        set_process_defaults()
+        code = _dispatch(arguments)
+    except NoetherError as error:
+        print(f"noether: {error}", file=sys.stderr)
+        code = error.exit_code
+    except PermissionError as error:
+        if not error.filename:
+            raise
+        print(f"noether: {_no_permission(error)}", file=sys.stderr)
+        code = ExitCode.REQUEST
+    except KeyboardInterrupt:
+        print("noether: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
+        sys.stderr.close()
+        code = ExitCode.FAILED
+    _leave(int(code))
+
+
+def _no_permission(error: PermissionError) -> RequestError:
+    return RequestError(
+        f"no permission for {error.filename}",
+        seen=f"{error.strerror}, as user {os.geteuid()}",
+        expected="files and folders that this user may read",
+        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+    )
+
+
+def train_main() -> NoReturn:
+    """Is `noether-train`, the documented name of `noether train`."""
+    main(["train", *sys.argv[1:]])
+
+
+def submit_main() -> NoReturn:
+    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
+    main(["submit", *sys.argv[1:]])
+
+
+def _dispatch(arguments: list[str]) -> int:
+    arguments = _one_word_a_verb(arguments)
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        asked = _one_word_a_verb(arguments[1:])[:1]
+        if asked and asked[0] in verbs():
+            print(command_help(asked[0]))
+        elif asked and asked[0] not in groups() and not asked[0].startswith("-"):
+            return _run_command(asked)  # Which has no such command, and names the nearest.
+        else:
+            print(group_help(asked[0]) if asked else overview())
+        return ExitCode.DONE
+    if arguments[0] in groups() and (arguments[1:] in ([], ["--help"], ["-h"], ["help"])):
+        print(group_help(arguments[0]))
+        return ExitCode.DONE
+    if arguments[0] in ("--version", "version"):
+        print(f"noether {__version__}")
+        return ExitCode.DONE
+    if arguments[0] in verbs() and any(word in ("--help", "-h") for word in arguments[1:]):
+        print(command_help(arguments[0]))
+        return ExitCode.DONE
+    return _run_command(arguments)
+
+
+def _one_word_a_verb(arguments: list[str]) -> list[str]:
+    """Joins the two words of a nested command, which then is handled like any other."""
+    if len(arguments) > 1 and arguments[0] in groups() and not arguments[1].startswith("-") and arguments[1] != "help":
+        return [" ".join(arguments[:2]), *arguments[2:]]
+    return arguments
+
+
+def _run_command(arguments: list[str]) -> int:
+    import fire
+    from fire.decorators import SetParseFns
+
+    from noether.cli.arguments import parse_arguments
+    from noether.config.schema import RunConfig
+
+    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields))
+    method = attrgetter(command.verb.replace(" ", "."))(Commands)
+    if command.verb in ALONE:
+        from noether.environments.process_facts import read_process_facts
+        from noether.environments.single_process import refuse_several
+
+        refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
+    switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
+    # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
+    fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
+    result: list[int] = []
+    fire.Fire(Commands, command.fire_arguments(), name="noether", serialize=result.append)
+    return result[0]
+
+
+def _is_true(text: str) -> bool:
+    return text == "True"
+
+
+def _leave(code: int) -> NoReturn:
+    if "torch" in sys.modules:
+        # A rank that leaves a process group behind (a refused run, a failed peer) can abort or deadlock in gloo's
+        # threads while the interpreter shuts down, and its exit code would be lost (pytorch #56297).
+        from noether.workers.worker import flush_output
+
+        flush_output()
+        os._exit(code)
+    sys.stdout.flush()
+    sys.exit(code)

@@ -1,0 +1,89 @@
+"""The text of --help: of the program, of a group of commands, of one command, of the settings."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from noether.cli.commands import groups, verbs
+
+EPILOGUE = """\
+Settings may be written as Hydra overrides or as flags, in any order:
+  noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
+
+Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (run it again).
+"""
+
+
+def overview() -> str:
+    """Returns the text of `noether --help`."""
+    lines = ["noether: one training program for every machine", "", "usage: noether COMMAND …", ""]
+    for name, method in verbs().items():
+        lines.append(f"  {name:<14} {_first_line(method)}")
+    lines += [
+        "",
+        "noether COMMAND --help says more of one command; noether --version which version this is.",
+        "",
+    ]
+    return "\n".join(lines) + "\n" + EPILOGUE.rstrip()
+
+
+def group_help(group: str) -> str:
+    """Returns the text of `noether GROUP --help`."""
+    lines = [f"usage: noether {group} COMMAND …", "", inspect.cleandoc(groups()[group].__doc__ or ""), ""]
+    lines += [
+        f"  {name.partition(' ')[2]:<14} {_first_line(method)}"
+        for name, method in verbs().items()
+        if name.startswith(f"{group} ")
+    ]
+    return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
+
+
+METAVARS = {
+    "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
+    "scale": "NUMBER", "chunk": "NUMBER", "keep": "NUMBER", "workers": "NUMBER", "rank": "NUMBER",
+    "timeout": "SECONDS", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
+}  # fmt: skip
+
+
+def command_help(verb: str) -> str:
+    """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
+    method = verbs()[verb]
+    text, _, arguments = inspect.cleandoc(method.__doc__ or "").partition("\nArgs:\n")
+    described = dict(line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip())
+    usage, lines = [f"usage: noether {verb}"], []
+    for name, parameter in inspect.signature(method).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            flag = f"--{name.replace('_', '-')}"
+            shown = flag if parameter.annotation is bool else f"{flag} {METAVARS.get(name, name.upper())}"
+            usage.append(f"[{flag}]" if parameter.annotation is bool else f"[{shown}]")
+        else:
+            shown = name.upper()
+            usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
+        lines.append(f"  {shown:<36} {described[name]}")
+    parts = [" ".join(usage), text.strip(), "\n".join(lines)]
+    if verb in ("train", "plan", "data describe", "submit"):
+        parts.append(settings_help())
+    return "\n\n".join(parts)
+
+
+def settings_help() -> str:
+    """Returns the top-level settings and those of the trainer, each with what it means, and the groups."""
+    from noether.config.compose import configs_folder
+    from noether.config.schema import RunConfig
+    from noether.config.trainer import TrainerConfig
+
+    lines = ["settings (SETTING=VALUE or --SETTING VALUE)"]
+    for prefix, section in (("", RunConfig), ("trainer.", TrainerConfig)):
+        for name, field in section.model_fields.items():
+            if field.description:
+                lines.append(f"  {prefix + name:<36} {field.description}")
+    lines += ["", "groups (GROUP=OPTION)"]
+    for folder in sorted({file.parent for file in configs_folder().glob("*/**/*.yaml")}):
+        name = folder.relative_to(configs_folder()).as_posix()
+        options = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+        lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {options}")
+    return "\n".join([*lines, "", "docs/configuration.md lists the settings of every group."])
+
+
+def _first_line(method: Callable[..., Any]) -> str:
+    return inspect.cleandoc(method.__doc__ or "").splitlines()[0]

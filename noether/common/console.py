@@ -1,0 +1,52 @@
+"""What one rank says: on the terminal, and in its log file."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.text import Text
+
+
+class Console:
+    """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
+
+    def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
+        stream = stream or sys.stdout
+        self.terminal = RichConsole(
+            file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120
+        )
+        self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
+        self.is_live = speaks and self.terminal.is_terminal
+
+    def say(self, *renderables: RenderableType, sep: str = " ") -> None:
+        """Prints text or tables."""
+        with _full_disk_ignored():
+            self.terminal.print(*renderables, sep=sep, markup=False)
+        if self._log is not None:
+            with _full_disk_ignored():
+                self._log.print(*renderables, sep=sep, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Prints a warning."""
+        self.say(Text(f"warning: {text}", style="yellow"))
+
+    def only_log(self, text: str) -> None:
+        """Writes a line to the log file alone."""
+        if self._log is not None:
+            with _full_disk_ignored():
+                self._log.print(text)
+
+
+@contextmanager
+def _full_disk_ignored() -> Iterator[None]:
+    """Words that no disk takes are lost; they are no reason to end a run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+            raise

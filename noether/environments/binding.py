@@ -1,0 +1,170 @@
+"""Which devices belong to this task: the tasks of a run on this node, compared with the devices that each sees.
+
+- one task on each node, N devices: N workers in each task (hybrid), ranks offset by task;
+- N tasks, N devices visible to each: the device of the task's local rank;
+- N tasks, one device visible to each, bound by the launcher: that one, with a warning about peer-to-peer;
+- anything else is refused: what was seen, what was expected, the line to change.
+"""
+
+from dataclasses import dataclass
+
+from noether.environments.devices import DeviceInventory, choose_devices
+from noether.environments.placement import Device, Worker
+from noether.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process that a launcher started, among the `count` processes of its run.
+
+    `local_rank` and `local_count` are its place among those on this node; `most_local` is the largest number of
+    tasks on any node, as far as the launcher tells. `node_rank` is the place of this node.
+
+    `may_spawn`: a task may answer for several ranks; torchrun's and mpirun's processes are one rank each.
+    `bound`: a single visible device can be this task's own, not one that every task of the node sees.
+    `may_idle`: devices left without a task are warned of and not refused.
+    `device_counts`: how many devices each task of the run sees, where the launcher tells; None: as many as this one.
+    `seen` and `line` are the words of an error: the evidence, and the line that sets `{n}` tasks a node.
+    """
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    most_local: int
+    node_rank: int
+    seen: str
+    line: str
+    may_spawn: bool = False
+    bound: bool = False
+    may_idle: bool = True
+    device_counts: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The workers of one task, and the sizes of the world that follow from them."""
+
+    workers: tuple[Worker, ...]
+    world_size: int
+    local_world_size: int
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+def bind_devices(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+    """Give a task its devices, and so its ranks.
+
+    Args:
+        task: where the launcher put this process.
+        inventory: the devices that this process sees.
+        setting: `devices=` as written. On a CPU it is the number of workers of each task that may spawn.
+
+    Raises:
+        RequestError: tasks and devices do not fit.
+    """
+    if inventory.kind == "cpu":
+        return _bind_cpu(task, inventory, setting)
+    if task.may_spawn and task.most_local == 1:
+        devices = choose_devices(inventory, setting)
+        if len(devices) == 1:
+            return _spawned(task, devices, f"one task a node, one device each ({inventory.evidence})")
+        each = f"one task a node: it starts a worker on each of its {len(devices)} devices ({inventory.evidence})"
+        return _spawned(task, devices, each)
+    if len(inventory.devices) == 1 and task.local_count > 1:
+        return _bind_only_device(task, inventory, setting)
+    devices = choose_devices(inventory, setting)
+    if len(devices) < task.local_count:
+        raise _mismatch(task, inventory, len(devices), setting)
+    warnings = []
+    if len(devices) > task.local_count:
+        if not task.may_idle and len(devices) != task.most_local:
+            raise _mismatch(task, inventory, len(devices), setting)
+        idle = len(devices) - task.local_count
+        warnings.append(
+            f"{idle} of this node's {len(devices)} visible devices {'is' if idle == 1 else 'are'} not used: "
+            f"{_tasks(task.local_count)} here ({task.seen})"
+        )
+    device = devices[task.local_rank]
+    reason = f"device {task.local_rank} of {len(devices)}, by local rank ({inventory.evidence})"
+    return _one(task, device, reason, warnings)
+
+
+def _bind_cpu(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+    devices = choose_devices(inventory, setting)
+    if task.may_spawn:
+        threads = f"{_tasks(task.local_count)} on this node, {inventory.evidence}"
+        each = (
+            f"devices={setting}: {len(devices)} CPU workers in each task" if setting is not None else "one CPU worker"
+        )
+        cpus = tuple(Device("cpu", task.local_rank * len(devices) + device.index) for device in devices)
+        return _spawned(task, cpus, f"{each} ({threads})")
+    if len(devices) not in (1, task.local_count):
+        raise _mismatch(task, inventory, len(devices), setting)
+    reason = f"one CPU worker for each process ({inventory.evidence})"
+    return _one(task, Device("cpu", task.local_rank), reason, [])
+
+
+def _bind_only_device(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+    """Bind one of several local tasks that sees a single device."""
+    if not task.bound:
+        raise _mismatch(task, inventory, 1, setting)
+    # devices=4 is then meant for the node, where each of four tasks was given one.
+    if setting is None or _requested(setting) != task.local_count:
+        choose_devices(inventory, setting)
+    warning = (
+        f"each of the {task.local_count} tasks on this node sees one device only: NCCL may not reach the others "
+        "peer-to-peer, which is slower; let each task see all of them (--gpus-per-node, no --gpus-per-task)"
+    )
+    reason = f"the one device that this task sees ({inventory.evidence})"
+    return _one(task, inventory.devices[0], reason, [warning])
+
+
+def _requested(setting: str) -> int:
+    """Return how many devices a setting asks for, 0 where it is no such setting."""
+    entries = [entry.strip() for entry in setting.split(",")]
+    if len(entries) == 1:
+        return int(entries[0]) if entries[0].isascii() and entries[0].isdigit() else 0
+    return len([entry for entry in entries if entry])
+
+
+def _one(task: Task, device: Device, reason: str, warnings: list[str]) -> Binding:
+    worker = Worker(task.rank, task.local_rank, task.node_rank, device)
+    return Binding((worker,), task.count, task.local_count, reason, tuple(warnings))
+
+
+def _spawned(task: Task, devices: tuple[Device, ...], reason: str) -> Binding:
+    each = len(devices)
+    counts = task.device_counts
+    if counts is not None and counts[task.rank] != each:
+        raise RequestError(
+            f"{each} devices on this node, and the launcher gave it {counts[task.rank]}",
+            seen=f"{reason}; {task.seen}",
+            expected=f"{counts[task.rank]} devices, which is what the other nodes count on",
+            fix=f"devices={each} on every node, or no CUDA_VISIBLE_DEVICES of your own",
+        )
+    first = task.rank * each if counts is None else sum(counts[: task.rank])
+    world = task.count * each if counts is None else sum(counts)
+    workers = tuple(
+        Worker(first + index, task.local_rank * each + index, task.node_rank, device)
+        for index, device in enumerate(devices)
+    )
+    return Binding(workers, world, task.local_count * each, reason)
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'s' if count != 1 else ''}"
+
+
+def _mismatch(task: Task, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
+    chosen = f", devices={setting}" if setting is not None else ""
+    kind = "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device"
+    fix = task.line.format(n=devices)
+    if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
+        fix = f"devices={task.local_count}" if setting is not None else fix
+    return RequestError(
+        f"{_tasks(task.local_count)} on this node but {devices} {kind}{'s' if devices != 1 else ''}",
+        seen=f"{task.seen}, {inventory.evidence}{chosen}",
+        expected="one task per device, or one task per node",
+        fix=fix,
+    )

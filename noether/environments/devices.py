@@ -1,0 +1,317 @@
+"""Which devices may this process use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from noether.common.cpus import usable_cpus
+from noether.environments.placement import Device
+from noether.errors import RequestError
+
+ACCELERATORS = ("auto", "gpu", "cpu", "mps")
+# Slurm writes NoDevFiles into the mask of a step that was given no GPU; CUDA itself reads "" and "-1" so.
+NO_DEVICES = ("", "-1", "NoDevFiles")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver lists it; `mig_uuids` are its MIG instances, empty where it is not divided."""
+
+    index: int
+    uuid: str
+    mig_uuids: tuple[str, ...] = ()
+
+
+class GpuDriver(Protocol):
+    """What `find_devices` asks of a driver; a table stands in for it where there is no GPU."""
+
+    def gpus(self) -> Sequence[Gpu] | None:
+        """List the GPUs in the driver's order, or return None when no driver answers."""
+
+
+class NvmlDriver:
+    """The NVIDIA driver, asked through NVML: it creates no CUDA context, so forking stays safe."""
+
+    def gpus(self) -> list[Gpu] | None:
+        """List the GPUs in PCI order, or return None when the library or the driver is missing."""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception:  # ImportError, or any of NVML's words for "no driver here".
+            return None
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            return [
+                Gpu(index, _text(pynvml.nvmlDeviceGetUUID(handle)), _mig_uuids(pynvml, handle))
+                for index, handle in enumerate(handles)
+            ]
+        finally:
+            pynvml.nvmlShutdown()
+
+
+def _mig_uuids(pynvml: Any, handle: Any) -> tuple[str, ...]:
+    try:
+        places = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError:
+        return ()  # A GPU that cannot be divided answers "not supported".
+    uuids = []
+    for place in range(places):
+        try:
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+        except pynvml.NVMLError:
+            continue  # No instance in this place.
+        uuids.append(_text(pynvml.nvmlDeviceGetUUID(instance)))
+    return tuple(uuids)
+
+
+def _text(value: str | bytes) -> str:
+    # Older nvidia-ml-py returns bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@dataclass(frozen=True)
+class DeviceInventory:
+    """The devices this process may use, and what that was read from.
+
+    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` fits in brackets
+    after a number of devices. `cpu_count` is the number of cores this process may run on.
+    """
+
+    kind: str
+    devices: tuple[Device, ...]
+    evidence: str
+    cpu_count: int
+
+
+def find_devices(
+    environ: Mapping[str, str],
+    accelerator: str,
+    nvml: GpuDriver,
+    *,
+    visible_devices: str | None = None,
+    system: str | None = None,
+) -> DeviceInventory:
+    """Find the devices that this process may use, without torch and without touching CUDA.
+
+    "gpu" wants CUDA; "auto" takes CUDA, else the GPU of an Apple silicon machine, else the CPU. Indices are
+    not matched to NVML's: CUDA's default order is fastest first and NVML's is PCI order, and only the number
+    of devices matters here.
+
+    Args:
+        environ: the environment; CUDA_VISIBLE_DEVICES is read from it.
+        accelerator: "auto", "gpu", "cpu" or "mps".
+        nvml: the driver, or a table in its place.
+        visible_devices: a mask for a machine that is not this one; no driver is asked and
+            CUDA_VISIBLE_DEVICES is not read.
+        system: "Linux-x86_64", "Darwin-arm64", …; None asks this machine.
+
+    Raises:
+        RequestError: the accelerator is not here, or the mask names a device that is not. CUDA would cut
+            the list at the first wrong entry without a word and train on fewer devices.
+    """
+    if accelerator not in ACCELERATORS:
+        raise RequestError(
+            f"accelerator={accelerator} is not a kind of device",
+            seen=f"accelerator={accelerator}",
+            expected=", ".join(ACCELERATORS),
+            fix="accelerator=auto",
+        )
+    cpu_count = usable_cpus()
+    apple = (system or f"{platform.system()}-{platform.machine()}") == "Darwin-arm64"
+    absence = f"accelerator={accelerator}"
+    if accelerator in ("auto", "gpu"):
+        devices, evidence = _cuda_devices(environ, nvml, visible_devices)
+        if devices:
+            return DeviceInventory("cuda", devices, evidence, cpu_count)
+        absence = evidence
+    if accelerator == "gpu":
+        raise RequestError(
+            "accelerator=gpu, and no GPU is visible",
+            seen=absence,
+            expected="at least one CUDA device",
+            fix="accelerator=mps" if apple else "accelerator=cpu",
+        )
+    if accelerator == "mps" and not apple:
+        raise RequestError(
+            "accelerator=mps needs an Apple silicon machine",
+            seen=system or f"{platform.system()}-{platform.machine()}",
+            expected="Darwin-arm64",
+            fix="accelerator=auto",
+        )
+    if accelerator == "mps" or (accelerator == "auto" and apple):
+        return DeviceInventory("mps", (Device("mps"),), "the GPU of this Apple silicon machine", cpu_count)
+    return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpu_count} usable cores", cpu_count)
+
+
+def _cuda_devices(
+    environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
+) -> tuple[tuple[Device, ...], str]:
+    """Return the visible CUDA devices and the evidence, or () and the reason why there are none."""
+    if visible_devices is not None:
+        source = f"--visible-devices {visible_devices}"
+        return read_mask(visible_devices, None, source), source
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = nvml.gpus()
+    masked = "CUDA_VISIBLE_DEVICES is not set" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}"
+    if gpus is None:
+        return (), f"no NVIDIA driver answers, {masked}"
+    if not gpus:
+        return (), f"the NVIDIA driver lists no GPU, {masked}"
+    if mask is not None:
+        return read_mask(mask, gpus, masked), masked
+    instances = [uuid for gpu in gpus for uuid in gpu.mig_uuids]
+    if instances:
+        # One process sees one MIG instance, and no undivided GPU beside it (MIG user guide, "CUDA Device
+        # Enumeration").
+        shown = f"the first of {len(instances)} MIG instances: CUDA shows a process no more than one"
+        return (Device("cuda", 0, instances[0]),), shown
+    found = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} listed by the NVIDIA driver, {masked}"
+    return tuple(Device("cuda", gpu.index, str(gpu.index)) for gpu in gpus), found
+
+
+def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
+    """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
+
+    Args:
+        mask: the value of CUDA_VISIBLE_DEVICES.
+        gpus: what the driver lists; None takes every entry at its word (a plan for another machine).
+        source: how an error names the mask.
+
+    Returns:
+        One device an entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
+
+    Raises:
+        RequestError: an entry that CUDA would cut the list at, or an entry twice.
+    """
+    if mask.strip() in NO_DEVICES:
+        return ()
+    entries = [entry.strip() for entry in mask.split(",")]
+    kinds = {_entry_kind(entry) for entry in entries}
+    there = "any machine's devices" if gpus is None else _listing(gpus)
+
+    def refuse(summary: str, expected: str, fix: str = "unset CUDA_VISIBLE_DEVICES") -> RequestError:
+        fix = fix if gpus is not None else "--visible-devices 0,1"
+        return RequestError(summary, seen=f"{source}, {there}", expected=expected, fix=fix)
+
+    if "" in kinds:
+        wrong = next(entry for entry in entries if not _entry_kind(entry))
+        raise refuse(f"the device mask names {wrong!r}", "indices, GPU-… UUIDs or a MIG-… id, with commas")
+    if len(kinds) > 1:
+        raise refuse("the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
+    if kinds == {"mig"} and len(entries) > 1:
+        # More would be silently hidden: one process sees one MIG instance (MIG user guide, "CUDA Device
+        # Enumeration"), and NCCL does not join instances of one GPU.
+        raise refuse(
+            "the device mask names several MIG instances, and CUDA shows a process no more than one",
+            "one MIG id",
+            f"CUDA_VISIBLE_DEVICES={entries[0]}",
+        )
+    found = []
+    for entry in entries:
+        matches = [entry] if gpus is None else _matches(entry, gpus)
+        if len(matches) != 1:
+            what = "no device of this machine" if not matches else f"{len(matches)} devices"
+            raise refuse(f"the device mask's {entry} names {what}", "one device an entry")
+        if matches[0] in found:
+            raise refuse(f"the device mask names {entry} twice", "each device once")
+        found.append(matches[0])
+    return tuple(Device("cuda", index, entry) for index, entry in enumerate(entries))
+
+
+def _entry_kind(entry: str) -> str:
+    if entry.isascii() and entry.isdigit():
+        return "index"
+    lowered = entry.lower()
+    return "gpu" if lowered.startswith("gpu-") else "mig" if lowered.startswith("mig-") else ""
+
+
+def _matches(entry: str, gpus: Sequence[Gpu]) -> list[str]:
+    """Return the UUIDs that one mask entry can mean."""
+    if _entry_kind(entry) == "index":
+        return [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
+    lowered = entry.lower()
+    if lowered.startswith("mig-gpu-"):
+        # Drivers before R470: MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML has the UUID only.
+        parent = lowered.removeprefix("mig-").partition("/")[0]
+        return [entry for gpu in gpus if gpu.uuid.lower() == parent]
+    names = [gpu.uuid for gpu in gpus] + [uuid for gpu in gpus for uuid in gpu.mig_uuids]
+    exact = [name for name in names if name.lower() == lowered]
+    return exact or [name for name in names if name.lower().startswith(lowered)]
+
+
+def _listing(gpus: Sequence[Gpu]) -> str:
+    listed = [f"{gpu.index} {gpu.uuid}" + "".join(f" {uuid}" for uuid in gpu.mig_uuids) for gpu in gpus[:8]]
+    more = f" and {len(gpus) - 8} more" if len(gpus) > 8 else ""
+    return f"the driver lists {'; '.join(listed)}{more}"
+
+
+def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
+    """Choose among the visible devices: one worker each, in the order written.
+
+    None takes all (the CPU is one device, whose threads its one worker uses). "2" takes the first two;
+    "0,1", or "2," for one, chooses by index within the mask, or by the name the mask uses. On a CPU the
+    number of entries is the number of workers.
+
+    Raises:
+        RequestError: more devices than are here, one that is not here, one twice, or more than two CPU
+            workers a core.
+    """
+    if devices is None:
+        return inventory.devices
+    entries = [entry.strip() for entry in devices.split(",")]
+    counted = len(entries) == 1
+    if not counted and entries[-1] == "":
+        entries.pop()
+    numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
+    if not entries or "" in entries or (counted and (not numbers or int(entries[0]) == 0)):
+        raise _choice_error(f"devices={devices} chooses no device", inventory, devices)
+    if len(set(entries)) < len(entries):
+        raise _choice_error(f"devices={devices} names a device twice", inventory, devices)
+    if inventory.kind == "cpu":
+        if not numbers:
+            raise _choice_error(f"devices={devices} is no number of CPU workers", inventory, devices)
+        count = int(entries[0]) if counted else len(entries)
+        if count > 2 * inventory.cpu_count:
+            raise _choice_error(f"{count} CPU workers for {inventory.cpu_count} cores", inventory, devices)
+        return tuple(Device("cpu", index) for index in range(count))
+    if counted:
+        if int(entries[0]) > len(inventory.devices):
+            raise _choice_error(f"devices={devices} on a smaller machine", inventory, devices)
+        return inventory.devices[: int(entries[0])]
+    chosen = tuple(_named(entry, inventory, devices) for entry in entries)
+    if len(set(chosen)) < len(chosen):
+        raise _choice_error(f"devices={devices} names a device twice", inventory, devices)
+    return chosen
+
+
+def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
+    if entry.isascii() and entry.isdigit():
+        matches = [device for device in inventory.devices if device.index == int(entry)]
+    else:
+        lowered = entry.lower()
+        matches = [device for device in inventory.devices if device.name.lower().startswith(lowered)]
+        exact = [device for device in matches if device.name.lower() == lowered]
+        matches = exact or matches
+    if len(matches) != 1:
+        raise _choice_error(f"devices={devices} names {entry}, which is not visible here", inventory, devices)
+    return matches[0]
+
+
+def _choice_error(summary: str, inventory: DeviceInventory, devices: str) -> RequestError:
+    count = len(inventory.devices)
+    if inventory.kind == "cpu":
+        there = f"1 CPU ({inventory.evidence})"
+        expected = f"1 to {2 * inventory.cpu_count} CPU workers: a number, or a list such as 0,1"
+        fix = f"devices={inventory.cpu_count}"
+    else:
+        names = ", ".join(
+            f"{device.index}" + (f" ({device.name})" if device.name not in ("", str(device.index)) else "")
+            for device in inventory.devices
+        )
+        there = f"{count} visible {inventory.kind} device{'s' if count > 1 else ''}: {names}"
+        there += f" ({inventory.evidence})"
+        expected = f"a number from 1 to {count}, or a list of different indices from 0 to {count - 1}"
+        fix = f"devices={count}"
+    return RequestError(summary, seen=f"devices={devices}, {there}", expected=expected, fix=fix)

@@ -1,0 +1,81 @@
+"""How does the port stay ours: bound and listening in the launcher, then handed to rank 0 as it is."""
+
+import errno
+import socket
+from dataclasses import dataclass, replace
+
+from noether.environments.placement import Endpoint
+from noether.errors import RequestError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still holds.
+BACKLOG = 4096
+# How long rank 0 stays to tell ranks of other hosts, which are on their way, that it could not have its port.
+REFUSAL_S = 60.0
+
+
+@dataclass(frozen=True)
+class HeldPort:
+    """A port that is taken: `endpoint` has its real number, `socket` is listening on it.
+
+    `refusal` is why another was wanted in vain: this one is held to tell the other ranks.
+    """
+
+    endpoint: Endpoint
+    socket: socket.socket
+    refusal: RequestError | None = None
+
+    def close(self) -> None:
+        """Let go of this process's copy; a copy that a worker was given stays open."""
+        self.socket.close()
+
+
+def hold_port(endpoint: Endpoint) -> HeldPort:
+    """Bind and listen on the endpoint's port, or on a free one for port 0, and keep it.
+
+    Probing for a free port and closing it again lets another job take it before rank 0 binds it. The socket
+    kept here goes to rank 0 through multiprocessing, and from there to
+    `torch.distributed.TCPStore(master_listen_fd=...)`: the port is never free in between, and ranks that
+    connect early wait in its queue. A loopback endpoint is bound to that address only, so that nothing
+    outside the machine can reach the store; any other is bound on every interface.
+
+    Raises:
+        RequestError: the port is taken, or this user may not have it.
+    """
+    family, address = socket.AF_INET, "127.0.0.1"
+    if endpoint.host == "::1":
+        family, address = socket.AF_INET6, "::1"
+    elif endpoint.host not in LOOPBACK:
+        address = ""
+    try:
+        dual = False
+        if address == "" and socket.has_dualstack_ipv6():
+            family, dual = socket.AF_INET6, True
+        held = socket.create_server((address, endpoint.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+    except (OSError, OverflowError) as error:
+        raise _port_error(endpoint, error) from error
+    return HeldPort(replace(endpoint, port=held.getsockname()[1]), held)
+
+
+def port_beside(endpoint: Endpoint) -> Endpoint:
+    """Where rank 0 tells the ranks of other hosts that it could not have the port that was asked for: the next one."""
+    return replace(endpoint, port=endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1)
+
+
+def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
+    busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+    state = "is taken by another program" if busy else f"cannot be bound: {error}"
+    asked_by = endpoint.asked_by or f"port {endpoint.port}"
+    if asked_by.startswith("MASTER_PORT"):
+        fix = "unset MASTER_PORT"
+    elif endpoint.asked_by and endpoint.host in LOOPBACK:
+        fix = "master_port=0      (any free port)"
+    else:
+        # Ranks that were started apart cannot be told which port is free: all of them must be given the same one.
+        fix = f"master_port={endpoint.port + 1}"
+    return RequestError(
+        f"port {endpoint.port} {state}",
+        seen=f"{asked_by}, on {endpoint.host}",
+        expected="a port that no other program on this machine listens on",
+        fix=fix,
+    )

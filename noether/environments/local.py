@@ -1,0 +1,85 @@
+"""One machine and no scheduler: a worker for each chosen device, all of them started by this process."""
+
+from collections.abc import Mapping
+
+from noether.environments.devices import DeviceInventory, choose_devices
+from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rendezvous import asked_port
+
+
+def local_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement:
+    """Place the run on this machine. This launcher always answers, so it is the last one tried.
+
+    Raises:
+        RequestError: the devices are not here, or the port was asked for twice with different numbers.
+    """
+    devices = choose_devices(inventory, request.devices)
+    count = len(devices)
+    endpoint, endpoint_reason = local_endpoint(request.master_port, environ)
+    warnings = []
+    if inventory.kind == "cpu" and count > inventory.cpu_count:
+        warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one a core")
+    return Placement(
+        launcher="local",
+        world_size=count,
+        nodes=(host,),
+        node_rank=0,
+        workers=tuple(Worker(rank, rank, 0, device) for rank, device in enumerate(devices)),
+        endpoint=endpoint,
+        attempt=0,
+        reasons={
+            "launcher": "no scheduler or launcher started this process",
+            "world_size": f"{count} worker{'s' if count > 1 else ''} on one machine",
+            "nodes": "this machine alone",
+            "node_rank": "the only machine",
+            "workers": _workers_reason(inventory, devices, request.devices),
+            "endpoint": endpoint_reason,
+            "attempt": "nothing on this machine starts a run again by itself",
+            "local_world_size": "every worker is on this machine",
+        },
+        warnings=tuple(warnings),
+    )
+
+
+def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:
+    count, there = len(devices), len(inventory.devices)
+    if inventory.kind == "cpu":
+        threads = threads_per_worker(inventory.cpu_count, count)
+        each = f"{threads} thread{'s' if threads > 1 else ''}" + (" each" if count > 1 else "")
+        asked = f"devices={setting}: " if setting is not None else ""
+        return f"{asked}{count} CPU worker{'s' if count > 1 else ''} of {each} ({inventory.evidence})"
+    if setting is None:
+        return f"all {there} visible devices ({inventory.evidence})" if there > 1 else inventory.evidence
+    return f"{count} of {there} visible devices chosen by devices={setting} ({inventory.evidence})"
+
+
+def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple[Endpoint, str]:
+    """Choose where the ranks of one machine meet, and say why: the loopback address, which always resolves.
+
+    The port is `master_port`, else MASTER_PORT, else 0: a free one, taken at the start and never let go.
+
+    Raises:
+        RequestError: not a port, or two different ports.
+    """
+    asked = asked_port(master_port, environ)
+    if asked is None:
+        reason = "every rank is on this machine; a free port is bound and held by the launcher at start"
+        return Endpoint("127.0.0.1", 0), reason
+    port, source = asked
+    return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}"
+
+
+def threads_per_worker(cpu_count: int, workers_on_node: int) -> int:
+    """Return how many CPU threads each of `workers_on_node` workers gets of the cores they share, at least 1.
+
+    `cpu_count` is what the affinity of the process that starts the workers allows, so that a scheduler which
+    already gave each task its own cores is not divided a second time.
+    """
+    return max(1, cpu_count // workers_on_node)

@@ -1,0 +1,247 @@
+"""mpirun or mpiexec started this process: Open MPI (4 and 5), or Hydra (MPICH, Intel MPI).
+
+Each process is one rank; a process that is alone in its world starts a worker on each of its devices. MPI itself
+is not used: its variables say who this process is, and the ranks meet at a store of torch's own.
+
+Where they meet: on 127.0.0.1 when every rank is on this machine. On several machines at `master_addr`, else
+MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, for Open MPI, the machine of mpirun itself, if rank 0 runs there:
+OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) name it. Hydra says nothing of it, so it is refused without.
+The port is `master_port`, else MASTER_PORT, else derived from what mpirun calls its job (Open MPI) or from the
+port of mpiexec (Hydra, where its proxy can be seen among the ancestors), else 29500.
+
+Seen on Open MPI 4.1.4 and MPICH 4.0.2; Open MPI 5's variables are read from its launcher's documentation.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noether.environments.binding import Binding, Task, bind_devices
+from noether.environments.devices import DeviceInventory
+from noether.environments.local import local_endpoint
+from noether.environments.nodes import agree_on_nodes, node_names
+from noether.environments.placement import Endpoint, LaunchRequest, Placement
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rank_variables import agree_with_rank_variables
+from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
+from noether.environments.slurm.step import number, restart_count
+from noether.errors import RequestError
+
+# Each family's variables: rank, size, local rank, local size.
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
+# 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; the daemon that runs mpirun is number 0)
+_ORTE_URI = re.compile(r"([0-9]+)\.([0-9]+);(?:tcp://([0-9.]+)[,:])?")
+# prterun-hostA-12345@0.1;tcp4://…  (host and process of mpirun, daemon)
+_PRRTE_URI = re.compile(r"[a-z]+-(.+)-([0-9]+)@[0-9]+\.([0-9]+);")
+# hydra_pmi_proxy --control-port hostA:46375 … is the parent of Hydra's processes, on every machine with the same port.
+_HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(?:\s|$)")
+
+
+@dataclass(frozen=True)
+class MpiProcess:
+    """One process that mpirun started.
+
+    `daemon` numbers the node among mpirun's daemons, `master` is where mpirun itself runs, `job` is its number
+    for the run; each is None or "" where the family does not tell.
+    """
+
+    family: str
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    daemon: int | None = None
+    nodes: int | None = None
+    master: str = ""
+    master_source: str = ""
+    job: int | None = None
+
+    @property
+    def seen(self) -> str:
+        """The numbers as an error names them."""
+        return f"{self.family}: rank {self.rank} of {self.count}, local rank {self.local_rank} of {self.local_count}"
+
+
+def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
+    """Read which process of which MPI job this is, or None.
+
+    srun sets PMI_RANK too (--mpi=pmi2); then there is no MPI_LOCALRANKID, and Slurm answers.
+
+    Raises:
+        RequestError: some of the variables are missing, or they contradict each other.
+    """
+    names = OPEN_MPI if environ.get(OPEN_MPI[0]) else HYDRA
+    if not environ.get(names[0]):
+        return None
+    if names is HYDRA and not environ.get(HYDRA[2]) and (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
+        return None
+    family = "Open MPI" if names is OPEN_MPI else "Hydra"
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        raise RequestError(
+            f"{family} started this process, and some of its variables are missing",
+            seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
+            expected=", ".join(names),
+            fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable into the container",
+        )
+    rank, count, local_rank, local_count = (number(environ, name) for name in names)
+    if rank >= count or local_rank >= local_count or local_count > count:
+        raise RequestError(
+            f"{family}'s variables contradict each other",
+            seen=", ".join(f"{name}={environ[name]}" for name in names),
+            expected="a rank below the size, and no more local ranks than ranks",
+            fix="mpirun -n 2 noether train …",
+        )
+    process = MpiProcess(family, rank, count, local_rank, local_count)
+    return _with_daemon(environ, process) if names is OPEN_MPI else process
+
+
+def _with_daemon(environ: Mapping[str, str], process: MpiProcess) -> MpiProcess:
+    """Add what Open MPI tells of its daemons."""
+    nodes = number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
+    fields = {**process.__dict__, "nodes": nodes}
+    head = _ORTE_URI.match(environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    local = _ORTE_URI.match(environ.get("OMPI_MCA_orte_local_daemon_uri", ""))
+    if head and local:
+        fields.update(daemon=int(local[2]), master=head[3] or "", job=int(head[1]))
+        return MpiProcess(**{**fields, "master_source": "OMPI_MCA_orte_hnp_uri"})
+    servers = sorted(name for name in environ if name.startswith("PMIX_SERVER_URI"))
+    for name in servers:
+        match = _PRRTE_URI.match(environ[name])
+        if match:
+            fields.update(daemon=int(match[3]), master=match[1], job=int(match[2]), master_source=name)
+            break
+    return MpiProcess(**fields)
+
+
+def mpi_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement | None:
+    """Place one process of mpirun or mpiexec; None where neither started this process.
+
+    Raises:
+        RequestError: the variables contradict each other, the devices and the ranks on this node do not fit, or
+            nothing says where rank 0 is.
+    """
+    process = mpi_process(environ)
+    if process is None:
+        return None
+    node_rank, nodes = _nodes(process)
+    binding = _bind(process, node_rank, environ, inventory, request)
+    counted = process.nodes is not None or process.local_count == process.count
+    if counted:
+        agree_on_nodes(request, nodes, None, process.seen)
+    also = agree_with_rank_variables(
+        environ, process.rank, (process.count, binding.world_size), process.local_rank, process.seen
+    )
+    endpoint, endpoint_reason = _endpoint(request, environ, process, facts)
+    attempt, attempt_reason = restart_count(environ)
+    return Placement(
+        launcher="mpi",
+        world_size=binding.world_size,
+        nodes=node_names(nodes, node_rank, host, endpoint.host),
+        node_rank=node_rank,
+        workers=binding.workers,
+        endpoint=endpoint,
+        attempt=attempt,
+        reasons={
+            "launcher": process.seen + (f"; {also} agree" if also else ""),
+            "world_size": f"{process.count} processes of mpirun",
+            "nodes": f"{nodes} nodes" if counted else "not told: a guess from the ranks on this node",
+            "node_rank": f"number {node_rank} of mpirun's daemons" if process.daemon is not None else "a label",
+            "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
+            "endpoint": endpoint_reason,
+            "attempt": attempt_reason if attempt else "nothing counts the starts of this run",
+            "local_world_size": f"{process.local_count} processes of mpirun on this node",
+        },
+        local_world_size=binding.local_world_size,
+        warnings=binding.warnings,
+    )
+
+
+def _nodes(process: MpiProcess) -> tuple[int, int]:
+    """Return a number for this node, and how many there are: exact for Open MPI, else the nearest guess.
+
+    The rank order over nodes is mpirun's to choose (--map-by), so for Hydra the number is no more than a label.
+    """
+    if process.local_count == process.count:
+        return 0, 1
+    node_rank = process.daemon if process.daemon is not None else process.rank // process.local_count
+    guess = process.nodes if process.nodes is not None else -(-process.count // process.local_count)
+    return node_rank, max(guess, node_rank + 1)
+
+
+def _bind(
+    process: MpiProcess,
+    node_rank: int,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    request: LaunchRequest,
+) -> Binding:
+    task = Task(
+        rank=process.rank,
+        count=process.count,
+        local_rank=process.local_rank,
+        local_count=process.local_count,
+        most_local=process.local_count,
+        node_rank=node_rank,
+        seen=process.seen,
+        line="mpirun --map-by ppr:{n}:node noether train …",
+        # Of several processes none knows how many the other nodes have, so none may answer for more than itself.
+        may_spawn=process.count == 1,
+        bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
+    )
+    return bind_devices(task, inventory, request.devices)
+
+
+def _port(
+    request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
+) -> tuple[int, str, str]:
+    """Return the port, the reason, and the line that asked for it."""
+    asked = asked_port(request.master_port, environ)
+    if asked is not None:
+        return *asked, asked[1]
+    if process.job is not None:
+        return derived_port(process.job, 0), f"port derived from mpirun's job {process.job}", ""
+    for line in facts.ancestors:
+        match = _HYDRA_PROXY.match(line)
+        if match and process.family == "Hydra":
+            return derived_port(int(match[1]), 0), f"port derived from mpiexec's control port {match[1]}", ""
+    return DEFAULT_PORT, f"port {DEFAULT_PORT}", ""
+
+
+def _endpoint(
+    request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
+) -> tuple[Endpoint, str]:
+    if process.count == 1:
+        return local_endpoint(request.master_port, environ)
+    port, port_reason, asked_by = _port(request, environ, process, facts)
+    if process.local_count == process.count and not request.master_addr:
+        return Endpoint("127.0.0.1", port, asked_by), f"every rank is on this machine; {port_reason}"
+    address = request.master_addr or environ.get("MASTER_ADDR", "")
+    if address and not is_loopback(address):
+        source = f"master_addr={address}" if request.master_addr else f"MASTER_ADDR={address}"
+        return Endpoint(address, port, asked_by), f"{source}; {port_reason}"
+    fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
+    if not process.master or address:
+        raise RequestError(
+            "ranks on several machines, and nothing says where rank 0 is",
+            seen=process.seen + (f", MASTER_ADDR={address}" if address else ", no MASTER_ADDR"),
+            expected="the host of rank 0",
+            fix=fix,
+        )
+    if process.rank == 0 and process.daemon != 0:
+        raise RequestError(
+            "rank 0 is not on the machine of mpirun, where the others look for it",
+            seen=f"{process.seen}, node {process.daemon}; mpirun runs on {process.master} ({process.master_source})",
+            expected="rank 0 on the machine of mpirun, or its host told",
+            fix=fix,
+        )
+    reason = f"{process.master} runs mpirun and rank 0 ({process.master_source}); {port_reason}"
+    return Endpoint(process.master, port, asked_by), reason

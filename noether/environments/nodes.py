@@ -1,0 +1,124 @@
+"""Several machines and no scheduler: the same command on each, with `nodes`, `node_rank` and `master_addr`.
+
+    hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
+    hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
+
+Each machine starts a worker on each of its chosen devices, and must have as many as every other. The ranks meet at
+`master_addr`, on `master_port`, else MASTER_PORT, else port 29500, which must be the same on every machine.
+"""
+
+from collections.abc import Mapping
+
+from noether.environments.devices import DeviceInventory, choose_devices
+from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
+from noether.errors import RequestError
+
+COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"
+
+
+def multinode_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement | None:
+    """Place this machine's workers among those of `nodes` machines; None where `nodes` asks for no other.
+
+    Raises:
+        RequestError: `nodes`, `node_rank` and `master_addr` do not make sense together.
+    """
+    if request.nodes is None or request.nodes == 1:
+        _refuse_leftovers(request)
+        return None
+    nodes, node_rank, master = _checked(request)
+    devices = choose_devices(inventory, request.devices)
+    each = len(devices)
+    port, source = asked_port(request.master_port, environ) or (DEFAULT_PORT, "")
+    names = node_names(nodes, node_rank, host, master)
+    warnings = []
+    if is_loopback(master):
+        warnings.append(f"master_addr={master} is each machine itself: the {nodes} nodes must all be on this one")
+    workers = f"{each} device{'s' if each > 1 else ''} here and, it is assumed, on each of the other nodes"
+    return Placement(
+        launcher="multinode",
+        world_size=nodes * each,
+        nodes=names,
+        node_rank=node_rank,
+        workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
+        endpoint=Endpoint(master, port, source),
+        attempt=0,
+        reasons={
+            "launcher": f"nodes={nodes}, and no launcher started this process",
+            "world_size": f"{nodes} nodes × {each} worker{'s' if each > 1 else ''}",
+            "nodes": f"nodes={nodes}, master_addr={master}",
+            "node_rank": f"node_rank={node_rank}",
+            "workers": f"{workers} ({inventory.evidence})",
+            "endpoint": f"master_addr={master}; {source or f'port {port} where nobody asks for another'}",
+            "attempt": "nothing on these machines starts a run again by itself",
+            "local_world_size": "the workers of this process",
+        },
+        warnings=tuple(warnings),
+    )
+
+
+def _refuse_leftovers(request: LaunchRequest) -> None:
+    for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
+        # node_rank=0 is the only machine's own, and the address of a lone machine is harmless.
+        if value and (name == "node_rank" or request.nodes is None):
+            raise RequestError(
+                f"{name} without nodes",
+                seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
+                expected="nodes, node_rank and master_addr together, or none of them",
+                fix=COMMAND,
+            )
+
+
+def _checked(request: LaunchRequest) -> tuple[int, int, str]:
+    nodes, node_rank, master = request.nodes, request.node_rank, request.master_addr
+    asked = (("nodes", nodes), ("node_rank", node_rank), ("master_addr", master))
+    seen = ", ".join(f"{name}={value}" for name, value in asked if value is not None)
+    if nodes is None or node_rank is None or not master:
+        missing = " and ".join(name for name, value in asked if value in (None, ""))
+        raise RequestError(f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND)
+    if not 0 <= node_rank < nodes:
+        raise RequestError(
+            f"node_rank={node_rank} of {nodes} nodes",
+            seen=seen,
+            expected=f"0 to {nodes - 1}, each on one machine",
+            fix=f"--node-rank {nodes - 1}",
+        )
+    return nodes, node_rank, master
+
+
+def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:
+    """Return a name for each node: this one's, the master's where it is known, "(node 3)" for the others."""
+    names = [f"(node {index})" for index in range(count)]
+    if master and not is_loopback(master):
+        names[0] = master
+    names[node_rank] = host
+    return tuple(names)
+
+
+def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
+    """Refuse settings that contradict a launcher, which says for itself how many nodes there are.
+
+    Args:
+        request: `nodes` and `node_rank` may repeat what the launcher says.
+        count: the launcher's number of nodes.
+        node_rank: the launcher's number of this one, None where it is only a label.
+        source: how an error names the launcher's evidence.
+
+    Raises:
+        RequestError: two sources disagree.
+    """
+    for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
+        if asked is not None and known is not None and asked != known:
+            raise RequestError(
+                f"{name}={asked}, and the launcher says {known}",
+                seen=f"{name}={asked}, {source}",
+                expected=f"{name}={known}, or no setting: the launcher knows",
+                fix=f"leave {name} out",
+            )

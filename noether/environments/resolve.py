@@ -1,0 +1,63 @@
+"""Where am I: each launcher in turn is asked whether it started this process; all are listed here."""
+
+from collections.abc import Callable, Mapping
+
+from noether.environments.devices import DeviceInventory, GpuDriver, NvmlDriver, find_devices
+from noether.environments.local import local_placement
+from noether.environments.mpi import mpi_placement
+from noether.environments.nodes import multinode_placement
+from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.slurm.outside_step import refuse_wrong_place
+from noether.environments.slurm.placement import slurm_placement
+from noether.environments.torchrun import torchrun_placement
+from noether.errors import RequestError
+
+Launcher = Callable[[LaunchRequest, Mapping[str, str], DeviceInventory, str, ProcessFacts], Placement | None]
+"""A launcher is one file and one pure function: (request, environ, inventory, host, facts) -> the placement, or
+None when the environment shows that something else started this process. Where it did start the process and what
+it says makes no sense, it raises RequestError: a half-set environment must not fall through to the next."""
+
+LAUNCHERS: tuple[Launcher, ...] = (
+    # A new launcher is a file beside local.py and a line here. The first that answers is taken, so one that
+    # can run inside another (torchrun and mpirun inside a Slurm job) comes before it.
+    torchrun_placement,
+    mpi_placement,
+    slurm_placement,
+    multinode_placement,
+    local_placement,
+)
+
+
+def resolve_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    host: str,
+    nvml: GpuDriver | None = None,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement:
+    """Say where this process stands in a run, and why.
+
+    Args:
+        request: what the user asked for.
+        environ: the environment this process was started with.
+        host: the name of this machine.
+        nvml: the NVIDIA driver; None asks the real one.
+        facts: what the system shows of this process, from `read_process_facts`.
+
+    Raises:
+        RequestError: the request and this machine do not fit, or the environment contradicts itself.
+    """
+    try:
+        inventory = find_devices(
+            environ, request.accelerator, nvml or NvmlDriver(), visible_devices=request.visible_devices
+        )
+    except RequestError as error:
+        # A login node has no GPU: that this is no place to train is the cause, and comes first.
+        refuse_wrong_place(request, environ, host, facts)
+        raise error
+    for launcher in LAUNCHERS:
+        placement = launcher(request, environ, inventory, host, facts)
+        if placement is not None:
+            return placement
+    raise AssertionError("the last launcher answers for every environment")

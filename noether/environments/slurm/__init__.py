@@ -1,0 +1,1 @@
+"""Slurm: the step this process is in, its node lists, and the queue."""

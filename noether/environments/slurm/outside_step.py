@@ -1,0 +1,102 @@
+"""In a Slurm job, and no task of srun: train on this node alone, or refuse.
+
+What `noether train` does that srun did not start (how it is told: `slurm_step.py`):
+
+| started from                                     | what happens                                                 |
+|--------------------------------------------------|--------------------------------------------------------------|
+| batch script, interactive step, shell of         | trains on this node's devices, as launcher "local"; with a   |
+| `srun --pty`, inherited environment; one node    | warning and the line to write where srun had more tasks      |
+| the same, in a job of several nodes              | refused: the others would idle. `nodes=1` trains here anyway |
+| shell of salloc on a host outside the allocation | refused: that host is not what was allocated                 |
+| a step whose SLURM_* were stripped (--cleanenv)  | refused: every task would train alone. `nodes=1` trains here |
+
+It never waits for tasks that nobody started, and never takes one node for all of them without a word.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from noether.environments.devices import DeviceInventory
+from noether.environments.local import local_placement
+from noether.environments.mpi import mpi_process
+from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.process_facts import ProcessFacts
+from noether.environments.slurm.step import SRUN, OutsideStep, describe_nodes, restart_count, slurm_process
+from noether.errors import RequestError
+
+
+def outside_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    process: OutsideStep,
+) -> Placement:
+    """Place a run on this node of a Slurm job, as launcher "local".
+
+    Raises:
+        RequestError: see `refuse_outside`; or the request and this node do not fit.
+    """
+    refuse_outside(request, process, host)
+    local = local_placement(request, environ, inventory, host)
+    attempt, attempt_reason = restart_count(environ)
+    warnings = list(local.warnings)
+    here = f"{local.world_size} worker{'s' if local.world_size > 1 else ''}"
+    evidence = f"{process.where} of job {process.job_id}: {process.evidence}"
+    if process.tasks > 1 or len(process.nodes) > 1:
+        nodes = f" on {len(process.nodes)} nodes" if len(process.nodes) > 1 else ""
+        warnings.append(
+            f"{process.tasks_source}{nodes}, but this process is not a task of srun (job {process.job_id}, "
+            f"{process.where}): it trains on this node alone, with {here}; to start every task: {_srun(process)}"
+        )
+    reasons = {
+        **local.reasons,
+        "launcher": f"not started by srun: {evidence}",
+        "world_size": f"{here} on this node",
+        "nodes": "this node alone"
+        + (f" of {describe_nodes(process.nodes)}, nodes=1" if len(process.nodes) > 1 else ""),
+        "attempt": attempt_reason,
+    }
+    return replace(local, attempt=attempt, reasons=reasons, warnings=tuple(warnings))
+
+
+def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
+    """Refuse, before any device is looked for, to train where srun should have started this process.
+
+    Raises:
+        RequestError: see `refuse_outside` and `slurm_process`.
+    """
+    if request.nodes is None and not environ.get("RANK") and mpi_process(environ) is None:
+        process = slurm_process(environ, facts)
+        if isinstance(process, OutsideStep):
+            refuse_outside(request, process, host)
+
+
+def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> None:
+    """Refuse to train on one node, or on none, of what a job holds.
+
+    Raises:
+        RequestError: the host is outside the allocation, or the job has several nodes and `nodes=1` is not set.
+    """
+    names = {name.partition(".")[0].lower() for name in process.nodes}
+    outside = not process.on_node and names and host.partition(".")[0].lower() not in names
+    nodes = describe_nodes(process.nodes)
+    if outside:
+        raise RequestError(
+            f"this is {process.where} on {host}, and the allocation is {nodes}",
+            seen=f"job {process.job_id}, {process.evidence}, host {host}",
+            expected="a process that srun started on the allocated nodes",
+            fix=SRUN,
+        )
+    if len(process.nodes) > 1 and request.nodes != 1:
+        raise RequestError(
+            f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would do nothing",
+            seen=f"{process.where} of job {process.job_id} ({process.evidence}), nodes {nodes}",
+            expected="one task per device, or one task per node, started by srun",
+            fix=f"{_srun(process)}      (or nodes=1, to train on this node only)",
+        )
+
+
+def _srun(process: OutsideStep) -> str:
+    # Inside a step that holds the job's CPUs a second step would wait for them.
+    return SRUN.replace("srun", "srun --overlap") if "--pty" in process.where else SRUN

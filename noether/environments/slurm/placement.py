@@ -1,0 +1,185 @@
+"""A Slurm job: which ranks are this task's, on which devices, and where do the tasks of its step meet.
+
+Everything is read from the environment, the step's variables before the job's: no Slurm command is called, because
+there is none in a container.
+
+A task of srun is one rank, or, as the only task on its node, one rank for each of its devices; on a CPU, `devices=N`
+makes it N. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID, node ranks SLURM_NODEID, whatever the distribution.
+The ranks meet on the first node of the step, at the port of `derived_port(job, step)`, unless `master_addr`,
+MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. The attempt is SLURM_RESTART_COUNT.
+
+What is no task of srun is `slurm_outside.py`'s to place or to refuse.
+"""
+
+from collections.abc import Mapping
+
+from noether.environments.binding import Task, bind_devices
+from noether.environments.devices import DeviceInventory
+from noether.environments.local import local_endpoint
+from noether.environments.nodes import agree_on_nodes
+from noether.environments.placement import Endpoint, LaunchRequest, Placement
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rank_variables import agree_with_rank_variables
+from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
+from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
+from noether.environments.slurm.nodelist import compress_task_counts
+from noether.environments.slurm.outside_step import outside_placement
+from noether.environments.slurm.step import OutsideStep, SrunTask, describe_nodes, restart_count, slurm_process
+from noether.errors import RequestError
+
+TASKS_LINE = "#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)"
+
+
+def slurm_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    inventory: DeviceInventory,
+    host: str,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement | None:
+    """Place a task of srun, or a process inside a job that is none; None outside Slurm.
+
+    Raises:
+        RequestError: the variables contradict each other, tasks and devices do not fit, or this process would
+            train on less than the job holds without anyone having said so.
+    """
+    if request.nodes == 1 and not environ.get("SLURM_JOB_ID"):
+        return None  # Said for a stripped environment: this node only.
+    process = slurm_process(environ, facts)
+    if process is None:
+        return None
+    if isinstance(process, OutsideStep):
+        if request.nodes is not None and request.nodes > 1:
+            return None  # Several machines by hand, inside an allocation.
+        return outside_placement(request, environ, inventory, host, process)
+    return _place_task(request, environ, inventory, process)
+
+
+def _place_task(
+    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
+) -> Placement:
+    step = f"srun, step {task.step_id} of job {task.job_id}"
+    counts = compress_task_counts(task.tasks_per_node)
+    shape = f"SLURM_STEP_TASKS_PER_NODE={counts}"
+    agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}")
+    binding = bind_devices(_binding_task(request, environ, inventory, task, shape), inventory, request.devices)
+    refuse_uneven_devices(request, environ, inventory, task)
+    procid = f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}"
+    known = f"{procid}, SLURM_STEP_NUM_TASKS={task.count}"
+    also = agree_with_rank_variables(environ, task.rank, (task.count, binding.world_size), task.local_rank, known)
+    endpoint, endpoint_reason = _endpoint(request, environ, task)
+    attempt, attempt_reason = restart_count(environ)
+    ranks = "" if binding.world_size == task.count else f", {binding.world_size} ranks"
+    return Placement(
+        launcher="slurm",
+        world_size=binding.world_size,
+        nodes=task.nodes,
+        node_rank=task.node_rank,
+        workers=binding.workers,
+        endpoint=endpoint,
+        attempt=attempt,
+        reasons={
+            "launcher": step + (f"; {also} agree" if also else ""),
+            "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
+            "nodes": f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}",
+            "node_rank": f"SLURM_NODEID={task.node_rank}",
+            "workers": f"{procid}; {binding.reason}",
+            "endpoint": endpoint_reason,
+            "attempt": attempt_reason,
+            "local_world_size": f"{shape}, node {task.node_rank}",
+        },
+        local_world_size=binding.local_world_size,
+        warnings=(*binding.warnings, *_step_warnings(environ, task)),
+    )
+
+
+def _binding_task(
+    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask, shape: str
+) -> Task:
+    local = task.tasks_per_node[task.node_rank]
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    # One visible device is a task's own only if the node has one for each: else both tasks see the same.
+    bound = int(on_node) >= local if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ
+    return Task(
+        rank=task.rank,
+        count=task.count,
+        local_rank=task.local_rank,
+        local_count=local,
+        most_local=max(task.tasks_per_node),
+        node_rank=task.node_rank,
+        seen=f"{shape}, SLURM_NODEID={task.node_rank}",
+        line=TASKS_LINE,
+        may_spawn=True,
+        bound=bound,
+        may_idle=False,
+        device_counts=component_devices(request, environ, task, inventory.kind),
+    )
+
+
+def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask) -> tuple[Endpoint, str]:
+    variables, note = dict(environ), ""
+    if task.count > 1 and environ.get("MASTER_PORT") == str(task.job_id % 4536 + 61000):
+        # Set by enroot's 50-slurm-pytorch hook, from the job id alone: two steps of a job would share it.
+        note = f" (MASTER_PORT={variables.pop('MASTER_PORT')} is enroot's, of the job alone)"
+    if task.count == 1:
+        return local_endpoint(request.master_port, variables)
+    first = task.nodes[0]
+    asked = asked_port(request.master_port, variables)
+    port, source = asked or (derived_port(task.job_id, task.step_id), "")
+    reason = source or f"port 20000 + (101 × job {task.job_id} + step {task.step_id}) mod 9497{note}"
+    if request.master_addr:
+        return Endpoint(request.master_addr, port, source), f"master_addr={request.master_addr}; {reason}"
+    _refuse_other_first_node(environ, task)
+    if len(task.nodes) == 1:
+        # Always resolves, and nothing outside the node can reach it.
+        return Endpoint("127.0.0.1", port, source), f"every rank is on {first}; {reason}"
+    seen = f"{first} is the first of SLURM_STEP_NODELIST={describe_nodes(task.nodes)}"
+    address = master_from_environment(variables, first, seen)
+    if address:
+        return Endpoint(address, port, source), f"MASTER_ADDR={address}, {seen}; {reason}"
+    return Endpoint(first, port, source), f"{seen}; {reason}"
+
+
+def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None:
+    """Refuse a step whose rank 0 is not on the first node of its list (--distribution=arbitrary can do that)."""
+    name = task.node_name
+    ids = environ.get("SLURM_GTIDS", "")
+    here = task.node_rank == 0
+    rank_zero_here = task.rank == 0 or "0" in ids.split(",")
+    misplaced = (rank_zero_here and not here) or (here and ids and not rank_zero_here)
+    misnamed = name not in ("", task.nodes[task.node_rank])
+    if misplaced or misnamed:
+        raise RequestError(
+            "the first node of the step is not where rank 0 runs"
+            if misplaced
+            else "this node has another place in the step",
+            seen=f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}, SLURM_NODEID={task.node_rank}, "
+            f"SLURMD_NODENAME={name}, SLURM_GTIDS={ids}",
+            expected="rank 0 on the first node, which the others take for the master",
+            fix="srun --distribution=block noether train …      (or master_addr=HOST, the host of rank 0)",
+        )
+
+
+def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
+    warnings = []
+    wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), max(task.tasks_per_node)
+    whole_job = environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
+    # A component of a heterogeneous job has its own number, which need not be SLURM_NTASKS_PER_NODE.
+    if (
+        len(task.nodes) > 1
+        and whole_job
+        and wanted.isdigit()
+        and int(wanted) > most
+        and "SLURM_HET_SIZE" not in environ
+    ):
+        warnings.append(
+            f"SLURM_NTASKS_PER_NODE={wanted}, but SLURM_NTASKS={task.count} started {most} on a node: --ntasks wins; "
+            f"leave it out for {int(wanted) * len(task.nodes)} tasks"
+        )
+    other = environ.get("SLURM_JOB_NODELIST_HET_GROUP_1", "")
+    if other and environ.get("SLURM_STEP_NODELIST") == environ.get("SLURM_JOB_NODELIST_HET_GROUP_0"):
+        warnings.append(
+            f"this step runs on the first component of a heterogeneous job only; {other} takes no part "
+            "(srun --het-group=0,1 starts tasks on both)"
+        )
+    return warnings

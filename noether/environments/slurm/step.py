@@ -1,0 +1,293 @@
+"""Is this process one of srun's tasks, and which: the step's variables, checked against each other and the system.
+
+Measured on Slurm 22.05: SLURM_PROCID and SLURM_NTASKS are set in a batch script too, SLURM_STEP_ID in an interactive
+step, and every variable of a step survives in what is typed into `srun --pty bash` and in a job submitted from a
+step. What tells srun's tasks from all of those: the step's variables (SLURM_STEP_*) are there, they agree with
+SLURM_TASKS_PER_NODE and SLURM_NTASKS, which srun sets anew and sbatch and salloc set for the job, and no
+interactive shell stands between this process and its slurmstepd. Where the slurmstepd or the cgroup can be
+seen, it has the last word.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noether.environments.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
+from noether.environments.slurm.nodelist import compress_nodelist, parse_nodelist, parse_task_counts
+from noether.errors import RequestError
+
+INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
+STEP_VARIABLES = (
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+)
+SRUN = "srun noether train …"
+
+
+@dataclass(frozen=True)
+class SrunTask:
+    """One task that srun started, as its step's variables say.
+
+    `nodes` and `tasks_per_node` are of the step, not of the job. `node_name` is what slurmd calls this node.
+    """
+
+    job_id: int
+    step_id: int
+    rank: int
+    count: int
+    local_rank: int
+    node_rank: int
+    nodes: tuple[str, ...]
+    tasks_per_node: tuple[int, ...]
+    node_name: str
+
+
+@dataclass(frozen=True)
+class OutsideStep:
+    """A process inside a Slurm job that is no task of srun.
+
+    `where` is what it was started from, `evidence` what shows it. `nodes` are the job's, `tasks` is how many
+    srun would start, by `tasks_source`. `on_node`: slurmd started an ancestor of this process, so it is inside
+    the allocation.
+    """
+
+    job_id: str
+    where: str
+    evidence: str
+    nodes: tuple[str, ...]
+    tasks: int
+    tasks_source: str
+    on_node: bool
+
+
+def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
+    """Say what this process is to Slurm: a task of srun, something else inside a job, or None.
+
+    Raises:
+        RequestError: the variables contradict each other or what the system shows, or a container has stripped
+            them: each of the step's tasks would then train alone, without a word.
+    """
+    seen = step_seen(facts)
+    job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    if not job_id:
+        _refuse_stripped(environ, seen)
+        return None
+    if seen is not None and not seen.step.isdigit():
+        where = {"batch": "the batch script", "interactive": "an interactive step"}.get(
+            seen.step, "a login to the node"
+        )
+        return _outside(environ, job_id, where, seen.evidence, on_node=True)
+    if seen is not None:
+        _refuse_other_step(environ, job_id, seen)
+    if not environ.get("SLURM_STEP_NUM_TASKS"):
+        return _without_step(environ, job_id)
+    if environ.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
+        return _outside(environ, job_id, "an interactive step", f"SLURM_STEP_ID={INTERACTIVE_STEP}", on_node=True)
+    inherited = _inherited(environ)
+    if inherited:
+        if seen is not None:
+            raise RequestError(
+                "the variables of this Slurm step contradict each other",
+                seen=f"{inherited}, and {seen.evidence}",
+                expected="the variables that srun set for this step",
+                fix=SRUN,
+            )
+        return _outside(environ, job_id, "another job's step, or the environment of one", inherited, on_node=True)
+    shell = _typed_into(environ, facts)
+    if shell:
+        return _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
+    return _read_task(environ, job_id)
+
+
+def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
+    left = [name for name in STEP_VARIABLES if environ.get(name)]
+    if left:
+        raise RequestError(
+            "some of the step's SLURM_* variables are here and SLURM_JOB_ID is not",
+            seen=", ".join(f"{name}={environ[name]}" for name in left),
+            expected="all SLURM_* variables that srun set, or none",
+            fix="pass every SLURM_* variable into the container, or none of them",
+        )
+    if seen is None or seen.step == "extern":  # extern: a login by ssh to a node of the job, which is nobody's task.
+        return
+    raise RequestError(
+        "this process runs in a Slurm step, and its SLURM_* variables were stripped",
+        seen=f"no SLURM_JOB_ID, but {seen.evidence}",
+        expected="the variables that srun sets: without them every task would train alone, on any device it finds",
+        fix="drop --cleanenv (apptainer), --export=NONE, env -i or sudo from the line that starts noether"
+        "\n(or nodes=1, to train on this node only, as one process)",
+    )
+
+
+def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) -> None:
+    """Refuse an environment that another step's tasks were given: its ranks are not ours."""
+    # A component of a heterogeneous job runs under its own id, while SLURM_JOB_ID is the leader's. `srun … : …` outside
+    # a job sets the older names only (Slurm 22.05).
+    groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
+    jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
+    step = environ.get("SLURM_STEP_ID", "")
+    if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
+        return
+    raise RequestError(
+        "this process runs in another Slurm step than its variables say",
+        seen=f"SLURM_JOB_ID={job_id}, "
+        + (f"SLURM_STEP_ID={step}" if step else "no SLURM_STEP_ID")
+        + f"; {seen.evidence}",
+        expected="the variables that srun set for this step",
+        fix=SRUN,
+    )
+
+
+def _without_step(environ: Mapping[str, str], job_id: str) -> OutsideStep:
+    rank = environ.get("SLURM_PROCID", "")
+    if rank not in ("", "0"):
+        raise RequestError(
+            "this is a task of srun, and its step's variables are missing",
+            seen=f"SLURM_PROCID={rank}, no SLURM_STEP_NUM_TASKS",
+            expected=", ".join(STEP_VARIABLES),
+            fix="pass every SLURM_* variable into the container",
+        )
+    if rank or environ.get("SLURMD_NODENAME"):
+        return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
+    return _outside(environ, job_id, "a shell of salloc", "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID", on_node=False)
+
+
+def _inherited(environ: Mapping[str, str]) -> str:
+    """Return the variables that show that the step's are another's, or "".
+
+    sbatch and salloc set the job's variables and leave a step's that are already there; slurmd sets
+    SLURM_GTIDS=0 and SLURMD_NODENAME for a batch script.
+    """
+    pairs = (("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    for of_step, of_job in pairs:
+        if environ.get(of_job) and environ.get(of_step) != environ[of_job]:
+            return f"{of_step}={environ.get(of_step, '')}, {of_job}={environ[of_job]}"
+    of_step, of_job = environ.get("SLURM_STEP_NODELIST", ""), environ.get("SLURM_JOB_NODELIST", "")
+    if of_step and of_job:
+        step_nodes = parse_nodelist(of_step, "SLURM_STEP_NODELIST")
+        if not set(step_nodes) <= set(parse_nodelist(of_job, "SLURM_JOB_NODELIST")):
+            return f"SLURM_STEP_NODELIST={of_step}, SLURM_JOB_NODELIST={of_job}"
+        name = environ.get("SLURMD_NODENAME", "")
+        if name and name not in step_nodes:
+            return f"SLURM_STEP_NODELIST={of_step}, SLURMD_NODENAME={name}"
+    ids, counts, node = (environ.get(f"SLURM_{name}", "") for name in ("GTIDS", "STEP_TASKS_PER_NODE", "NODEID"))
+    if ids and counts and node.isdigit():
+        tasks = parse_task_counts(counts, "SLURM_STEP_TASKS_PER_NODE")
+        if int(node) < len(tasks) and len(ids.split(",")) != tasks[int(node)]:
+            return f"SLURM_STEP_TASKS_PER_NODE={counts}, SLURM_GTIDS={ids}"
+    return ""
+
+
+def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
+    """Return what shows that this was typed into `srun --pty bash`, or "".
+
+    SLURM_PTY_PORT is also in the environment of every srun that such a shell starts, and of `srun --pty noether`.
+    """
+    if "SLURM_PTY_PORT" not in environ:
+        return ""
+    shell = interactive_shell(facts)
+    if shell:
+        return f"SLURM_PTY_PORT is set and {shell} is between slurmstepd and this process"
+    if shell is None and facts.stdin_is_terminal:
+        return "SLURM_PTY_PORT is set and standard input is a terminal"
+    return ""
+
+
+def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str, *, on_node: bool) -> OutsideStep:
+    groups = [
+        value
+        for name, value in sorted(environ.items())
+        if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_") or name == "SLURM_JOB_NODELIST"
+    ]
+    lists = groups or [environ.get("SLURM_NODELIST", "")]
+    names = [name for text in lists if text for name in parse_nodelist(text, "SLURM_JOB_NODELIST")]
+    nodes = tuple(dict.fromkeys(names))
+    source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
+    tasks = sum(parse_task_counts(environ[source], source)) if source else 1
+    return OutsideStep(job_id, where, evidence, nodes, tasks, f"{source}={environ.get(source, '')}", on_node)
+
+
+def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
+    """Read a task's variables, and refuse what cannot all be true."""
+    missing = [name for name in STEP_VARIABLES if not environ.get(name)]
+    if missing:
+        raise RequestError(
+            "some of the step's SLURM_* variables are missing",
+            seen=", ".join(f"no {name}" for name in missing),
+            expected=", ".join(STEP_VARIABLES),
+            fix="pass every SLURM_* variable into the container",
+        )
+    nodes = parse_nodelist(environ["SLURM_STEP_NODELIST"], "SLURM_STEP_NODELIST")
+    counts = parse_task_counts(environ["SLURM_STEP_TASKS_PER_NODE"], "SLURM_STEP_TASKS_PER_NODE")
+    task = SrunTask(
+        job_id=int(number({"SLURM_JOB_ID": job_id}, "SLURM_JOB_ID")),
+        step_id=number(environ, "SLURM_STEP_ID"),
+        rank=number(environ, "SLURM_PROCID"),
+        count=number(environ, "SLURM_STEP_NUM_TASKS"),
+        local_rank=number(environ, "SLURM_LOCALID"),
+        node_rank=number(environ, "SLURM_NODEID"),
+        nodes=nodes,
+        tasks_per_node=counts,
+        node_name=environ.get("SLURMD_NODENAME", ""),
+    )
+    impossible = (
+        ("SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE", len(nodes) != len(counts)),
+        ("SLURM_STEP_NUM_TASKS and SLURM_STEP_TASKS_PER_NODE", sum(counts) != task.count),
+        ("SLURM_NODEID and SLURM_STEP_NODELIST", task.node_rank >= len(nodes)),
+        ("SLURM_PROCID and SLURM_STEP_NUM_TASKS", task.rank >= task.count),
+        (
+            "SLURM_LOCALID and SLURM_STEP_TASKS_PER_NODE",
+            task.local_rank >= (*counts, 0)[min(task.node_rank, len(counts))],
+        ),
+        ("SLURM_PROCID and SLURM_GTIDS", not _among_global_ids(task, environ.get("SLURM_GTIDS", ""))),
+    )
+    for names, wrong in impossible:
+        if wrong:
+            first, _, second = names.partition(" and ")
+            raise RequestError(
+                f"{names} contradict each other",
+                seen=f"{first}={environ[first]}, {second}={environ[second]}",
+                expected="the variables that srun set for one and the same step",
+                fix=SRUN,
+            )
+    return task
+
+
+def _among_global_ids(task: SrunTask, text: str) -> bool:
+    """Whether SLURM_GTIDS, the ranks on this node by local rank, has this rank in its place."""
+    ids = text.split(",")
+    return task.local_rank >= len(ids) or not ids[task.local_rank] or ids[task.local_rank] == str(task.rank)
+
+
+def number(environ: Mapping[str, str], name: str) -> int:
+    """Return a variable that must be a number.
+
+    Raises:
+        RequestError: it is none.
+    """
+    text = environ[name]
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    raise RequestError(f"{name} is no number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
+
+
+def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return the attempt and its reason: how often Slurm has requeued the job.
+
+    Raises:
+        RequestError: SLURM_RESTART_COUNT is no number.
+    """
+    if environ.get("SLURM_RESTART_COUNT"):
+        count = number(environ, "SLURM_RESTART_COUNT")
+        return count, f"SLURM_RESTART_COUNT={count}"
+    return 0, "the job was not requeued"
+
+
+def describe_nodes(nodes: tuple[str, ...]) -> str:
+    """Return node names as Slurm writes them, cut where there are very many."""
+    text = compress_nodelist(nodes)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,133 @@
+"""An exported model, loaded from its folder alone: positions in m in, fields in physical units out.
+
+from noether.evaluation.exported import load_exported
+model = load_exported("car-export")
+fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": ...})
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from noether.errors import RequestError
+
+ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
+FORMAT = 1
+
+
+class PhysicalModel(nn.Module):
+    """A model with its task's scaling round it: arguments in the order of `inputs`, results in that of `outputs`."""
+
+    def __init__(self, model: nn.Module, task: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.task, self.inputs, self.outputs = model, task, inputs, outputs
+
+    def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """Arguments (1, N, C) in physical units to fields (1, N, C) in physical units."""
+        prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
+        physical = self.task.to_physical(self.model(prepared))
+        return tuple(physical[name] for name in self.outputs)
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A loaded export. `about` is model.json; `inputs` maps each argument to its shape, -1 for any number of points."""
+
+    about: Mapping[str, Any]
+    run: Callable[..., tuple[Tensor, ...]]
+
+    @property
+    def inputs(self) -> dict[str, list[int]]:
+        """The arrays that a call needs, by name, each (N, C) or (N,) without the batch axis."""
+        return dict(self.about["inputs"])
+
+    @torch.no_grad()
+    def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Predicts.
+
+        Args:
+            arrays: what `inputs` names, in m, NumPy arrays or tensors. Of the set geometry_points and of anchors, whose
+                numbers are fixed, a longer array is thinned to a fixed random choice.
+
+        Returns:
+            Each field (N, C) in its physical unit.
+
+        Raises:
+            RequestError: an array is missing or has another shape.
+        """
+        arguments = [self._argument(name, shape, arrays) for name, shape in self.inputs.items()]
+        return {name: value[0] for name, value in zip(self.about["outputs"], self.run(*arguments), strict=True)}
+
+    def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
+        if name not in arrays:
+            raise RequestError(f"{name} is missing", seen=", ".join(arrays), expected=", ".join(self.inputs))
+        value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
+        fixed = shape[0]
+        if fixed > 0 and len(value) > fixed:
+            value = value[torch.from_numpy(np.random.default_rng(len(value)).permutation(len(value))[:fixed])]
+        if list(value.shape[1:]) != shape[1:] or (len(value) != fixed if fixed > 0 else len(value) < 2):
+            raise RequestError(
+                f"{name} has the wrong shape",
+                seen=str(list(value.shape)),
+                expected=f"{shape}" + ("" if fixed > 0 else ", at least 2 points"),
+            )
+        return value[None]
+
+
+def load_exported(folder: str | Path, *, program: bool | None = None) -> ExportedModel:
+    """Loads an export on the CPU.
+
+    Args:
+        folder: made by `noether export`.
+        program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the first of
+            these that is there.
+
+    Raises:
+        RequestError: the folder holds no export, or not that part of it.
+    """
+    folder = Path(folder)
+    try:
+        about = json.loads((folder / ABOUT).read_text())
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"{folder} holds no exported model", seen=str(error), expected=f"{ABOUT} and {WEIGHTS}",
+            fix=f"noether export runs/NAME {folder}",
+        ) from None  # fmt: skip
+    if about.get("format") != FORMAT:
+        raise RequestError(f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT))
+    if program is None:
+        program = (folder / PROGRAM).is_file()
+    if program:
+        if not (folder / PROGRAM).is_file():
+            raise RequestError(f"{folder} has no {PROGRAM}", expected="an export with its program")
+        with _quiet(logging.getLogger("torch._export.serde.serialize")):
+            return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
+    from safetensors.torch import load_file
+
+    from noether.models.build import build_model
+    from noether.tasks.build import build_task
+
+    task = build_task(about["task"]["kind"], **about["task"]["options"])
+    task.load_state(about["task"]["state"])
+    model = build_model(about["model"]["kind"], **about["model"]["options"])
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Errors alone: torch warns of every size that its simplified graph names no more, which is no one's mistake."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

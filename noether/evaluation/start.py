@@ -1,0 +1,178 @@
+"""Starts an evaluation, a prediction or an export of a run, on one device of this machine."""
+
+import os
+from pathlib import Path
+
+from noether.checkpoints.format import (
+    CheckpointFolder,
+    list_checkpoints,
+    selected_checkpoint,
+)
+from noether.common.suggest import nearest
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.data.build import prepare_data
+from noether.environments.placement import Placement
+from noether.environments.process_facts import NOTHING_KNOWN
+from noether.errors import RequestError
+from noether.evaluation.request import EvaluateRequest, ExportRequest, PredictRequest
+from noether.planning.plan import plan_run
+from noether.runs.folder import RunFolder, existing_run
+from noether.workers.run import run_placement
+
+SPLITS = ("test", "validation", "train")
+
+
+def evaluate_here(
+    run: str,
+    *,
+    split: str = "test",
+    weights: str | None = None,
+    checkpoint: str | None = None,
+    as_json: bool = False,
+    vtk: bool = False,
+) -> int:
+    """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
+
+    Raises:
+        RequestError: where there is no such run, split, kind of weights or checkpoint.
+    """
+    folder = existing_run(run)
+    config = _config_here(folder)
+    _one_of("split", split, SPLITS)
+    if split == "validation" and not config.dataset.validation_fraction:
+        raise RequestError(
+            "the run has no validation split",
+            seen="dataset.validation_fraction=0.0",
+            expected="test or train",
+            fix="--split test",
+        )
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
+    placement = _place_here(config)
+    return run_placement(placement, "noether.evaluation.worker.evaluate_worker", request, folder.logs)
+
+
+def predict_here(
+    run: str,
+    *,
+    mesh: str,
+    out: str,
+    volume: str | None = None,
+    truth: str | None = None,
+    scale: str = "1",
+    chunk: str = "16384",
+    weights: str | None = None,
+    checkpoint: str | None = None,
+) -> int:
+    """Predicts a run's fields on a shape of one's own, on one device of this machine.
+
+    Raises:
+        RequestError: there is no such run or file, or the shape is nothing like what was trained on.
+    """
+    from noether.evaluation.vtk_output import check_suffix
+
+    folder = existing_run(run)
+    files = {name: Path(path).expanduser() if path else None for name, path in
+             (("mesh", mesh), ("volume", volume), ("truth", truth))}  # fmt: skip
+    for name, path in files.items():
+        if path is not None and not path.is_file():
+            raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
+    check_suffix(target := Path(out).expanduser())
+    numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    config = _config_here(folder)
+    request = PredictRequest(
+        config,
+        chosen.path,
+        weights,
+        files["mesh"] or Path(mesh),
+        target,
+        files["volume"],
+        files["truth"],
+        float(numbers["scale"]),
+        int(numbers["chunk"]),
+    )
+    placement = _place_here(config)
+    return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
+
+
+def export_here(
+    run: str, out: str, *, program: bool = True, weights: str | None = None, checkpoint: str | None = None
+) -> int:
+    """Exports a run's model, on the CPU of this machine.
+
+    Raises:
+        RequestError: there is no such run or checkpoint, or `out` is a folder with other things in it.
+    """
+    folder, target = existing_run(run), Path(out).expanduser()
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not (target / "model.json").is_file():
+        raise RequestError(
+            f"{target} is there and no export",
+            seen="files of another kind",
+            expected="a new folder, or one with an earlier export",
+            fix=f"noether export {run} {target}-export",
+        )
+    config = _config_here(folder).model_copy(update={"accelerator": "cpu"})
+    request = ExportRequest(config, chosen.path, weights, target, program)
+    placement = _place_here(config)
+    return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
+
+
+def _config_here(folder: RunFolder) -> RunConfig:
+    """A run's configuration, for one device of this machine, which need not be the one that trained."""
+    config = load_config(hp=folder.config)
+    here = {"accelerator": "auto", "devices": "1"}
+    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
+    trainer = config.trainer.model_copy(update={"max_batch_size": None})
+    return config.model_copy(update={"trainer": trainer})
+
+
+def _place_here(config: RunConfig) -> Placement:
+    """Places one worker on this machine, inside whatever job or launcher: its ranks are for training."""
+    visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
+    return plan_run(config, environ=visible, facts=NOTHING_KNOWN).placement
+
+
+def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
+    chosen = _choose_checkpoint(folder, checkpoint)
+    have = ["ema", "raw"] if (chosen.path / "ema.safetensors").is_file() else ["raw"]
+    weights = _one_of("weights", weights or have[0], have)
+    damage = chosen.damage()
+    if damage:
+        raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
+    return chosen, weights
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind(0)
+    if not 0 < value < float("inf"):
+        raise RequestError(f"--{name} is a positive number", seen=f"--{name} {text}", expected="above 0")
+    return value
+
+
+def _one_of(name: str, value: str, known: "list[str] | tuple[str, ...]") -> str:
+    if value in known:
+        return value
+    raise RequestError(
+        f"no such {name}: {value}",
+        seen=f"--{name} {value}",
+        expected=" or ".join(known),
+        fix=f"--{name} {nearest(value, known) or known[0]}",
+    )
+
+
+def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
+    found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
+    if not found:
+        raise RequestError(
+            f"{folder.path} has no checkpoint yet",
+            seen=f"nothing in {folder.checkpoints}",
+            expected="a run that has written a checkpoint",
+        )
+    named = {"best": selected_checkpoint(folder.checkpoints), "latest": list(found.values())[-1], **found}
+    return named[_one_of("checkpoint", name or "best", tuple(named))]

@@ -1,0 +1,63 @@
+"""Evaluating a run that was made before: what the worker of `noether evaluate` does."""
+
+from noether.checkpoints.format import CheckpointFolder, list_checkpoints
+from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.console import Console
+from noether.common.strict_json import strict_json
+from noether.common.whole_file import write_json
+from noether.distributed.group import joined_group
+from noether.errors import ExitCode, RequestError
+from noether.evaluation.final import EvaluatedWeights, evaluate_run
+from noether.evaluation.request import EvaluateRequest
+from noether.evaluation.tables import result_tables
+from noether.learning.precision import Precision
+from noether.learning.setup import build_problem
+from noether.runs.folder import RunFolder, refusals_told
+from noether.tasks.fields import FieldsTask
+from noether.workers.context import WorkerContext
+
+
+def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
+    """Evaluates on one device and writes the figures where the report finds them."""
+    config, folder, checkpoint = (
+        request.config,
+        RunFolder(request.folder),
+        CheckpointFolder(request.checkpoint),
+    )
+    made = list_checkpoints(folder.checkpoints)[-1].updates
+    with joined_group(context) as group:
+        precision = Precision(config.trainer.precision, group.device.type)
+        problem = build_problem(config, request.data, group.device, precision)
+        if request.vtk and not isinstance(problem.task, FieldsTask):
+            raise RequestError(
+                "only fields at points are written for ParaView",
+                seen=f"--vtk, task.kind={config.task.kind}",
+                expected="a run with task.kind=fields",
+                fix="leave out --vtk",
+            )
+        load_task_state(problem.task, checkpoint)
+        load_weights(problem.model, checkpoint, request.weights)
+        result = evaluate_run(
+            config,
+            problem,
+            EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, made),
+            request.split,
+            folder,
+            group,
+            precision,
+            batch_size=config.trainer.evaluation_batch_size or config.trainer.effective_batch_size,
+            world_size=checkpoint.meta()["world_size"],
+            vtk=request.vtk,
+        )
+    with refusals_told(folder.path):
+        write_json(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
+    if request.as_json:
+        print(strict_json(result, indent=2))
+    else:
+        fields = problem.task.fields if isinstance(problem.task, FieldsTask) else {}
+        console = Console(None, speaks=True)
+        for table in result_tables(result, fields):
+            console.say(table)
+        if files := result.get("files"):
+            console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")
+    return ExitCode.DONE

@@ -1,0 +1,45 @@
+"""What is learned: the data, the task with its statistics, and the model, built from a configuration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from noether.checkpoints.state import seed_everything
+from noether.config.schema import RunConfig
+from noether.data.build import Splits, open_splits
+from noether.data.order import split_validation
+from noether.data.points import PointDraw
+from noether.learning.precision import Precision
+from noether.models.build import build_model
+from noether.tasks.base import Task
+from noether.tasks.build import build_task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data, the task and the model of a run; the model is on its device, the task not yet fitted."""
+
+    splits: Splits
+    train_indices: list[int]
+    validation_indices: list[int]
+    draw: PointDraw
+    task: Task
+    model: nn.Module
+
+    def fit_task(self) -> None:
+        """Computes the task's statistics over the training samples, the validation split left out."""
+        self.task.fit(self.splits.train[index] for index in self.train_indices)
+
+
+def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
+    """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
+    splits = open_splits(config, folder)
+    train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
+    task = build_task(config.task.kind, **config.task.options())
+    seed_everything(config.seed)
+    model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
+    pad = task.reads_masks and getattr(model, "reads_masks", False)
+    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points, pad)
+    return Problem(splits, train, validation, draw, task, model)

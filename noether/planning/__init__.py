@@ -1,0 +1,1 @@
+"""What a run would do here: ranks, batches and length. No torch."""

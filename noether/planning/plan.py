@@ -1,0 +1,141 @@
+"""What a run would do here: one row per rank, the arithmetic of a batch, the reason for each choice. No torch."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from noether.config.schema import RunConfig
+from noether.data.shared_memory import check_shared_memory, shared_memory_size
+from noether.environments.devices import GpuDriver
+from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.process_facts import ProcessFacts, read_process_facts
+from noether.environments.resolve import resolve_placement
+from noether.planning.batches import BatchPlan, plan_batches
+
+ROWS_SHOWN = 16
+"""Ranks that a person reads; JSON lists them all."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Where the run's ranks are, and how a batch is spread over them."""
+
+    placement: Placement
+    batch: BatchPlan
+    reasons: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the plan for JSON; `workers` are those that this process answers for."""
+        placement = self.placement
+        return {
+            "launcher": placement.launcher,
+            "world_size": placement.world_size,
+            "nodes": list(placement.nodes),
+            "node_rank": placement.node_rank,
+            "endpoint": {"host": placement.endpoint.host, "port": placement.endpoint.port},
+            "attempt": placement.attempt,
+            "workers": [
+                {
+                    "rank": worker.rank,
+                    "local_rank": worker.local_rank,
+                    "node_rank": worker.node_rank,
+                    "device": str(worker.device),
+                }
+                for worker in placement.workers
+            ],
+            "batch": self.batch.as_dict(),
+            "reasons": dict(self.reasons),
+            "warnings": list(placement.warnings),
+        }
+
+
+def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
+    """Returns what a configuration asks of the launch."""
+    return LaunchRequest(
+        config.accelerator,
+        config.devices,
+        config.master_port,
+        visible_devices,
+        config.nodes,
+        config.node_rank,
+        config.master_addr,
+    )
+
+
+def plan_run(
+    config: RunConfig,
+    *,
+    visible_devices: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    nvml: GpuDriver | None = None,
+    facts: ProcessFacts | None = None,
+) -> RunPlan:
+    """Plans a run from its configuration and from where this process was started.
+
+    Args:
+        config: the run.
+        visible_devices: a mask for a machine that is not this one.
+        environ: the environment this process was started with.
+        nvml: the NVIDIA driver; None asks the real one.
+        facts: what the system shows of this process; None reads it.
+
+    Raises:
+        RequestError: where the request cannot be carried out here.
+    """
+    facts = read_process_facts() if facts is None else facts
+    request = launch_request(config, visible_devices)
+    placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
+    if visible_devices is None:
+        check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
+    trainer = config.trainer
+    # What fits is found by trying, on the device; until then the plan is for no limit.
+    limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None
+    batch = plan_batches(trainer.effective_batch_size, limit, placement.world_size)
+    reason = "no trainer.max_batch_size: a device takes its whole share at once"
+    if trainer.max_batch_size == "auto":
+        reason = "trainer.max_batch_size=auto: the most that fits is found at the start"
+    elif limit is not None:
+        reason = f"trainer.max_batch_size={limit}"
+        if batch.accumulation_steps > 1:
+            steps = batch.accumulation_steps
+            reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
+    return RunPlan(placement, batch, {**placement.reasons, "batch": reason})
+
+
+def render_plan(plan: RunPlan) -> list[Any]:
+    """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons."""
+    placement = plan.placement
+    nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
+    ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
+    headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
+    table = Table("rank", "host", "local rank", "device", "samples per update", box=None, padding=(0, 3, 0, 0))
+    for worker in placement.workers[:ROWS_SHOWN]:
+        steps = plan.batch.accumulation_steps
+        share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
+        table.add_row(
+            str(worker.rank),
+            placement.nodes[worker.node_rank],
+            str(worker.local_rank),
+            str(worker.device),
+            share,
+        )
+    if len(placement.workers) > ROWS_SHOWN:
+        table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
+    reasons = Table.grid(padding=(0, 3, 0, 2))
+    for name, reason in plan.reasons.items():
+        reasons.add_row(Text(name, style="dim"), reason)
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
+    return [
+        headline,
+        table,
+        plan.batch.describe(placement.world_size),
+        "",
+        Text("because"),
+        reasons,
+        *warnings,
+    ]

@@ -1,0 +1,157 @@
+"""What do the fields of single samples look like: prediction, truth and error beside each other?"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from scipy.spatial import QhullError
+
+from noether.report.colours import Scale, error_scale, value_scale
+from noether.report.elements import absent
+from noether.report.field_picture import field_picture
+from noether.report.grid import Frame, frame_around
+from noether.report.numbers import Array, finite, number, percent
+from noether.report.phrases import heading, in_words
+from noether.report.run import Run
+from noether.report.views import section_view, side, surface_extent, surface_view
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One field of one sample: points (N, 3), what is drawn of prediction and truth (N,), and its labels."""
+
+    label: str
+    sample: str
+    relative_l2: float | None
+    points: Array
+    normals: Array | None
+    prediction: Array
+    truth: Array
+    is_vector: bool
+    body: Array | None
+
+
+def cases_section(run: Run) -> str:
+    """Pictures of each field of the samples that the evaluation kept, on scales they share."""
+    if not run.meta.get("cases"):
+        split = run.result.get("split", "test")
+        return absent(run, f"{split}.npz", "no fields of single samples were kept")
+    parts = []
+    for name in run.fields:
+        cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name)) is not None]
+        parts.append(f'<div class="field">{_field_cases(run, name, cases)}</div>')
+    first = in_words(run.fields[0]) if run.fields else "first field"
+    lead = f'<p class="lead">Chosen by their relative L2 error in the {escape(first)}.</p>'
+    return lead + "\n".join(parts)
+
+
+def _case(run: Run, k: int, name: str) -> _Case | None:
+    about, arrays = run.meta["cases"][k], run.arrays
+    prefix = f"case/{k}/{name}"
+    if not all(f"{prefix}/{part}" in arrays for part in ("points", "truth", "prediction")):
+        return None
+    points, truth, prediction = (
+        np.asarray(arrays[f"{prefix}/{part}"], np.float64) for part in ("points", "truth", "prediction")
+    )
+    normals = arrays.get(f"{prefix}/normals")
+    bodies = (f"case/{k}/{other}/points" for other in run.fields if other != name and _on_surface(run, other))
+    body = next((arrays[key] for key in bodies if key in arrays), None)
+    return _Case(
+        label=str(about.get("label", "")),
+        sample=str(about.get("sample", "")),
+        relative_l2=(about.get("relative_l2") or {}).get(name),
+        points=points,
+        normals=None if normals is None else np.asarray(normals, np.float64),
+        prediction=_magnitude(prediction),
+        truth=_magnitude(truth),
+        is_vector=truth.ndim == 2 and truth.shape[1] > 1,
+        body=None if body is None else np.asarray(body, np.float64),
+    )
+
+
+def _magnitude(values: Array) -> Array:
+    """What a picture shows of a field (N, C): its only channel, or the vectors' lengths."""
+    values = values.reshape(len(values), -1)
+    return values[:, 0] if values.shape[1] == 1 else np.asarray(np.linalg.norm(values, axis=1))
+
+
+def _on_surface(run: Run, name: str) -> bool:
+    about = (run.meta.get("fields") or {}).get(name) or {}
+    return str(about.get("points", name)).startswith("surface")
+
+
+def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
+    unit = run.unit(name)
+    quantity = ("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else ""
+    title = f"<h3>{escape(heading(name))}"
+    title += f' <span class="unit">{escape(", ".join(filter(None, (quantity, unit))))}</span></h3>'
+    if not cases:
+        return f'{title}<p class="absent">No sample of this field was kept.</p>'
+    if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
+        return f'{title}<p class="absent">Pictures are drawn of points in three dimensions only.</p>'
+    surface = _on_surface(run, name)
+    if surface:
+        frame = frame_around([surface_extent(case.points) for case in cases], 0.035)
+        note = "Seen from ahead, to the side and above; the arrow is the wind, and white lines join equal values."
+    else:
+        frame = frame_around([side(case.points) for case in cases], 0.0)
+        note = "The vertical mid-plane, the wind from the left, interpolated between the points on either side of it."
+        if any(case.body is not None for case in cases):
+            note += " Grey: the shape’s outline."
+    values = value_scale([case.truth for case in cases], [case.prediction for case in cases])
+    errors = error_scale([case.prediction - case.truth for case in cases])
+    error_name = f"error in {quantity}" if quantity else "error"
+    note += (
+        " Prediction and truth have one colour scale for all rows, errors (prediction − truth) another; "
+        "values beyond a scale’s ends take its end colours."
+    )
+    rows = "".join(_case_row(case, unit, surface, frame, values, errors, in_words(name)) for case in cases)
+    suffix = f", {unit}" if unit else ""
+    return (
+        f'{title}<p class="note">{escape(note)}</p>'
+        f'<div class="scales"><span></span>{_colour_bar(values, (quantity or in_words(name)) + suffix)}'
+        f"{_colour_bar(errors, error_name + suffix)}</div>"
+        '<div class="heads"><span></span><span>Prediction</span><span>Truth</span><span>Error</span></div>'
+        f"{rows}"
+    )
+
+
+def _case_row(
+    case: _Case, unit: str, surface: bool, frame: Frame, values: Scale, errors: Scale, field_name: str
+) -> str:
+    error = case.prediction - case.truth
+    largest = np.max(np.abs(error)) if error.size and np.isfinite(error).all() else None
+    who = (
+        f'<div class="who"><b>{escape(heading(case.label))}</b><span>{escape(case.sample)}</span>'
+        f"<span>relative L2 {percent(finite(case.relative_l2, None))}</span>"
+        f"<span>at most {number(largest)} {escape(unit)}</span></div>"
+    )
+    try:
+        if surface:
+            view = surface_view(case.points, case.normals, frame)
+        else:
+            view = section_view(case.points, case.body, frame)
+    except (QhullError, ValueError) as problem:
+        # Qhull's text is a page of its own terms.
+        reason = "too few points, or all in a plane" if isinstance(problem, QhullError) else str(problem)
+        return f'<div class="case">{who}<p class="absent">Not drawn: {escape(reason)}.</p></div>'
+    columns = (("Prediction", case.prediction, values), ("Truth", case.truth, values), ("Error", error, errors))
+    figures = []
+    for title, column, scale in columns:
+        png = b64encode(field_picture(view, column, scale)).decode()
+        alt = escape(f"{title} of the {field_name}, {case.sample}")
+        figures.append(
+            f'<figure><img src="data:image/png;base64,{png}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
+        )
+    return f'<div class="case{"" if surface else " section"}">{who}{"".join(figures)}</div>'
+
+
+def _colour_bar(scale: Scale, label: str) -> str:
+    ticks = "".join(f'<span style="left:{100 * at:.2f}%">{text}</span>' for at, text in scale.tick_labels())
+    ramp = f"linear-gradient(90deg, {', '.join(scale.gradient())})"
+    return (
+        f'<div class="scale"><span>{escape(label)}</span><div class="ramp" style="background:{ramp}"></div>'
+        f'<div class="ticks">{ticks}</div></div>'
+    )

@@ -1,0 +1,210 @@
+"""Which charts does a report show: curves over updates, parity, and how errors are spread. All are SVG."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from noether.report.numbers import TICK_STEPS, Array
+from noether.report.svg import TickLabels, chart_axes, chart_style, log_ticks, paint, svg_element
+
+MOST_PATH_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart: x and y (n,), a colour of COLOURS, dashed or not; `points` adds a mark per value."""
+
+    label: str
+    x: Array
+    y: Array
+    colour: str
+    dashed: bool = False
+    points: bool = False
+
+
+def can_draw(series: Series, *, log: bool) -> bool:
+    """Whether a line has any value that `curves` draws."""
+    return bool(_drawable(series.y, log).any())
+
+
+def _drawable(y: Array, log: bool) -> NDArray[np.bool_]:
+    return np.isfinite(y) & (y > 0) if log else np.isfinite(y)
+
+
+def curves(
+    name: str,
+    series: Sequence[Series],
+    *,
+    log: bool,
+    ratio: bool,
+    last_update: float,
+    updates_per_epoch: float | None,
+) -> str:
+    """SVG of lines against updates, with epochs on top where their length is known.
+
+    Long lines are drawn as means of equal blocks inside the band of their extremes. Values that are not
+    finite, or not positive on a log axis, are gaps.
+    """
+    with chart_style(name):
+        figure, axes = chart_axes()
+        drawn: list[Array] = []
+        for line in series:
+            y = np.where(_drawable(line.y, log), line.y, np.nan)
+            if not np.isfinite(y).any():
+                continue
+            x, mean, low, high = _blocks(line.x, y)
+            colour = paint(line.colour)
+            if len(x) < len(y):
+                axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+            dense = len(x) > 60
+            axes.plot(
+                x,
+                mean,
+                color=colour,
+                linewidth=1.0 if line.colour == "muted" else 1.6,
+                linestyle=(0, (4, 2)) if line.dashed else "-",
+                marker="o" if (line.points and not dense) or len(x) == 1 else "",
+                markersize=2.8,
+                label=line.label,
+            )
+            drawn.append(y[np.isfinite(y)])
+        values = np.concatenate(drawn)
+        if log:
+            log_ticks(axes, values, ratio=ratio)
+        else:
+            top = float(values.max())
+            axes.set_ylim(0, top * 1.08 if top > 0 else 1)
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS))
+            axes.yaxis.set_major_formatter(TickLabels(ratio=ratio))
+        axes.set_xlim(-0.012 * last_update, 1.012 * last_update)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(TickLabels())
+        axes.set_xlabel("updates")
+        if updates_per_epoch:
+            length = float(updates_per_epoch)
+
+            def epochs(updates: Any) -> Any:
+                return updates / length
+
+            def updates(epochs: Any) -> Any:
+                return epochs * length
+
+            top_axis = axes.secondary_xaxis("top", functions=(epochs, updates))
+            top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+            top_axis.xaxis.set_major_formatter(TickLabels())
+            top_axis.tick_params(length=3, color=paint("line"), labelcolor=paint("muted"), pad=2)
+            top_axis.spines["top"].set_color(paint("line"))
+            top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
+        return svg_element(figure, name)
+
+
+def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> str:
+    """SVG of predictions (S,) against truths (S,), with the line of equality.
+
+    floor (S,): what the scalar's own formula makes of the true field, as rings; its distance from the line is
+    error that no model can undo. lines: text written into the empty upper corner.
+    """
+    with chart_style(name):
+        figure, axes = chart_axes(width=4.5, height=4.3)
+        shown = [values for values in (truth, prediction, floor) if values is not None]
+        values = np.concatenate([value[np.isfinite(value)] for value in shown])
+        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+        pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.1
+        limits = (low - pad, high + pad)
+        axes.plot(limits, limits, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        many = len(truth) > 1500
+        if floor is not None:
+            axes.scatter(
+                truth, floor, s=26, facecolors="none", edgecolors=paint("second"), linewidths=0.9, rasterized=many
+            )
+        size = 18 if len(truth) < 300 else 8
+        axes.scatter(
+            truth, prediction, s=size, color=paint("accent"), alpha=0.75, linewidths=0, zorder=3, rasterized=many
+        )
+        axes.set(xlim=limits, ylim=limits)
+        axes.set_box_aspect(1)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(6, steps=TICK_STEPS))
+            axis.set_major_formatter(TickLabels())
+        axes.set_xlabel("truth")
+        axes.set_ylabel("prediction", rotation_mode="anchor", va="bottom")
+        axes.text(0.04, 0.96, "\n".join(lines), transform=axes.transAxes, va="top", color=paint("ink"))
+        return svg_element(figure, name)
+
+
+def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> str:
+    """SVG of the share of points by error: edges (B+1,) in the field's unit, counts (B,). Log scale."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        share = counts / max(counts.sum(), 1)
+        filled = np.flatnonzero(counts)
+        if filled.size:
+            floor = float(share[filled].min()) / 2
+            axes.stairs(np.maximum(share, floor), edges, baseline=floor, fill=True, color=paint("accent"), alpha=0.28)
+            axes.stairs(np.maximum(share, floor), edges, baseline=floor, color=paint("accent"), linewidth=1.3)
+            log_ticks(axes, share[filled], ratio=True)
+            axes.set_ylim(floor, float(share.max()) * 1.6)
+            reach = np.array([edges[filled[0]], edges[filled[-1] + 1]])
+            axes.set_xlim(*(reach + np.array([-0.02, 0.02]) * np.ptp(reach)))
+        axes.axvline(0, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.xaxis.set_major_locator(MaxNLocator(7, steps=TICK_STEPS))
+        axes.xaxis.set_major_formatter(TickLabels())
+        axes.set_xlabel(f"prediction − truth ({unit})" if unit else "prediction − truth")
+        return svg_element(figure, name)
+
+
+def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> str:
+    """SVG of the samples' relative errors (S,) in rising order, with the marked ones named."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        order = np.argsort(values, kind="stable")
+        order = order[np.isfinite(values[order])]
+        place = np.arange(1, len(order) + 1)
+        thin = np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_PATH_POINTS)).astype(int))
+        axes.scatter(place[thin], values[order][thin], s=12, color=paint("accent"), alpha=0.7, linewidths=0)
+        named: set[str] = set()
+        for sample, label in marks.items():
+            rank = np.flatnonzero(order == sample)
+            if not rank.size:
+                continue
+            x, y = place[rank[0]], values[sample]
+            axes.scatter([x], [y], s=30, facecolors="none", edgecolors=paint("second"), linewidths=1.3, zorder=3)
+            # The second and third worst lie so close to the worst that their names would overlap.
+            kind = "worst" if "worst" in label else label
+            if kind not in named:
+                named.add(kind)
+                # The points rise to the right, so that there is room above to the left.
+                right = x > 0.2 * len(order)
+                axes.annotate(
+                    kind,
+                    (x, y),
+                    (-6 if right else -2, 5 if right else 10),
+                    textcoords="offset points",
+                    ha="right" if right else "left",
+                    color=paint("second"),
+                )
+        top = float(values[order].max()) if order.size else 1.0
+        axes.set_ylim(0, top * 1.12 or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS))
+        axes.yaxis.set_major_formatter(TickLabels(ratio=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.set_xlabel("samples, in the order of their error")
+        return svg_element(figure, name)
+
+
+def _blocks(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """x, mean, low and high of at most MOST_PATH_POINTS blocks of a line; blocks of gaps stay gaps."""
+    if len(x) <= MOST_PATH_POINTS:
+        return x, y, y, y
+    starts = np.unique(np.linspace(0, len(x), MOST_PATH_POINTS + 1).astype(int))[:-1]
+    finite = np.isfinite(y)
+    size = np.add.reduceat(finite.astype(float), starts)
+    gap = np.where(size > 0, 0.0, np.nan)
+    mean = np.add.reduceat(np.where(finite, y, 0), starts) / np.maximum(size, 1) + gap
+    low = np.minimum.reduceat(np.where(finite, y, np.inf), starts)
+    high = np.maximum.reduceat(np.where(finite, y, -np.inf), starts)
+    return x[starts], mean, np.where(size > 0, low, np.nan), np.where(size > 0, high, np.nan)

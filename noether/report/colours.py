@@ -1,0 +1,82 @@
+"""Which colours does a report have: the page's own in both themes, and the scales of its field pictures?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import matplotlib
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from noether.report.numbers import TICK_STEPS, Array, tick_labels
+
+COLOURS: dict[str, tuple[str, str]] = {
+    "paper": ("#fdfdfc", "#14181d"),
+    "panel": ("#f4f5f3", "#1c2229"),
+    "ink": ("#1b242e", "#e6eaee"),
+    "muted": ("#5f6b77", "#98a4b0"),
+    "line": ("#dde1e4", "#323b45"),
+    "accent": ("#0b6a8a", "#5cb8d6"),
+    "second": ("#c2551b", "#f0935a"),
+    "third": ("#76589f", "#b99be0"),
+    "fourth": ("#4b7d2f", "#93c572"),
+}
+"""The page's colours by name, light and dark. Series take accent, second, third, fourth in this order; blue,
+vermilion, purple and green of different lightness stay apart for colour-blind readers."""
+SERIES_COLOURS = ("accent", "second", "third", "fourth")
+
+VALUE_MAP = "viridis"  # perceptually uniform, and readable without red-green vision
+ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A colour scale: limits in the field's unit, and the colour map. Values beyond take the end colours."""
+
+    low: float
+    high: float
+    colour_map: str
+
+    @cached_property
+    def ticks(self) -> tuple[float, ...]:
+        """Round values between the limits."""
+        ticks = MaxNLocator(5, steps=TICK_STEPS).tick_values(self.low, self.high)
+        slack = 1e-9 * (self.high - self.low)
+        return tuple(float(f"{tick:.9g}") for tick in ticks if self.low - slack <= tick <= self.high + slack)
+
+    def tick_labels(self) -> list[tuple[float, str]]:
+        """Each tick's place between 0 and 1 and its text."""
+        places = [(tick - self.low) / (self.high - self.low) for tick in self.ticks]
+        return list(zip(places, tick_labels(self.ticks), strict=True))
+
+    def gradient(self, stops: int = 17) -> list[str]:
+        """Hex colours from the low end to the high one."""
+        colours = matplotlib.colormaps[self.colour_map](np.linspace(0, 1, stops))
+        return ["#" + "".join(f"{round(255 * part):02x}" for part in colour[:3]) for colour in colours]
+
+
+def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
+    """One scale for fields of any shape: it holds at least 99 % of the values of each truth.
+
+    A few extreme points at edges would otherwise leave all others in a single colour. Predictions widen it by a
+    sixth at most, so that a wild one does not hide the truth.
+    """
+    limits = _percentiles(truths, (0.5, 99.5))
+    low, high = float(limits[:, 0].min()), float(limits[:, 1].max())
+    pad = (high - low) / 6 or max(abs(low), 1.0) * 0.5
+    limits = _percentiles(predictions, (0.5, 99.5))
+    low, high = float(np.clip(limits[:, 0].min(), low - pad, low)), float(np.clip(limits[:, 1].max(), high, high + pad))
+    return Scale(low, high, VALUE_MAP) if high > low else Scale(low - pad, high + pad, VALUE_MAP)
+
+
+def error_scale(errors: Sequence[Array]) -> Scale:
+    """One scale for errors, symmetric about 0: it holds at least 99 % of the errors of each field."""
+    reach = float(_percentiles([np.abs(error) for error in errors], (99.0,)).max())
+    return Scale(-(reach or 1.0), reach or 1.0, ERROR_MAP)
+
+
+def _percentiles(fields: Sequence[Array], shares: Sequence[float]) -> Array:
+    """Percentiles (fields, shares) of the finite values of each field; fields without any are left out."""
+    finite = [field[np.isfinite(field)] for field in fields]
+    rows = [np.percentile(values, shares) for values in finite if values.size]
+    return np.array(rows) if rows else np.ones((1, len(shares)))

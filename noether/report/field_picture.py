@@ -1,0 +1,71 @@
+"""How does a field on a shape become a picture: a PNG without text, which the page labels in its own type?"""
+
+from io import BytesIO
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from scipy.ndimage import gaussian_filter
+
+from noether.report.colours import VALUE_MAP, Scale
+from noether.report.numbers import Array
+from noether.report.views import View
+
+BODY_GREY, OUTLINE_GREY = "#a9b1b9", "#6f7a85"  # legible on both themes
+PIXEL_RATIO = 2  # PNG pixels per grid pixel, for high-density screens
+CONTOURS = 9  # lines of equal value, by which shapes of fields are compared more easily than by colour alone
+
+
+def field_picture(view: View, values: Array, scale: Scale) -> bytes:
+    """PNG of values (N,) at the view's points, in the colours of the scale, on a transparent ground."""
+    frame = view.frame
+    grid = np.sum(values[view.vertices] * view.weights, axis=1).reshape(frame.grid_shape)
+    rows, columns = frame.grid_shape
+    figure = Figure(figsize=(columns / 100, rows / 100), dpi=100 * PIXEL_RATIO)
+    axes = figure.add_axes((0, 0, 1, 1), aspect="auto")
+    axes.set_axis_off()
+    if view.shadow is not None:
+        grey = np.zeros((*frame.grid_shape, 4))
+        grey[..., :3], grey[..., 3] = 0.12, view.shadow
+        axes.imshow(grey, extent=frame.extent, origin="lower", aspect="auto", interpolation="bilinear")
+    if view.wind is not None:
+        arrow = {"arrowstyle": "-|>,head_width=0.16,head_length=0.34", "color": OUTLINE_GREY, "lw": 1.1}
+        start, end = ((float(x), float(y)) for x, y in view.wind)
+        axes.annotate("", end, start, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
+    image = axes.imshow(
+        np.ma.masked_invalid(grid),
+        extent=frame.extent,
+        origin="lower",
+        aspect="auto",
+        cmap=scale.colour_map,
+        vmin=scale.low,
+        vmax=scale.high,
+        interpolation="bilinear",
+    )
+    if view.clip is not None:
+        image.set_clip_path(view.clip, axes.transData)
+        axes.add_patch(PathPatch(view.clip, fill=False, edgecolor=OUTLINE_GREY, linewidth=0.6))
+        levels = np.linspace(scale.low, scale.high, CONTOURS + 2)[1:-1]
+        levels = levels[(np.nanmin(grid, initial=np.inf) < levels) & (levels < np.nanmax(grid, initial=-np.inf))]
+        if scale.colour_map == VALUE_MAP and levels.size:
+            across, up = frame.axes()
+            lines = axes.contour(
+                across,
+                up,
+                gaussian_filter(grid, 2),
+                levels,
+                colors="white",
+                alpha=0.32,
+                linewidths=0.5,
+                linestyles="solid",
+            )
+            lines.set_clip_path(view.clip, axes.transData)
+    if view.body is not None:
+        axes.add_patch(PathPatch(view.body, facecolor=BODY_GREY, edgecolor=OUTLINE_GREY, linewidth=0.6))
+    if view.ground is not None:
+        axes.axhline(view.ground, color=OUTLINE_GREY, linewidth=0.8)
+    axes.set_xlim(frame.low[0], frame.high[0])
+    axes.set_ylim(frame.low[1], frame.high[1])
+    raw = BytesIO()
+    figure.savefig(raw, format="png", transparent=True)
+    return raw.getvalue()

@@ -1,0 +1,46 @@
+"""How are names and lists written in the report's sentences?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from noether.evaluation import tables
+from noether.report.numbers import count_text
+
+BASELINES = {name: tables.BASELINES[name] for name in ("nearest_shape", "mean_field")}
+"""What the page calls the baselines, in the order in which it shows them."""
+
+
+def in_words(name: str) -> str:
+    """A name from a configuration or a file, as words."""
+    return name.replace("_", " ")
+
+
+def heading(name: str) -> str:
+    """A name as a heading."""
+    words = in_words(name)
+    return words[:1].upper() + words[1:]
+
+
+def full_stop(text: str) -> str:
+    """A text as a sentence: a capital at the start, one full stop at the end."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Parts as one sentence, between commas."""
+    return full_stop(", ".join(parts))
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts as a list in words: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+
+
+def plural(value: Any, one: str, many: str = "") -> str:
+    """A count and its noun: "1 rank", "2 ranks"; `many` where the plural is not made with s."""
+    return f"{count_text(value)} {one if value == 1 else many or one + 's'}"
+
+
+def weights_name(kind: Any) -> str:
+    """What the page calls a kind of weights."""
+    return {"ema": "averaged weights (EMA)", "raw": "raw weights"}.get(str(kind), f"{kind} weights")

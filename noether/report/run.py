@@ -1,0 +1,99 @@
+"""What did a run leave behind: the files of its folder, read for the report; what is missing is named."""
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from noether.report.numbers import Array, finite
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
+
+    arrays and meta are those of the evaluation's npz, without and with its "meta".
+    """
+
+    run_id: str
+    config: str
+    plan: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    result: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    meta: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    troubles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields, in the order of the results."""
+        return list(self.result.get("fields") or self.meta.get("fields") or {})
+
+    def unit(self, name: str) -> str:
+        """A field's unit from the evaluation, else from the configuration; "" where neither names one."""
+        about = (self.meta.get("fields") or {}).get(name)
+        if not about:
+            try:
+                about = yaml.safe_load(self.config)["task"]["fields"][name]
+            except (yaml.YAMLError, KeyError, TypeError):
+                about = {}
+        return str((about or {}).get("unit") or "")
+
+    def figures(self, name: str) -> Array | None:
+        """A figure of every sample (S,), such as "surface_pressure/relative_l2"; None where there is none."""
+        values = self.arrays.get(f"figures/{name}")
+        return None if values is None else np.asarray(values, np.float64).ravel()
+
+
+def read_run(folder: RunFolder) -> Run:
+    """Reads a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
+    troubles: dict[str, str] = {}
+
+    def read(path: Path, reader: Callable[[Path], Any], empty: Any) -> Any:
+        try:
+            return reader(path)
+        except FileNotFoundError:
+            troubles[path.name] = f"There is no {path.name}"
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            troubles[path.name] = f"{path.name} cannot be read ({type(error).__name__}: {error})"
+        return empty
+
+    result = read(folder.result, _read_object, {})
+    meta, arrays = read(folder.evaluation / f"{result.get('split', 'test')}.npz", _read_npz, ({}, {}))
+    return Run(
+        run_id=folder.path.resolve().name,
+        config=folder.config.read_text(encoding="utf-8"),
+        plan=read(folder.plan, _read_object, {}),
+        environment=read(folder.environment, _read_object, {}),
+        result=result,
+        rows=[row for row in read(folder.metrics, read_metrics, []) if isinstance(row, dict)],
+        meta=meta,
+        arrays=arrays,
+        troubles=troubles,
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    return content
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
+
+
+def figure(row: Any, key: str = "relative_l2") -> float | None:
+    """A figure of a field's row; None where it is missing or not finite."""
+    value: float | None = finite(row.get(key), None) if isinstance(row, Mapping) else None
+    return value

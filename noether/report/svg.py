@@ -1,0 +1,111 @@
+"""How does a chart become a part of the page: SVG in the page's colours, with text that is text? No pyplot."""
+
+import re
+from io import StringIO
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
+
+from noether.report.colours import COLOURS
+from noether.report.numbers import TICK_STEPS, Array, tick_labels
+
+
+class TickLabels(Formatter):
+    """Labels of an axis: plain or as percentages, each for itself on a log axis, else with common decimals."""
+
+    def __init__(self, *, ratio: bool = False, log: bool = False) -> None:
+        self.ratio, self.log = ratio, log
+
+    def format_ticks(self, values: Any) -> list[str]:
+        """The labels of all ticks of an axis."""
+        numbers = [float(f"{100 * value if self.ratio else value:.9g}") for value in values]
+        labels = [tick_labels([value])[0] for value in numbers] if self.log else tick_labels(numbers)
+        return [f"{label}\u202f%" for label in labels] if self.ratio else labels
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        """The label of one tick alone."""
+        return self.format_ticks([value])[0]
+
+
+def chart_style(name: str) -> Any:
+    """Settings of all charts; the name makes the ids inside one SVG differ from those of the others."""
+    return matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": name,
+            "text.parse_math": False,  # a dollar sign in a unit or a name is one
+            "font.family": "DejaVu Sans",  # comes with matplotlib and is wide, so that no system font overflows
+            "font.size": 9.5,
+            "axes.edgecolor": paint("line"),
+            "axes.labelcolor": paint("muted"),
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": paint("line"),
+            "grid.linewidth": 0.6,
+            "xtick.color": paint("line"),
+            "ytick.color": paint("line"),
+            "xtick.labelcolor": paint("muted"),
+            "ytick.labelcolor": paint("muted"),
+            "xtick.major.size": 3,
+            "ytick.major.size": 0,
+        }
+    )
+
+
+def chart_axes(width: float = 6.0, height: float = 2.7) -> tuple[Figure, Axes]:
+    """A figure, in inches, with its axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(axis="x", visible=False)
+    return figure, axes
+
+
+def paint(name: str) -> str:
+    """The light colour, by which `svg_element` knows the CSS variable to put in its place."""
+    return COLOURS[name][0]
+
+
+def svg_element(figure: Figure, name: str) -> str:
+    """The figure as an SVG element for a page: scales with its column, and takes the page's type and colours."""
+    raw = StringIO()
+    figure.savefig(
+        raw, format="svg", transparent=True, dpi=200, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
+    text = raw.getvalue()
+    text = text[text.index("<svg") :]
+    size = re.search(r'viewBox="[^"]*"', text)
+    assert size is not None
+    text = f'<svg {size[0]} role="img">' + text[text.index(">") + 1 :]
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would speak for the whole page
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = text.replace("xlink:href", "href").replace("; font-family: 'DejaVu Sans'", "")
+    text = re.sub(r"\s*\n\s*", " ", text)
+    for colour, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{colour})")
+    return text
+
+
+def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:
+    """A log y axis over positive values, with round ticks that are few enough to be read."""
+    low, high = float(values.min()), float(values.max())
+    margin = max((high / low) ** 0.06, 1.05)
+    low, high = low / margin, high * margin
+    if high / low < 8:
+        ticks = np.asarray(MaxNLocator(5, steps=TICK_STEPS).tick_values(low, high))
+    else:
+        decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+        steps = (1, 2, 5) if high / low < 300 else (1,)
+        if len(decades) > 8:
+            decades = decades[:: -(-len(decades) // 7)]
+        ticks = np.array([step * 10.0**decade for decade in decades for step in steps])
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(TickLabels(ratio=ratio, log=True))

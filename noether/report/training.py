@@ -1,0 +1,106 @@
+"""How did the training go: loss, validation error, learning rate and speed over the updates?"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from noether.report.charts import Series, can_draw, curves
+from noether.report.colours import SERIES_COLOURS
+from noether.report.elements import absent, chart_figure
+from noether.report.numbers import finite
+from noether.report.phrases import in_words, weights_name
+from noether.report.run import Run
+
+
+def training_section(run: Run) -> str:
+    """Four charts over updates, of whatever was logged."""
+    training = by_update(row for row in run.rows if row.get("kind") == "training")
+    validation = {weights: _validation(run.rows, weights) for weights in ("ema", "raw")}
+    if not training and not any(validation.values()):
+        return absent(run, "metrics.jsonl", "no line of training was written")
+    selected = "ema" if validation["ema"] else "raw"
+    chosen = validation[selected]
+
+    losses = [_series("training", training, "loss", "muted")]
+    for weights, colour in (("ema", "accent"), ("raw", "second")):
+        label = f"validation, {'EMA' if weights == 'ema' else weights} weights"
+        own = weights == selected
+        losses.append(_series(label, validation[weights], "loss", colour, dashed=not own, points=own))
+    names = [key for key in (chosen[-1] if chosen else ()) if str(key).endswith("/relative_l2")]
+    relative = [
+        _series(in_words(key.removesuffix("/relative_l2")), chosen, key, colour, points=True)
+        for key, colour in zip(names, SERIES_COLOURS, strict=False)
+    ]
+    rate = [_series("", training, "learning_rate", "accent")]
+    speed = [_series("", training, "samples_per_second", "accent")]
+
+    last = float(max(rows[-1]["update"] for rows in (training, *validation.values()) if rows))
+    per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or _updates_per_epoch(training)
+
+    def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, ratio: bool = False) -> str:
+        shown = [line for line in series if can_draw(line, log=log)]
+        if not shown:
+            why = "no validation split was evaluated" if not chosen and ratio else "no finite value was logged"
+            return f'<figure class="chart"><h3>{title}</h3><p class="absent">Not drawn: {why}.</p></figure>'
+        svg = curves(
+            f"curve-{title.replace(' ', '-')}",
+            shown,
+            log=log,
+            ratio=ratio,
+            last_update=last,
+            updates_per_epoch=per_epoch,
+        )
+        return chart_figure(title, words, svg, "".join(map(_key, shown)))
+
+    unit = "Weighted mean squared error in standardised units. " if run.fields else ""
+    charts = (
+        chart("Loss", f"{unit}Log scale.", losses, log=True),
+        chart("Relative L2", f"Validation split, {weights_name(selected)}. Log scale.", relative, log=True, ratio=True),
+        chart("Learning rate", "As the schedule set it.", rate),
+        chart("Speed", "Samples per second over all ranks.", speed),
+    )
+    text = ""
+    if not any(validation.values()):
+        text = '<p class="absent">No validation split was evaluated: the loss is the training loss alone.</p>'
+    return f'{text}<div class="charts">{"".join(charts)}</div>'
+
+
+def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping[str, Any]]:
+    """The evaluations of the validation split with one kind of weights, their figures among the row's values."""
+    return by_update(
+        {**row["figures"], "update": row.get("update")}
+        for row in rows
+        if row.get("kind") == "evaluation"
+        and row.get("split", "validation") == "validation"
+        and row.get("weights") == weights
+        and isinstance(row.get("figures"), Mapping)
+    )
+
+
+def _key(line: Series) -> str:
+    if not line.label:
+        return ""
+    dashed = ' class="dashed"' if line.dashed else ""
+    return f'<span{dashed} style="--key:var(--{line.colour})">{escape(line.label)}</span>'
+
+
+def by_update(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows by rising update; of rows of the same update the last written, as a resumed run makes some anew."""
+    latest = {row["update"]: row for row in rows if isinstance(row.get("update"), (int, float))}
+    return [latest[update] for update in sorted(latest)]
+
+
+def _series(
+    label: str, rows: Sequence[Mapping[str, Any]], key: str, colour: str, *, dashed: bool = False, points: bool = False
+) -> Series:
+    x = np.array([row["update"] for row in rows], dtype=np.float64)
+    y = np.array([finite(row.get(key), np.nan) for row in rows], dtype=np.float64)
+    return Series(label, x, y, colour, dashed, points)
+
+
+def _updates_per_epoch(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    if not rows or not finite(rows[-1].get("epoch"), 0):
+        return None
+    return float(rows[-1]["update"] / rows[-1]["epoch"]) or None

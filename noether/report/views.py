@@ -1,0 +1,152 @@
+"""From where is a shape seen: a surface from ahead and above, a volume cut at its mid-plane?
+
+Axes are those of the data: x lateral, y up, z along the wind, in metres.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.path import Path as Outline
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+from scipy.spatial import ConvexHull, Delaunay
+
+from noether.report.grid import (
+    GRID_WIDTH,
+    Frame,
+    pixel_centres,
+    rasterise,
+    shape_triangles,
+    smooth_outline,
+    spacing,
+)
+from noether.report.numbers import Array
+
+SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
+TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
+
+
+@dataclass(frozen=True)
+class View:
+    """How a shape's points become a picture, worked out once for prediction, truth and error.
+
+    vertices, weights (pixels, k): the points that each pixel of the frame's grid is interpolated from.
+    clip: outline outside which nothing is drawn, or None; body: outline filled in grey, or None.
+    shadow: opacity of the shadow on the ground, as the grid, or None.
+    wind: start and end (2,) of the arrow; ground: height of the ground line, or None.
+    """
+
+    frame: Frame
+    vertices: NDArray[np.intp]
+    weights: Array
+    clip: Outline | None = None
+    body: Outline | None = None
+    shadow: Array | None = None
+    wind: tuple[Array, Array] | None = None
+    ground: float | None = None
+
+
+def project(points: Array) -> Array:
+    """Orthographic three-quarter view: (N, 3) → (N, 2), the wind from left to right, seen from above."""
+    right = np.cross([0.0, 1.0, 0.0], TOWARDS_VIEWER)
+    right /= np.linalg.norm(right)
+    return np.stack([points @ right, points @ np.cross(TOWARDS_VIEWER, right)], axis=-1)
+
+
+def side(points: Array) -> Array:
+    """Side view: (N, 3) → (N, 2), the wind (z) from left to right and y up."""
+    return points[:, [2, 1]]
+
+
+def visible(points: Array, normals: Array | None) -> NDArray[np.intp]:
+    """Indices of the points (N, 3) that the viewer of `project` sees.
+
+    Katz, Tal and Basri, Direct Visibility of Point Sets (2007): points are flipped about a large sphere round
+    the viewer; those on the hull of the result are in sight. It needs no mesh, and normals (N, 3) only refine
+    it. The viewer stands ten radii away, the sphere's radius is 10^2.5 times that.
+    """
+    centre = points.mean(axis=0)
+    radius = np.linalg.norm(points - centre, axis=1).max()
+    rays = points - (centre + 10 * radius * TOWARDS_VIEWER)
+    lengths = np.linalg.norm(rays, axis=1, keepdims=True)
+    flipped = rays + 2 * (10**2.5 * lengths.max() - lengths) * rays / lengths
+    hull = np.sort(ConvexHull(np.vstack([flipped, np.zeros(3)])).vertices)
+    seen = hull[hull < len(points)].astype(np.intp)
+    if normals is not None and len(facing := seen[normals[seen] @ TOWARDS_VIEWER > 0]) >= 8:
+        return facing
+    return seen
+
+
+def surface_view(points: Array, normals: Array | None, frame: Frame) -> View:
+    """The view of a surface: points (N, 3) in m, unit normals (N, 3) outward if they are known.
+
+    Raises:
+        QhullError: too few points, or all in a plane.
+    """
+    seen = visible(points, normals)
+    flat = project(points[seen])
+    vertices, weights, inside = rasterise(flat, shape_triangles(flat), frame)
+    pixel = (frame.high[0] - frame.low[0]) / GRID_WIDTH
+    # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
+    clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing(flat) / pixel), level=0.38)
+
+    corners = project(_on_ground(points))
+    hull = Outline(corners[ConvexHull(corners).vertices])
+    covered = hull.contains_points(pixel_centres(frame)).reshape(frame.grid_shape).astype(np.float64)
+    start, end = project(_wind_arrow(points))
+    return View(
+        frame,
+        seen[vertices],
+        weights,
+        clip=clip,
+        shadow=0.42 * gaussian_filter(covered, 6),
+        wind=(start, end),
+    )
+
+
+def surface_extent(points: Array) -> Array:
+    """What the picture of a surface shows, projected: its points, its shadow and the arrow of the wind."""
+    return project(np.vstack([points, _on_ground(points), _wind_arrow(points)]))
+
+
+def section_view(points: Array, body: Array | None, frame: Frame) -> View:
+    """The view of the vertical mid-plane x = 0 of a volume: points (N, 3) in m, and the body's (M, 3) if known.
+
+    Values are interpolated linearly in three dimensions from the points nearest to the plane: where an edge of
+    their Delaunay tetrahedra passes through it, the plane has a value; between those, triangles.
+
+    Raises:
+        QhullError: too few points, or all in a plane.
+        ValueError: all points lie on one side of the mid-plane.
+    """
+    near = np.argsort(np.abs(points[:, 0]), kind="stable")[:SECTION_POINTS]
+    tetrahedra = near[Delaunay(points[near]).simplices]
+    edges = np.concatenate([tetrahedra[:, [i, j]] for i in range(3) for j in range(i + 1, 4)])
+    edges = np.unique(np.sort(edges, axis=1), axis=0)
+    depth = points[edges, 0]
+    crossing = (depth[:, 0] < 0) != (depth[:, 1] < 0)
+    edges, depth = edges[crossing], depth[crossing]
+    if len(edges) < 4:
+        raise ValueError("the points lie on one side of the mid-plane")
+    share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
+    flat = np.sum(side(points)[edges] * share[..., None], axis=1)
+    corners, weights, _ = rasterise(flat, Delaunay(flat).simplices, frame)
+    vertices = edges[corners].reshape(len(corners), -1)
+    weights = (share[corners] * weights[..., None]).reshape(len(corners), -1)
+
+    outline = ground = None
+    if body is not None:
+        shadow = side(body)
+        outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
+        ground = float(body[:, 1].min())
+    return View(frame, vertices, weights, body=outline, ground=ground)
+
+
+def _on_ground(points: Array) -> Array:
+    return points * [1, 0, 1] + [0, points[:, 1].min(), 0]
+
+
+def _wind_arrow(points: Array) -> Array:
+    """Start and end (2, 3) of an arrow on the ground ahead of the shape."""
+    tip = np.array([points[:, 0].mean(), points[:, 1].min(), points[:, 2].min()])
+    return tip - np.array([[0, 0, 0.85], [0, 0, 0.25]])

@@ -1,0 +1,109 @@
+"""`noether cancel RUN`: tells a run to stop, waits until everything is saved, and keeps it out of the queue."""
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from noether.common.signals import JOB_STOP_SIGNAL
+from noether.environments.slurm.queue import queued_jobs, run_slurm
+from noether.errors import ExitCode, NoetherError, RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.overview import find_run, has_begun, job_in_queue, queue_of, run_state
+from noether.runs.process import RunProcess, read_json, read_process
+
+LIMIT_S = 600.0
+"""How long a run may take to reach an update boundary and save."""
+
+
+def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
+    """Stops a run, in its job or on this machine.
+
+    Raises:
+        RequestError: where the run is not running, or runs on another machine.
+        NoetherError: where it does not stop within the limit.
+    """
+    folder = find_run(run)
+    job = job_in_queue(folder, queue_of(folder))
+    if job is not None:
+        return _cancel_job(folder, job.job_id, job.state, limit_s)
+    process = read_process(folder)
+    if process is not None and process.alive():
+        return _stop_process(folder, process, limit_s)
+    state = run_state(folder, {})
+    elsewhere = process is not None and process.alive() is None and process.job is None
+    raise RequestError(
+        f"{folder.path} runs on another machine" if elsewhere else f"{folder.path} is not running",
+        seen=f"{state.state}: {state.why}",
+        expected="a run that is waiting or running, here or in Slurm",
+        fix=f"ssh {process.host} noether cancel {folder.path.absolute()}"
+        if elsewhere and process
+        else "noether status",
+    )
+
+
+def _cancel_job(folder: RunFolder, job_id: str, state: str, limit_s: float) -> int:
+    # Read by the job's script when the ranks have saved: this job is not to be queued again.
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.cancelled.touch()
+    if state != "RUNNING":
+        run_slurm(["scancel", job_id])
+        print(f"job {job_id} was {state.lower()}: taken out of the queue")
+        return ExitCode.DONE
+    _wait_for_trainer(folder, job_id, limit_s)
+    if job_id in queued_jobs():
+        # To the ranks; the script only hears how they end.
+        run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
+    print(f"job {job_id} was told to save and stop", flush=True)
+    if not _within(limit_s, lambda: job_id not in queued_jobs(), pause_s=1.0):
+        raise NoetherError(f"job {job_id} has not stopped within {limit_s:g} s\n  to end it unsaved: scancel {job_id}")
+    return _say_end(folder, "submit")
+
+
+def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
+    """A signal ends a program that does not listen yet, with its peers: wait until the ranks of this start do."""
+
+    def listens() -> bool:
+        process = read_process(folder)
+        begun = process is not None and process.job == job_id and has_begun(folder, process)
+        return begun or job_id not in queued_jobs()
+
+    if not listens():
+        print(f"job {job_id} is starting; it is stopped as soon as its ranks have met", flush=True)
+        _within(limit_s, listens, pause_s=1.0)
+
+
+def _stop_process(folder: RunFolder, process: RunProcess, limit_s: float) -> int:
+    _within(limit_s, lambda: has_begun(folder, process) or not process.alive(), pause_s=0.1)
+    if process.alive():
+        os.kill(process.pid, signal.SIGTERM)
+    print(f"pid {process.pid} was told to save and stop", flush=True)
+    if not _within(limit_s, lambda: not process.alive(), pause_s=0.1):
+        raise NoetherError(
+            f"pid {process.pid} has not stopped within {limit_s:g} s\n  to end it unsaved: kill -9 {process.pid}"
+        )
+    return _say_end(folder, "train")
+
+
+def _say_end(folder: RunFolder, verb: str) -> int:
+    stopped = read_json(folder.stopped)
+    if stopped:
+        print(
+            f"stopped after update {stopped.get('update')}, everything is saved; to go on:\n"
+            f"  noether {verb} --hp {shlex.quote(str(folder.config))} resume=auto"
+        )
+        return ExitCode.DONE
+    state = run_state(folder, {})
+    print(f"noether: it ended before it could be stopped\n  {state.state}: {state.why}", file=sys.stderr)
+    return ExitCode.DONE if folder.result.is_file() else ExitCode.FAILED
+
+
+def _within(limit_s: float, reached: Callable[[], bool], *, pause_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not reached():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+    return True

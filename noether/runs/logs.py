@@ -1,0 +1,78 @@
+"""`noether logs RUN`: what the job and the ranks wrote, and what they go on writing."""
+
+import time
+from pathlib import Path
+
+from noether.errors import ExitCode, RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.overview import RUNNING, WAITING, find_run, queue_of, run_state
+from noether.runs.process import read_json
+
+POLL_S = 0.5
+STATE_POLL_S = 5.0
+
+
+def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
+    """Prints a run's logs, each under its path; with `follow`, what is added too, until the run has ended.
+
+    Raises:
+        RequestError: where there is no such run or rank, or nothing has been written yet.
+    """
+    folder = find_run(run)
+    offsets: dict[Path, int] = {}
+    if not follow and not log_files(folder, rank):
+        state = run_state(folder, queue_of(folder))
+        raise RequestError(
+            f"{folder.path} has written nothing yet",
+            seen=f"{state.state}: {state.why}",
+            expected="a run that has started",
+            fix=f"noether logs {folder.path} -f      (waits for it)",
+        )
+    shown: Path | None = None
+    asked = 0.0
+    while True:
+        going_on = follow
+        if follow and time.monotonic() - asked >= STATE_POLL_S:
+            going_on = run_state(folder, queue_of(folder)).state in (RUNNING, WAITING)
+            asked = time.monotonic()
+        for path in log_files(folder, rank):
+            text = _new_text(path, offsets)
+            if text:
+                if path != shown:
+                    print(f"{'' if shown is None else chr(10)}==> {path} <==")
+                print(text, end="", flush=True)
+                shown = path
+        if not going_on:
+            return ExitCode.DONE
+        time.sleep(POLL_S)
+
+
+def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
+    """Returns the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
+
+    Raises:
+        RequestError: where the run has logs, and none of this rank.
+    """
+    logs = sorted(folder.logs.glob("rank-*.log"), key=lambda path: int(path.stem.partition("-")[2]))
+    if rank is not None:
+        path = folder.logs / f"rank-{rank}.log"
+        if logs and path not in logs:
+            ranks = ", ".join(path.stem.partition("-")[2] for path in logs)
+            raise RequestError(
+                f"no log of rank {rank}",
+                seen=f"logs of {ranks} in {folder.logs}",
+                expected="one of these ranks",
+                fix=f"--rank {logs[0].stem.partition('-')[2]}",
+            )
+        return [path] if path.is_file() else []
+    output = read_json(folder.job).get("output")
+    files = [Path(output)] if output else []
+    return [path for path in [*files, folder.logs / "rank-0.log"] if path.is_file()][:1]
+
+
+def _new_text(path: Path, offsets: dict[Path, int]) -> str:
+    with path.open("rb") as file:
+        file.seek(offsets.get(path, 0))
+        content = file.read()
+    offsets[path] = offsets.get(path, 0) + len(content)
+    return content.decode(errors="replace")

@@ -1,0 +1,172 @@
+"""How is each run doing: what its folder holds, the process that leads it, and the job it waits in."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder, existing_run
+from noether.runs.process import RunProcess, read_json, read_process
+from noether.runs.records import read_metrics
+
+RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What is known of a run.
+
+    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on, or it was
+        cancelled before it started), failed, or lost (it ended without a word, or its host cannot be asked from here).
+    why: what the state was read from.
+    update, total_updates: progress; None before the first log line.
+    loss: of the last log line; figures: of the last evaluation, or of the test split once the run is done.
+    seconds_left: of training at its pace so far, None where that is not known.
+    job: the Slurm job's id; time_left: until its time limit, as squeue writes it.
+    """
+
+    run: str
+    state: str
+    why: str
+    update: int | None
+    total_updates: int | None
+    loss: float | None
+    figures: Mapping[str, float]
+    seconds_left: float | None
+    job: str | None
+    time_left: str | None
+
+
+def find_run(path: str | Path) -> RunFolder:
+    """Returns a run's folder: one that has trained, or whose job waits to, and then it may still have none.
+
+    Raises:
+        RequestError: where the path is neither.
+    """
+    folders = [RunFolder(folder) for folder in (Path(path).expanduser(), Path("runs") / path)]
+    for folder in folders:
+        if folder.config.is_file() or folder.job.is_file():
+            return folder
+    queued = queue_of(*folders)
+    return next((folder for folder in folders if job_in_queue(folder, queued)), None) or existing_run(path)
+
+
+def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:
+    """Returns the run folders in a folder, by name, with those that a waiting job is still to make.
+
+    Raises:
+        RequestError: where there is no such folder.
+    """
+    waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
+    if not output_path.is_dir() and not waiting:
+        raise RequestError(
+            f"no folder {output_path}",
+            seen="no such folder",
+            expected="the folder that holds the run folders, the output_path of the runs",
+            fix="noether status --output-path FOLDER",
+        )
+    found = {marker.parent for name in ("config.yaml", "job.json") for marker in output_path.glob(f"*/{name}")}
+    return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
+
+
+def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> QueuedJob | None:
+    """Returns the run's job that has not ended: the one its folder names, or one of a script that names the folder."""
+    known = queued.get(job_of_run(folder) or "")
+    return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
+
+
+def job_of_run(folder: RunFolder) -> str | None:
+    """Returns the Slurm job that the run was submitted as or last ran in, whichever is newer."""
+    process, submitted = read_process(folder), read_json(folder.job).get("job")
+    if process is None or process.job is None:
+        return submitted
+    newer = folder.job.is_file() and folder.job.stat().st_mtime > process.began
+    return submitted if newer and submitted else process.job
+
+
+def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
+    """Returns the queue for the sake of some runs; those that were never in a job do not need Slurm to answer.
+
+    Raises:
+        SlurmError: where Slurm does not answer and a run was in a job.
+    """
+    processes = [read_process(folder) for folder in folders]
+    if all(process and process.job is None and process.alive() for process in processes):
+        return {}
+    try:
+        return queued_jobs()
+    except SlurmError:
+        if any(job_of_run(folder) for folder in folders):
+            raise
+        return {}
+
+
+def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:
+    """Reads how a run is doing from its folder and from the queue."""
+    process, job = read_process(folder), job_in_queue(folder, queued)
+    state, why = _state(folder, process, job)
+    rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+    training = [row for row in rows if row.get("kind") == "training"]
+    figures: Mapping[str, float] = next(
+        (row.get("figures", {}) for row in reversed(rows) if row.get("kind") == "evaluation"), {}
+    )
+    total = (read_json(folder.plan).get("length") or {}).get("total_updates")
+    update = max((int(row.get("update", 0)) for row in rows), default=None)
+    left = _seconds_left(training, total) if state == RUNNING else None
+    return RunState(
+        run=str(folder.path),
+        state=state,
+        why=why,
+        update=update,
+        total_updates=total,
+        loss=training[-1].get("loss") if training else None,
+        figures=read_json(folder.result).get("figures") or figures,
+        seconds_left=left,
+        job=job.job_id if job else job_of_run(folder),
+        time_left=job.time_left if job else None,
+    )
+
+
+def has_begun(folder: RunFolder, process: RunProcess) -> bool:
+    """Says whether every rank is listening for signals: those that come earlier end a process as it stands.
+
+    Rank 0 writes the plan with the length of the run once all ranks have joined, which they do listening.
+    """
+    written = folder.plan.stat().st_mtime if folder.plan.is_file() else 0.0
+    return written >= process.began and "length" in read_json(folder.plan)
+
+
+def _state(folder: RunFolder, process: RunProcess | None, job: QueuedJob | None) -> tuple[str, str]:
+    if job is not None:
+        if job.state in ("RUNNING", "COMPLETING"):
+            return RUNNING, f"job {job.job_id} {job.state}"
+        return WAITING, f"job {job.job_id} {job.state}" + (f" ({job.reason})" if job.reason != "None" else "")
+    alive = process.alive() if process else False
+    if process and alive:
+        return RUNNING, f"pid {process.pid} on {process.host}"
+    if folder.stopped.is_file():
+        return STOPPED, f"{read_json(folder.stopped).get('reason', 'a signal')}, everything is saved"
+    if folder.result.is_file():
+        return DONE, "result.json"
+    if process and process.exit_code is not None:
+        return FAILED, f"exit code {process.exit_code}, {folder.logs}"
+    if process and alive is None and process.job is None:
+        return LOST, f"it ran as pid {process.pid} on {process.host}"
+    if process is None and folder.cancelled.is_file():
+        return STOPPED, "cancelled before it started"
+    return LOST, "it ended without a word" if process else "nothing has started it"
+
+
+def _seconds_left(training: list[dict[str, Any]], total: int | None) -> float | None:
+    """The pace between the first and the last log line of this attempt, evaluations and checkpoints included."""
+    recent = training[-20:]
+    if total is None or len(recent) < 2:
+        return None
+    updates, seconds = recent[-1]["update"] - recent[0]["update"], recent[-1]["time"] - recent[0]["time"]
+    if updates <= 0 or seconds <= 0:
+        return None
+    left = (total - recent[-1]["update"]) * seconds / updates - (time.time() - recent[-1]["time"])
+    return max(0.0, left)

@@ -1,0 +1,113 @@
+"""What do a run's numbers depend on: image, lock, revision, versions, driver, host. No torch here."""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any
+
+from noether import __version__
+from noether.common.process_defaults import IMAGE_RECORD
+
+RECORDED_PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "pydantic", "safetensors")
+APPTAINER_LABELS = Path("/.singularity.d/labels.json")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Returns what environment.json holds: `provenance`, and where and how this run was started."""
+    return {
+        **provenance(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "command": sys.argv,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """Returns what a checkpoint must be able to say of the program that wrote it.
+
+    What is not to be had is None: no image, no driver, no revision.
+    """
+    packages = {}
+    for name in RECORDED_PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    source = Path(__file__).resolve().parents[2]
+    lock = source / "constraints.txt"
+    image = image_record()
+    return {
+        "noether": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "git_revision": image["git_revision"] if image else _git_revision(source),
+        "lock_sha256": sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+        "image": image,
+        "driver": driver_version(),
+        "nccl": _nccl_version(),
+    }
+
+
+def image_record(
+    record: Path = IMAGE_RECORD,
+    labels: Path = APPTAINER_LABELS,
+    sif: str | None = os.environ.get("APPTAINER_CONTAINER"),
+) -> dict[str, Any] | None:
+    """Returns what the image says of itself, or None outside of one.
+
+    The build leaves the flavour, the revision and the lock. A docker image's digest is not known before it is made,
+    so it is there where the SIF was made from the image, or where NOETHER_IMAGE_DIGEST says it.
+    """
+    try:
+        found: dict[str, Any] = json.loads(record.read_text())
+    except (OSError, ValueError):
+        return None
+    digest = os.environ.get("NOETHER_IMAGE_DIGEST")
+    if digest is None:
+        with contextlib.suppress(OSError, ValueError):
+            label = json.loads(labels.read_text()).get("noether.image")
+            digest = None if label == "unknown" else label  # apptainer.def's own, where nobody said it.
+    return {**found, "digest": digest, "sif": sif}
+
+
+def driver_version(path: Path = DRIVER_VERSION) -> str | None:
+    """Returns the NVIDIA driver's version, without loading a library of its, or None without a driver."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", path.read_text())
+        return found[1] if found else None
+    return None
+
+
+def _nccl_version() -> str | None:
+    # The wheel's name carries the major version of CUDA.
+    found = (d for d in distributions() if (d.metadata["Name"] or "").startswith("nvidia-nccl-"))
+    return next((distribution.version for distribution in found), None)
+
+
+def _git_revision(source: Path) -> str | None:
+    if not (source / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,69 @@
+"""`noether status`: one line a run, or JSON."""
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+from rich.table import Table
+
+from noether.common.console import Console
+from noether.environments.slurm.queue import SlurmError, queued_jobs
+from noether.errors import ExitCode
+from noether.runs.overview import RunState, job_of_run, run_state, runs_under
+
+FIGURES_SHOWN = 2
+
+
+def show_status(output_path: str, *, as_json: bool) -> int:
+    """Prints the runs in a folder with the jobs they wait or run in.
+
+    Raises:
+        RequestError: where there is no such folder.
+    """
+    queued, refusal = {}, None
+    try:
+        queued = queued_jobs()
+    except SlurmError as error:
+        refusal = error
+    folders = runs_under(Path(output_path).expanduser(), queued)
+    if refusal and any(job_of_run(folder) for folder in folders):
+        print(f"noether: {refusal}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
+    states = [run_state(folder, queued) for folder in folders]
+    if as_json:
+        print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))
+    elif not states:
+        print(f"no runs in {output_path}")
+    else:
+        Console(None, speaks=True).say(status_table(states))
+    return ExitCode.DONE
+
+
+def status_table(states: list[RunState]) -> Table:
+    """Returns the runs as a table."""
+    table = Table("run", "state", "job", "update", "loss", "left", "last figures", box=None, padding=(0, 2, 0, 0))
+    for state in states:
+        progress = "" if state.update is None else f"{state.update:,}"
+        if state.total_updates:
+            progress = f"{progress or 0}/{state.total_updates:,}"
+        left = "" if state.seconds_left is None else str(timedelta(seconds=round(state.seconds_left)))
+        table.add_row(
+            Path(state.run).name,
+            state.state if state.state in ("done", "running") else f"{state.state}: {state.why}",
+            state.job or "",
+            progress,
+            "" if state.loss is None else f"{state.loss:.4g}",
+            left + (f" (job {state.time_left})" if state.time_left else ""),
+            ", ".join(_shown(state)),
+        )
+    return table
+
+
+def _shown(state: RunState) -> list[str]:
+    # The errors relative to the fields' size say most where there is little room.
+    figures = [(name, value) for name, value in state.figures.items() if isinstance(value, (int, float))]
+    ratios = [(name.removesuffix("/relative_l2"), value) for name, value in figures if name.endswith("/relative_l2")]
+    if ratios:
+        return [f"{name} {value:.2%}" for name, value in ratios[:FIGURES_SHOWN]]
+    return [f"{name} {value:.4g}" for name, value in figures[:FIGURES_SHOWN]]

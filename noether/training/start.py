@@ -1,0 +1,129 @@
+"""From a configuration to workers: the data is there, the folder can be written, the plan is shown; then it starts."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from noether.checkpoints.format import (
+    remove_leftovers,
+)
+from noether.checkpoints.resume import StartingPoint, find_start
+from noether.common.console import Console
+from noether.common.whole_file import write_json, write_whole
+from noether.config.compose import dump_config
+from noether.config.distributed import with_environment
+from noether.config.schema import RunConfig
+from noether.data.prepare import prepare_with_bar
+from noether.distributed.deadline import find_deadline
+from noether.environments.identity import configuration_digest, run_identity
+from noether.environments.placement import Placement
+from noether.errors import ExitCode, RequestError
+from noether.planning.plan import RunPlan, plan_run, render_plan
+from noether.runs.fence import take_fence
+from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.process import job_of_task, record_exit_code, record_process
+from noether.runs.provenance import describe_environment
+from noether.training.request import TrainRequest
+from noether.workers.context import RunTerms, Timeouts
+from noether.workers.run import run_placement
+from noether.workers.spawner import warm_up
+
+
+def train_here(config: RunConfig) -> int:
+    """Trains on the workers that this process answers for, and returns the exit code of the run."""
+    started = time.time()
+    plan = plan_run(config)
+    placement = plan.placement
+    if placement.workers[0].rank > 0:
+        return _join(config, plan)
+    console = Console(None, speaks=True)
+    try:
+        start = find_start(config, console.warn)
+        start.folder.check_writable()
+        if len(placement.workers) > 1:
+            warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
+        console.say(*render_plan(plan), "", sep="\n")
+        data = prepare_with_bar(config, console)
+        # Last, so that a request that is refused leaves no empty folder among the runs.
+        start.folder.create()
+        with refusals_told(start.folder.path):
+            start = replace(start, fence=take_fence(start.folder, placement.attempt))
+            if start.checkpoint is None:
+                _record(config, plan, start)
+        remove_leftovers(start.folder.checkpoints)
+    except RequestError as refusal:
+        if len(placement.workers) == placement.world_size:
+            raise
+        # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
+        request = TrainRequest(config, refusal, None, plan.as_dict())
+        return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
+    console.say(f"run    {start.folder.path}")
+    for change in start.changes:
+        console.say(f"goes on with another {change}")
+    deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
+    if deadline is not None:
+        console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
+    request = TrainRequest(config, start, data, plan.as_dict(), deadline)
+    process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
+    code = _run(placement, request, start.folder.logs)
+    record_exit_code(start.folder, process, code)
+    return code
+
+
+def _join(config: RunConfig, plan: RunPlan) -> int:
+    """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
+    with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
+        data, refusal = None, None
+        try:
+            data = prepare_with_bar(config, Console(None, speaks=False))
+        except RequestError as error:
+            refusal = error  # The others are on their way: they must hear it.
+        return _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
+
+
+def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
+    terms = run_terms(request.config, placement, os.environ)
+    return run_placement(placement, "noether.training.train.train_worker", request, log_folder, terms)
+
+
+def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunTerms:
+    """Returns what every rank of a run is told alike.
+
+    Raises:
+        RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
+    """
+    digest = configuration_digest(config.model_dump(mode="json"))
+    kind = placement.workers[0].device.kind
+    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
+    timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
+    return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
+
+
+def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
+    """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
+    plan = plan_run(config)
+    console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
+    find_start(config, console.warn)
+    RunFolder(config.output_path.expanduser()).check_writable()
+    console.say(*render_plan(plan), "", sep="\n")
+    data = prepare_with_bar(config, console)
+    with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
+        start = StartingPoint(RunFolder(Path(scratch)), None)
+        request = TrainRequest(config, start, data, plan.as_dict(), quiet=as_json)
+        target = "noether.training.dry_run.dry_run_worker"
+        terms = run_terms(config, plan.placement, os.environ)
+        code = run_placement(plan.placement, target, request, Path(scratch) / "logs", terms)
+        if code == ExitCode.DONE and as_json:
+            print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
+    return code
+
+
+def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
+    """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
+    write_json(start.folder.plan, plan.as_dict())
+    write_json(start.folder.environment, describe_environment())
+    write_whole(start.folder.config, dump_config(config))  # Last: from now on there is a run of this name.

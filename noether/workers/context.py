@@ -1,0 +1,81 @@
+"""What the workers of a run are told, and what they report."""
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from noether.environments.identity import NO_RUN, RunIdentity
+from noether.environments.placement import Endpoint, Worker
+from noether.errors import RequestError
+from noether.workers.rank_state import BEFORE_ALL, LauncherLine, Standing
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long the ranks of a run wait for each other, in seconds: the `distributed` section of the configuration."""
+
+    init_timeout_s: float = 600.0
+    timeout_s: float = 300.0
+    heartbeat_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """What every rank of a run is told alike, and what the ranks of the first launcher add for the others.
+
+    `shared_folder` is one that all hosts are expected to see, where a port is published that could not be derived;
+    None where there is none. `hub_port` and `secret` are how other launchers reach that of rank 0; 0 where every
+    rank is this launcher's, and in the launchers that do not answer for rank 0. `log_folder` is this launcher's.
+    `refusal` is why the run cannot be, where rank 0 meets the others only to tell them.
+    """
+
+    identity: RunIdentity = NO_RUN
+    timeouts: Timeouts = Timeouts()
+    shared_folder: Path | None = None
+    hub_port: int = 0
+    secret: str = ""
+    log_folder: Path = Path()
+    refusal: RequestError | None = None
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What one worker is told: the facts of the placement that concern its rank.
+
+    `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on
+    `endpoint.port`; only rank 0 of several has it, and hands `listen_socket.detach()` to
+    `torch.distributed.TCPStore(master_listen_fd=...)`, so that the port is never free in between.
+    `line` leads to the launcher that watches this worker; without one it leads nowhere.
+    """
+
+    worker: Worker
+    world_size: int
+    local_world_size: int
+    host: str
+    endpoint: Endpoint
+    attempt: int
+    threads: int
+    listen_socket: socket.socket | None = None
+    terms: RunTerms = RunTerms()
+    line: LauncherLine = field(default_factory=LauncherLine, compare=False)
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """How one rank ended, in its own words, or in the launcher's where the rank could not say.
+
+    `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
+    "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
+    rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its launcher is gone, or
+    its host). `time` is seconds since the epoch on that host; `standing` is where the rank stood at its last.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    time: float
+    kind: str
+    message: str
+    traceback: str
+    exit_code: int
+    standing: Standing = BEFORE_ALL

@@ -1,0 +1,94 @@
+"""How does no process of a run outlive it: death signals, adopted orphans, and a sweep of the process tree.
+
+Linux only; elsewhere these functions do nothing, and process groups are all there is.
+"""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterable
+
+from noether.common.processes import ProcessId, living_descendants
+
+# linux/prctl.h
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+# Holds the launcher's pid in the environment of its fork server, and nowhere else.
+LAUNCHER_VARIABLE = "NOETHER_LAUNCHER_PID"
+# What a fork server ignores: its launcher passes them on to the workers.
+NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def set_death_signal(number: int) -> bool:
+    """Ask the kernel to send this process `number` when the thread that started it ends (prctl(2)).
+
+    The setting survives exec and not fork: every child asks for itself. Returns whether the kernel took it.
+    """
+    return _prctl(PR_SET_PDEATHSIG, number)
+
+
+def die_with_parent() -> bool:
+    """End this process with SIGKILL when its parent ends, whatever ends the parent.
+
+    For a worker, and for the loader processes a worker starts: call it first thing in the child. SIGKILL,
+    because a process stuck in a collective or started in a background shell does not act on SIGINT. The
+    kernel watches the *thread* that started the child, so children must not be started by a thread that ends
+    before they do. Returns False where the kernel has no such thing.
+    """
+    asked = set_death_signal(signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)  # The parent was gone before the kernel was asked.
+    return asked
+
+
+def adopt_orphans(enabled: bool) -> bool:
+    """Make this process the new parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER).
+
+    So a grandchild that left its process group, or whose worker died, is still found by `descendants`.
+    """
+    return _prctl(PR_SET_CHILD_SUBREAPER, int(enabled))
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
+
+
+def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:
+    """Leave `patience_s` seconds to the descendants of `root` to end by themselves, then SIGKILL them.
+
+    Repeats until none is left, for at most 5 s more: a process may start another while it is being ended,
+    and one in uninterruptible I/O cannot be ended at all.
+
+    Returns:
+        The pids that were sent SIGKILL.
+    """
+    patience_ends = time.monotonic() + patience_s
+    gives_up = patience_ends + 5.0
+    killed: set[int] = set()
+    while left := living_descendants(root, spare):
+        now = time.monotonic()
+        if now >= gives_up:
+            break
+        if now >= patience_ends:
+            for entry in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(entry.pid, signal.SIGKILL)
+                killed.add(entry.pid)
+        time.sleep(0.01 if now >= patience_ends else 0.05)
+    _reap(killed)
+    return sorted(killed)
+
+
+def _reap(pids: Iterable[int]) -> None:
+    # Adopted orphans are this process's children now; nobody else waits for them.
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

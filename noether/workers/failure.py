@@ -1,0 +1,193 @@
+"""Which rank failed first, and what does the user see of it: told from its echoes in the other ranks."""
+
+import os
+import re
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from noether.errors import ExitCode
+from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.worker import failing_code
+
+# A silent death is seen up to this long after the ranks it broke have reported their broken connections.
+SILENT_LAG_S = 1.0
+# How a rank begins that lost the store before the group existed; and one that was told of a refusal.
+LOST_RANK_ZERO = "rank 0 has ended before"
+REFUSED_BY_FIRST = "rank 0 refused the run"
+ABORTED = 128 + signal.SIGABRT
+# What torch's back ends say; each begins with the exception's name, so that a user's own words are not meant.
+TIMED_OUT = re.compile(
+    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
+    r"(?s:.*)(Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective)"
+)
+ECHO = re.compile(
+    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
+    r"(?s:.*)(Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
+    r"remote process exited|ncclRemoteError|ncclSystemError|[Cc]ommunicator was aborted|"
+    r"failed to (send|recv)|Failed to (send|recv)|Connection was likely closed|Broken connection)"
+)
+
+
+def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
+    """Return the failure that the others follow from, or None when no rank failed.
+
+    It is the earliest that is no echo, with two corrections. A rank that died without a word is only seen to be
+    dead, after the ranks it left in a collective have already complained: a silent death within a second of the
+    earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
+    are echoes, a rank that had ended well before them is what they lost.
+    """
+    reports = list(reports)
+    failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
+    if not failures:
+        return None
+    for report in failures:
+        silent = report.kind == "died" and report.exit_code != ABORTED
+        if silent and report.time - failures[0].time <= SILENT_LAG_S:
+            return report
+    causes = [report for report in failures if not is_echo(report)]
+    if causes:
+        return causes[0]
+    early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
+    if early and not any(map(is_timeout, failures)):
+        left = min(early, key=lambda report: report.time)
+        message = f"left early, with exit code {left.exit_code}, while other ranks needed it"
+        return replace(left, kind="left", message=message, exit_code=failures[0].exit_code)
+    return failures[0]
+
+
+def is_timeout(report: WorkerReport) -> bool:
+    """Whether a rank failed because a collective took too long: the cause is a rank that did not come."""
+    return report.kind == "failed" and TIMED_OUT.search(report.message) is not None
+
+
+def is_echo(report: WorkerReport) -> bool:
+    """Whether a rank failed because another had ended: what gloo, NCCL and the store say of a lost peer."""
+    if report.kind == "died":
+        return report.exit_code == ABORTED
+    if report.kind == "refused":
+        return report.message.startswith((LOST_RANK_ZERO, REFUSED_BY_FIRST))
+    return report.kind == "failed" and (is_timeout(report) or ECHO.search(report.message) is not None)
+
+
+def is_failure(report: WorkerReport) -> bool:
+    """Whether a rank ended in another way than by returning 0 (done) or 75 (checkpointed)."""
+    return report.kind != "finished" or report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
+
+
+def run_exit_code(reports: Iterable[WorkerReport]) -> int:
+    """Return 0 when all ranks are done, 75 when any stopped with all saved, else the first failure's code."""
+    reports = list(reports)
+    failure = first_failure(reports)
+    if failure is not None:
+        return failure.exit_code
+    return max((report.exit_code for report in reports), default=int(ExitCode.DONE))
+
+
+def death_report(
+    context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float
+) -> WorkerReport:
+    """Say how a rank ended that did not say so itself.
+
+    Args:
+        context: what the rank was told.
+        pid: its process.
+        exitcode: as multiprocessing gives it: minus the signal's number, or what the process exited with.
+        forwarded: the signals this launcher passed on.
+        seen: seconds since the epoch when the death was seen.
+    """
+    code = failing_code(exitcode)
+    if exitcode < 0:
+        code = 128 - exitcode
+        name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
+        message = f"was killed by {name}"
+        if -exitcode == signal.SIGKILL:
+            message += " (often the out-of-memory killer)"
+        elif -exitcode in forwarded:
+            message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
+    else:
+        message = f"left early, with exit code {exitcode} and no word to the launcher"
+        if exitcode == 255:  # What multiprocessing says of a worker when nobody is left to wait for it.
+            message += " (or its fork server was killed)"
+    return WorkerReport(context.worker.rank, context.host, pid, seen, "died", message, "", code)
+
+
+def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:
+    """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs."""
+    who = f"rank {failure.rank} on {failure.host}"
+    lines = []
+    if failure.kind == "refused":
+        lines.append(f"noether: {failure.message}")
+        if world_size > 1:
+            lines.append(f"  said by   {who}")
+    else:
+        verb = " failed:" if failure.kind == "failed" else ""
+        lines.append(f"noether: {who}{verb} {failure.message}")
+    if failure.kind == "died":
+        lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
+    elif failure.traceback:
+        lines.append(failure.traceback.rstrip())
+    if failure.standing.update and failure.kind in ("failed", "left", "died"):
+        lines.append(f"  when      {failure.standing}")
+    if others:
+        lines.append(f"  others    {_grouped(others)}")
+    lines.append(f"  logs      {log_folder}")
+    return "\n".join(lines)
+
+
+def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
+    """Return the one line of a launcher without rank 0: that of rank 0 says the rest."""
+    message = failure.message.partition("\n")[0]
+    verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
+    who = f"rank {failure.rank} on {failure.host}{verb} {message}"
+    if failure.rank in own:
+        return f"noether: {who} (in full: {error_file})"
+    return f"noether: rank {', '.join(map(str, sorted(own)))} ends with the run: {who}"
+
+
+def as_phrase(report: WorkerReport) -> str:
+    """Return what a rank did, to follow "rank 3:", in one line."""
+    if report.standing.collective and is_echo(report):
+        waited = "waited in vain" if is_timeout(report) else "lost a peer"
+        return f"{waited} in {report.standing}"
+    verb = "reported " if report.kind in ("failed", "refused") else ""
+    message = report.message.partition("\n")[0]
+    return verb + (message if len(message) <= 120 else message[:119] + "…")
+
+
+def _grouped(phrases: Mapping[int, str]) -> str:
+    """Return "rank 0: in f; ranks 2, 3: reported X", the ranks of one phrase together."""
+    groups: dict[str, list[int]] = {}
+    for rank, phrase in sorted(phrases.items()):
+        groups.setdefault(phrase, []).append(rank)
+    parts = []
+    for phrase, ranks in groups.items():
+        listed = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed}: {phrase}")
+    return "; ".join(parts)
+
+
+def _log_end(path: Path, lines: int = 20) -> list[str]:
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, os.path.getsize(path) - 8192))
+            return log.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def where_in_stack(text: str) -> str:
+    """Return "in all_reduce, called from step (train.py:88)" for a stack as faulthandler prints it."""
+    thread = text.rpartition("Current thread")[2] or text
+    thread = thread.partition("\n\n")[0]
+    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', thread)
+    if not frames:
+        return "running"
+    inner = frames[0][2]
+    for path, line, name in frames:
+        if not re.search(r"/(site-packages|dist-packages|lib/python3[.\d]*)/", path):
+            place = f"({os.path.basename(path)}:{line})"
+            called = "" if name == inner else f"{inner}, called from "
+            return f"in {called}{name} {place}"
+    return f"in {inner}"

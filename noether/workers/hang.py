@@ -1,0 +1,69 @@
+"""Who did not come: told from where each rank stands when the others have waited for too long."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from noether.workers.context import Timeouts, WorkerReport
+from noether.workers.link import Doing
+from noether.workers.rank_state import Standing
+
+
+def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts) -> WorkerReport | None:
+    """Return the report of the rank that the others waited for, or None where every rank was there.
+
+    A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
+    Ranks that wait in the same one are those whose own time is not over yet.
+
+    Args:
+        waited: the reports of the ranks whose collective took too long; at least one.
+        doing: what the ranks do that have not reported.
+        timeouts: the settings of the run, for the one to name.
+    """
+    waited = sorted(waited, key=lambda report: report.standing.entered)
+    first = waited[-1]
+    there = first.standing
+    missing = [entry for _, entry in sorted(doing.items()) if entry.stopped or not _is_there(entry.standing, there)]
+    if not missing:
+        return None
+    ranks = ", ".join(str(report.rank) for report in sorted(waited, key=lambda report: report.rank))
+    culprit, *others = missing
+    also = f", nor did rank {', '.join(str(entry.rank) for entry in others)}" if others else ""
+    lines = [
+        f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",
+        f"  waited    rank {ranks}{_how_long(first.message, timeouts)}",
+        *(f"  rank {entry.rank:<4} {entry.phrase}" for entry in missing),
+    ]
+    return replace(
+        first,
+        rank=culprit.rank,
+        host=culprit.host,
+        pid=0,
+        kind="hung",
+        message="\n".join(lines),
+        traceback=own_frames(culprit.stack),
+        exit_code=1,
+        standing=culprit.standing,
+    )
+
+
+def _is_there(standing: Standing, there: Standing) -> bool:
+    return bool(standing.collective) and standing.entered >= there.entered
+
+
+def own_frames(stack: str) -> str:
+    """Return the frames of the thread that is the rank's own, without those that start it, of faulthandler's text."""
+    thread = stack.rpartition("Current thread")[2]
+    lines = thread.partition("\n\n")[0].splitlines()[1:]
+    count = next((number for number, line in enumerate(lines) if line.endswith(" in call_target")), len(lines))
+    return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
+
+
+def _how_long(message: str, timeouts: Timeouts) -> str:
+    # gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
+    found = re.search(r"(\d+) ?ms|Timeout\(ms\)=(\d+)", message)
+    if found is None:
+        return ""
+    seconds = int(found[1] or found[2]) / 1000
+    setting = "timeout_s" if abs(seconds - timeouts.timeout_s) < 0.01 else "init_timeout_s"
+    return f", for {seconds:g} s (distributed.{setting})"

@@ -1,0 +1,80 @@
+"""How does a placement become a run: one worker in this process, several started and watched."""
+
+import os
+import pickle
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from noether.common.cpus import usable_cpus
+from noether.environments.placement import Placement
+from noether.errors import ExitCode
+from noether.workers.context import RunTerms
+from noether.workers.failure import describe_failure
+from noether.workers.link import Hub
+from noether.workers.openmp import openmp_defaults
+from noether.workers.spawner import start_workers, worker_contexts
+from noether.workers.watcher import watch_workers
+from noether.workers.worker import (
+    call_target,
+    changed_environment,
+    error_file,
+    worker_environment,
+    write_error_file,
+)
+
+
+def run_placement(
+    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunTerms | None = None
+) -> int:
+    """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
+
+    The only worker of a run runs in this process, with none of the machinery: no child, no changed signals, no log
+    file; a debugger works as usual. Those of a larger run are started and watched. Either way a failure is
+    printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
+    else the first failing rank's.
+
+    Args:
+        placement: from `resolve_placement`.
+        target: dotted path of a function, "package.module.function", that returns its exit code.
+        payload: anything that pickles and is not defined in `__main__`.
+        log_folder: made if it is missing.
+        terms: what all ranks of the run are told alike.
+
+    Raises:
+        RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
+    """
+    os.environ.update(openmp_defaults(os.environ))
+    terms = terms or RunTerms()
+    if placement.world_size == 1:
+        return _run_here(placement, target, payload, log_folder)
+    hub = _hub(placement, terms)
+    if hub is not None:
+        terms = replace(terms, hub_port=hub.port, secret=hub.secret)
+    try:
+        running = start_workers(placement, target, payload, log_folder, terms)
+    except KeyboardInterrupt:
+        print("noether: interrupted while workers were started", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return watch_workers(running, log_folder, hub=hub)
+
+
+def _hub(placement: Placement, terms: RunTerms) -> Hub | None:
+    ranks = [worker.rank for worker in placement.workers]
+    if 0 not in ranks or len(ranks) == placement.world_size:
+        return None
+    return Hub(ranks, placement.host, placement.endpoint, terms.timeouts.heartbeat_timeout_s)
+
+
+def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
+    log_folder.mkdir(parents=True, exist_ok=True)
+    error_file(log_folder, placement.workers[0].rank).unlink(missing_ok=True)
+    (context,) = worker_contexts(placement, None, os.environ, usable_cpus())
+    with changed_environment(worker_environment(context, os.environ)):
+        report = call_target(target, context, pickle.dumps(payload))
+    if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        write_error_file(report, log_folder)
+        print(describe_failure(report, {}, log_folder, placement.world_size), file=sys.stderr, flush=True)
+    return report.exit_code

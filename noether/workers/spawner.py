@@ -1,0 +1,324 @@
+"""How do several workers start: a parent without torch, and a fork server that has it in memory."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import pickle
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from noether.common.cpus import usable_cpus
+from noether.common.processes import ProcessId, descendants, process_table
+from noether.environments.endpoint import REFUSAL_S, HeldPort, hold_port, port_beside
+from noether.environments.local import threads_per_worker
+from noether.environments.placement import Endpoint, Placement
+from noether.environments.published_port import PublishedPort
+from noether.errors import RequestError
+from noether.workers.context import RunTerms, WorkerContext
+from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adopt_orphans
+from noether.workers.openmp import openmp_defaults
+from noether.workers.rank_state import new_board
+from noether.workers.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
+
+# By name: importing it here would import torch into the launcher.
+PRELOAD = "noether.workers.preload"
+START_METHODS = ("forkserver", "spawn")
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that was started, and what the launcher hears it by.
+
+    `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
+    asked; `board` says where it stands. `ended` is a file descriptor that becomes readable when the process is gone.
+    `bystanders` are the launcher's own children from before, which are spared when the run's are swept.
+    """
+
+    context: WorkerContext
+    process: BaseProcess
+    reports: Connection
+    stacks: Connection
+    board: Any
+    ended: int
+    bystanders: frozenset[ProcessId]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the worker."""
+        return self.context.worker.rank
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also its process group and its session."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+def start_workers(
+    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunTerms | None = None
+) -> list[RunningWorker]:
+    """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
+
+    A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
+    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
+
+    Call it from the main thread, which must outlive the workers: their death signal follows the thread.
+    `__main__` is not imported again in the workers, so a script that calls this needs no
+    `if __name__ == "__main__"`, and the payload must not hold anything defined there.
+
+    Args:
+        placement: which ranks, and where they meet.
+        target: dotted path of a function, "package.module.function".
+        payload: anything that pickles.
+        log_folder: made if it is missing; gets rank-N.log (stdout and stderr of the ranks above 0, appended)
+            and rank-N.error.json of each rank that failed.
+        terms: what all ranks of the run are told alike.
+
+    Raises:
+        RequestError: the port is taken, or NOETHER_START_METHOD names no start method.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
+    methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
+    packed = pickle.dumps(payload)
+    terms = replace(terms or RunTerms(), log_folder=log_folder)
+    log_folder.mkdir(parents=True, exist_ok=True)
+    for worker in placement.workers:
+        error_file(log_folder, worker.rank).unlink(missing_ok=True)
+    held = hold_rank_zero_port(placement, terms)
+    try:
+        contexts = worker_contexts(placement, held, os.environ, usable_cpus(), terms)
+        adopt_orphans(True)
+        return _start_by_any(methods, contexts, (target, packed))
+    finally:
+        if held is not None:
+            held.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+
+
+def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the start methods to try in order: what NOETHER_START_METHOD says, or a fork server, then spawn.
+
+    Raises:
+        RequestError: it names neither.
+    """
+    wanted = environ.get("NOETHER_START_METHOD", "")
+    if wanted in ("", "forkserver"):
+        return START_METHODS
+    if wanted == "spawn":
+        return ("spawn",)
+    raise RequestError(
+        f"NOETHER_START_METHOD={wanted} is no way to start workers",
+        seen=f"NOETHER_START_METHOD={wanted}",
+        expected=" or ".join(START_METHODS),
+        fix="unset NOETHER_START_METHOD",
+    )
+
+
+def warm_up() -> None:
+    """Start the fork server now, so that it imports torch while this process goes on with something else.
+
+    Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
+    another library wanted in it are left out, and one that is already running is taken as it is.
+    """
+    if start_methods(os.environ)[0] != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload([PRELOAD])
+    multiprocessing.resource_tracker.ensure_running()  # It changes the mask of signals as well.
+    # The server inherits the mask: a Ctrl-C in its first moments must not end it, with a traceback of its own.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_SERVER)
+    try:
+        with changed_environment(server_environment(os.environ, os.getpid())):
+            multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
+    """Return what the fork server's environment has beyond the launcher's; workers get the launcher's own."""
+    root = str(Path(__file__).parents[2])
+    return {
+        # The workers' libgomp reads this when the server loads torch, not when they are forked.
+        **openmp_defaults(environ),
+        **quiet_torch(environ),  # As does torch, when it is loaded.
+        LAUNCHER_VARIABLE: str(launcher_pid),
+        # The server looks for the preload before it is told sys.path.
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
+        # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
+        # it is loaded unless it is to have one; `torch.cuda.is_available()`, which an import may call, asks
+        # the CUDA driver unless it is told to ask NVML.
+        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS", "1"),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+
+def hold_rank_zero_port(placement: Placement, terms: RunTerms) -> HeldPort | None:
+    """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet.
+
+    Where ranks of other processes expect a port that nobody asked for, and another program has it, a free one is
+    held and published instead. One that was asked for is not replaced: the next is held, to tell them.
+
+    Raises:
+        RequestError: the port is taken, and nobody else is to be told, or there is no folder to publish another in.
+    """
+    endpoint = placement.endpoint
+    if endpoint.served_by:
+        return None  # torchrun's agent listens there already.
+    if placement.world_size == 1 or all(worker.rank > 0 for worker in placement.workers):
+        return None
+    published, others = None, len(placement.workers) < placement.world_size
+    if others and terms.shared_folder is not None and not endpoint.asked_by:
+        published = PublishedPort(terms.shared_folder, terms.identity)
+        published.remove()  # Of an attempt that never met; the ranks would look for it there.
+    try:
+        return hold_port(endpoint)
+    except RequestError as refusal:
+        if others and endpoint.asked_by:
+            return _hold_to_refuse(endpoint, refusal)
+        if published is None:
+            raise
+    held = hold_port(replace(endpoint, port=0))
+    try:
+        published.write(held.endpoint.host, held.endpoint.port)
+    except OSError:
+        held.close()
+        return hold_port(endpoint)  # It refuses in the words that fit.
+    print(
+        f"noether: port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
+        f"{held.endpoint.port}, published in {published.path.parent}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return held
+
+
+def _hold_to_refuse(endpoint: Endpoint, refusal: RequestError) -> HeldPort:
+    try:
+        held = hold_port(port_beside(endpoint))
+    except RequestError:
+        raise refusal from None
+    print(
+        f"noether: {refusal.summary}; the ranks of other hosts are told at port {held.endpoint.port}, for up to "
+        f"{REFUSAL_S:g} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    return replace(held, refusal=refusal)
+
+
+def worker_contexts(
+    placement: Placement,
+    held: HeldPort | None,
+    environ: Mapping[str, str],
+    cpu_count: int,
+    terms: RunTerms | None = None,
+) -> list[WorkerContext]:
+    """Return what each worker is told; threads are OMP_NUM_THREADS where the user set it, else a share."""
+    # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
+    # node sees all of them.
+    shared = cpu_count >= (os.cpu_count() or 1)
+    threads = threads_per_worker(cpu_count, placement.local_world_size if shared else len(placement.workers))
+    # OpenMP takes a list, one number for each nesting level.
+    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:
+        threads = int(wanted)
+    endpoint = held.endpoint if held is not None else placement.endpoint
+    terms = replace(terms or RunTerms(), refusal=held.refusal if held is not None else None)
+    context = WorkerContext(
+        placement.workers[0],
+        placement.world_size,
+        placement.local_world_size,
+        placement.host,
+        endpoint,
+        placement.attempt,
+        threads,
+        terms=terms,
+    )
+    return [
+        replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)
+        for worker in placement.workers
+    ]
+
+
+def _start_by_any(
+    methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes]
+) -> list[RunningWorker]:
+    for method in methods[:-1]:
+        try:
+            return _start_all(method, contexts, work)
+        except (OSError, EOFError) as error:
+            print(f"noether: no {method} ({error!r}); workers are started by {methods[-1]}", file=sys.stderr)
+    return _start_all(methods[-1], contexts, work)
+
+
+def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, bytes]) -> list[RunningWorker]:
+    if method == "forkserver":
+        warm_up()
+    if method != "fork":
+        multiprocessing.resource_tracker.ensure_running()
+    # Taken while no worker exists: the fork server and the tracker are bystanders, and stay for the next run.
+    bystanders = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
+    running: list[RunningWorker] = []
+    try:
+        with _hidden_main():
+            for context in contexts:
+                running.append(_start_one(method, context, work, bystanders))
+    except BaseException:
+        for worker in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        raise
+    return running
+
+
+def _start_one(
+    method: str,
+    context: WorkerContext,
+    work: tuple[str, bytes],
+    bystanders: frozenset[ProcessId],
+) -> RunningWorker:
+    multiprocess = multiprocessing.get_context(method)
+    reports, reports_writer = multiprocess.Pipe(duplex=False)
+    stacks, stacks_writer = multiprocess.Pipe(duplex=False)
+    board = new_board(multiprocess)
+    environment = worker_environment(context, os.environ)
+    process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
+        target=worker_main,
+        name=f"rank-{context.worker.rank}",
+        args=(context, *work, environment, reports_writer, stacks_writer, board, method != "fork"),
+    )
+    process.start()
+    reports_writer.close()
+    stacks_writer.close()
+    return RunningWorker(context, process, reports, stacks, board, _end_descriptor(method, process), bystanders)
+
+
+def _end_descriptor(method: str, process: BaseProcess) -> int:
+    # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
+    # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
+    if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
+        return os.pidfd_open(process.pid)
+    return process.sentinel
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide `__main__` from multiprocessing, which would run it again in every worker.
+
+    That costs each of them the console script's imports, and a script without a guard would launch itself.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

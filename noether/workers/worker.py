@@ -1,0 +1,207 @@
+"""What does a worker do around its target: session, signals, log and environment before, a report after."""
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import logging
+import operator
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from noether.common.signals import STOP_SIGNALS
+from noether.errors import ExitCode, InterruptedStartError, NoetherError
+from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.death_signal import die_with_parent
+from noether.workers.rank_state import LauncherLine
+
+Target = Callable[[WorkerContext, Any], int]
+
+# Signals that ask a run to stop. Workers start with the system's actions for them; the trainer's come later.
+# Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
+STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+# A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them
+# there; the file beside the logs has the whole text.
+REPORT_CHARACTERS = 10_000
+
+
+def worker_main(
+    context: WorkerContext,
+    target: str,
+    packed_payload: bytes,
+    environment: Mapping[str, str],
+    reports: Connection,
+    stacks: Connection,
+    board: Any,
+    own_log: bool,
+) -> NoReturn:
+    """Be a worker from the first line to the last: never returns, and leaves by os._exit.
+
+    `board` is where the launcher reads what this rank does. With `own_log` a rank above 0 writes to a file.
+
+    os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
+    atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
+    """
+    die_with_parent()
+    # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the launcher only.
+    with contextlib.suppress(OSError):
+        os.setsid()
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGHUP))
+    log_folder = context.terms.log_folder
+    if own_log and context.worker.rank > 0:
+        write_to_log(log_folder / f"rank-{context.worker.rank}.log")
+    faulthandler.enable()
+    if STACK_SIGNAL is not None:
+        faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
+    # A fork server has the environment of the moment it was started; what counts is the launcher's of now.
+    os.environ.clear()
+    os.environ.update(environment)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
+
+    line = LauncherLine(reports, board)
+    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=line.standing())
+    flush_output()
+    with contextlib.suppress(OSError):
+        reports.send(shortened(report))
+    if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        write_error_file(report, log_folder)
+    os._exit(report.exit_code)
+
+
+def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
+    """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
+    started = time.time()
+    try:
+        module, _, name = target.rpartition(".")
+        function: Target = getattr(importlib.import_module(module), name)
+        code = operator.index(function(context, pickle.loads(packed_payload)))
+    except BaseException as error:
+        return failure_report(error, context)
+    message = f"{target} returned {code} after {time.time() - started:.1f} s"
+    return _report(context, "finished", message, "", code)
+
+
+def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport:
+    """Say how a target that raised ended. Leaving by sys.exit is a failure, whatever the code."""
+    if isinstance(error, InterruptedStartError):
+        return _report(context, "interrupted", str(error), "", error.exit_code)
+    if isinstance(error, NoetherError):
+        return _report(context, "refused", str(error), "", int(error.exit_code))
+    if isinstance(error, KeyboardInterrupt):
+        return _report(context, "interrupted", "interrupted", "", 128 + signal.SIGINT)
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # Without the line in `call_target`.
+    trace = "".join(traceback.format_exception(error))
+    last = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+        return _report(context, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
+    return _report(context, "failed", last, trace, ExitCode.FAILED)
+
+
+def failing_code(code: int) -> int:
+    """Return an exit code that no scheduler takes for success: 0, 75 and what is no exit code become 1."""
+    return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
+
+
+def _report(context: WorkerContext, kind: str, message: str, trace: str, code: int) -> WorkerReport:
+    code = code if 0 <= code < 256 else int(ExitCode.FAILED)
+    rank, pid = context.worker.rank, os.getpid()
+    return WorkerReport(rank, context.host, pid, time.time(), kind, message, trace, code)
+
+
+def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
+    """Return the report with its texts cut in the middle, where they are too long for one message."""
+
+    def cut(text: str, limit: int) -> str:
+        if len(text) <= limit:
+            return text
+        return f"{text[: limit // 3]}\n… {len(text) - limit} characters left out …\n{text[-limit * 2 // 3 :]}"
+
+    return replace(report, message=cut(report.message, characters // 4), traceback=cut(report.traceback, characters))
+
+
+def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker: the launcher's, and the variables torch's own launcher sets.
+
+    CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS is set where the user has not.
+    """
+    return {
+        "OMP_NUM_THREADS": str(context.threads),
+        **quiet_torch(environ),
+        **environ,
+        "RANK": str(context.worker.rank),
+        "LOCAL_RANK": str(context.worker.local_rank),
+        "WORLD_SIZE": str(context.world_size),
+        "LOCAL_WORLD_SIZE": str(context.local_world_size),
+        "NODE_RANK": str(context.worker.node_rank),
+        "MASTER_ADDR": context.endpoint.host,
+        "MASTER_PORT": str(context.endpoint.port),
+    }
+
+
+def quiet_torch(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps torch's own warnings of a lost peer, with their C++ frames, out of the words of a failure."""
+    return {} if "TORCH_CPP_LOG_LEVEL" in environ else {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+@contextlib.contextmanager
+def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for the length of a block."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def write_to_log(path: Path) -> None:
+    """Send stdout and stderr of this process, and of what it starts, to the end of a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def flush_output() -> None:
+    """Flush logging and stdio for the last time; a stream that is gone is no reason to fail."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def error_file(log_folder: Path, rank: int) -> Path:
+    """Where a failed rank's report is written."""
+    return log_folder / f"rank-{rank}.error.json"
+
+
+def write_error_file(report: WorkerReport, log_folder: Path) -> None:
+    """Write a report beside the logs, whole or not at all; a full disk must not hide the failure itself."""
+    path = error_file(log_folder, report.rank)
+    with contextlib.suppress(OSError):
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)

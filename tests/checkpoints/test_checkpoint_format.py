@@ -1,0 +1,140 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from noether.checkpoints.format import (
+    best_checkpoint,
+    list_checkpoints,
+    newest_intact,
+    prune_checkpoints,
+    recover_replaced,
+    selected_checkpoint,
+    write_checkpoint,
+    write_flushed,
+)
+
+
+def write(folder: Path, updates: int, metric: float | None = None, content: str = "weights"):
+    texts = {"model.bin": content, "b.json": "{}"}
+    files = [(name, lambda path: write_flushed(path, [texts[path.name].encode()])) for name in texts]
+    return write_checkpoint(folder, updates, files, {"metric": metric})
+
+
+def kept(folder: Path) -> list[int]:
+    return [checkpoint.updates for checkpoint in list_checkpoints(folder)]
+
+
+def test_a_checkpoint_verifies_and_names_its_format(tmp_path) -> None:
+    checkpoint = write(tmp_path, 12, 0.5)
+    assert checkpoint.damage() is None
+    assert checkpoint.updates == 12
+    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize("name", ["model.bin", "b.json", "meta.json"])
+@pytest.mark.parametrize("harm", ["one-bit", "cut", "gone"])
+def test_any_harm_to_any_file_is_seen(name: str, harm: str, tmp_path) -> None:
+    checkpoint = write(tmp_path, 1)
+    path = checkpoint.path / name
+    content = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if harm == "cut" else bytes([content[0] ^ 1]) + content[1:])
+    damage = checkpoint.damage()
+    assert damage is not None
+    assert name in damage
+
+
+def test_a_checkpoint_of_another_format_is_passed_over(tmp_path) -> None:
+    checkpoint = write(tmp_path, 1)
+    meta = checkpoint.meta() | {"format": 99}
+    (checkpoint.path / "meta.json").write_text(json.dumps(meta))
+    assert "format 99 is not 2" in str(checkpoint.damage())
+
+
+def test_the_newest_intact_is_taken_and_the_damaged_is_named(tmp_path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    newest = write(tmp_path, 3)
+    (newest.path / "model.bin").write_text("other")
+    warnings: list[str] = []
+    found = newest_intact(tmp_path, warnings.append)
+    assert found is not None
+    assert found.updates == 2
+    assert len(warnings) == 1
+    assert newest.path.name in warnings[0]
+
+
+def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
+    write(tmp_path, 1)
+    (tmp_path / ".update-000000002.77.partial").mkdir()
+    (tmp_path / "update-000000003").mkdir()  # A node that lost power between the files and meta.json.
+    assert kept(tmp_path) == [1]
+
+
+def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) -> None:
+    for updates, metric in ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None)):
+        write(tmp_path, updates, metric)
+    (tmp_path / ".update-000000009.77.partial").mkdir()
+    removed = prune_checkpoints(tmp_path, keep=2)
+    assert [checkpoint.updates for checkpoint in removed] == [1, 3]
+    assert kept(tmp_path) == [2, 4, 5]
+    assert not list(tmp_path.glob(".update-*"))
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert best.updates == selected_checkpoint(tmp_path).updates == 2
+
+
+def test_without_a_metric_the_newest_is_selected(tmp_path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    assert best_checkpoint(tmp_path) is None
+    assert selected_checkpoint(tmp_path).updates == 2
+
+
+def test_writing_the_same_update_again_replaces_it(tmp_path) -> None:
+    write(tmp_path, 1, content="old")
+    again = write(tmp_path, 1, content="new")
+    assert (again.path / "model.bin").read_text() == "new"
+    assert again.damage() is None
+    assert kept(tmp_path) == [1]
+
+
+def test_a_write_that_fails_leaves_the_older_checkpoints(tmp_path) -> None:
+    write(tmp_path, 1)
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(tmp_path, 2, [("model.bin", full)], {})
+    assert kept(tmp_path) == [1]
+    assert not list(tmp_path.glob(".update-*")), "half a checkpoint takes the room that others wait for"
+
+
+def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:
+    """A flipped bit in a number leaves valid JSON behind."""
+    checkpoint = write(tmp_path, 1, metric=0.5)
+    path = checkpoint.path / "meta.json"
+    path.write_text(path.read_text().replace('"metric": 0.5', '"metric": 0.4'))
+    assert "meta.json has another SHA-256" in str(checkpoint.damage())
+
+
+def test_a_checkpoint_put_aside_for_one_that_never_came_gets_its_name_back(tmp_path) -> None:
+    checkpoint = write(tmp_path, 7)
+    checkpoint.path.rename(tmp_path / ".update-000000007.77.replaced")
+    assert kept(tmp_path) == []
+    recover_replaced(tmp_path)
+    assert kept(tmp_path) == [7]
+    assert checkpoint.damage() is None
+
+
+def test_what_forbids_the_rename_leaves_nothing(tmp_path) -> None:
+    def fenced() -> None:
+        raise PermissionError("another start")
+
+    with pytest.raises(PermissionError):
+        write_checkpoint(tmp_path, 3, [], {}, before_rename=fenced)
+    assert list(tmp_path.iterdir()) == []

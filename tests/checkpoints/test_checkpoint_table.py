@@ -1,0 +1,86 @@
+"""`noether checkpoints` says what there is and whether it is intact, and removes nothing that is needed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from noether.checkpoints.format import list_checkpoints, write_checkpoint, write_flushed
+from noether.checkpoints.table import choose_to_prune, describe_checkpoints
+from noether.runs.folder import RunFolder
+
+# Update, metric: the second is the best.
+SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    for updates, metric in SAVED:
+        files = [("w.bin", lambda path: write_flushed(path, [b"0" * 2048]))]
+        write_checkpoint(run.checkpoints, updates, files, {"metric": metric, "updates_per_epoch": 2})
+    run.config.write_text("defaults: [/train, _self_]\ntrainer: {keep_checkpoints: 2}\n")
+    return run
+
+
+def damage(folder: RunFolder, *updates: int) -> None:
+    for checkpoint in list_checkpoints(folder.checkpoints):
+        if checkpoint.updates in updates:
+            (checkpoint.path / "w.bin").write_bytes(b"1" * 2048)
+
+
+def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
+    rows = describe_checkpoints(folder, verify=True)
+    assert [(row.update, row.epoch, row.metric) for row in rows] == [(u, u / 2, m) for u, m in SAVED]
+    assert [row.update for row in rows if row.best] == [2]
+    assert [row.update for row in rows if row.latest] == [5]
+    assert all(row.size > 2048 and row.age_s < 600 and row.damage is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "keep", "gone"),
+    [
+        pytest.param((), 2, [1, 3], id="the-newest-and-the-best-stay"),
+        pytest.param((), 9, [], id="fewer-than-are-kept"),
+        pytest.param((5,), 1, [1, 3, 5], id="a-damaged-one-does-not-count"),
+        pytest.param((2, 3, 4, 5), 1, [2, 3, 4, 5], id="the-only-good-one-stays"),
+        pytest.param((1, 2, 3, 4, 5), 1, [], id="none-is-good-so-none-goes"),
+    ],
+)
+def test_what_may_go(folder, damaged, keep, gone) -> None:
+    damage(folder, *damaged)
+    assert [row.update for row in choose_to_prune(describe_checkpoints(folder, verify=True), keep)] == gone
+
+
+def test_a_dry_run_removes_nothing_and_yes_does(folder, noether) -> None:
+    shown = noether("checkpoints", str(folder.path), "--prune")
+    assert shown.code == 0, shown.err
+    assert "would remove update-000000001, update-000000003" in shown.out
+    assert len(list_checkpoints(folder.checkpoints)) == 5
+    done = noether("checkpoints", str(folder.path), "--prune", "--yes", "--json")
+    assert json.loads(done.out)["removed"] == ["update-000000001", "update-000000003"]
+    assert [checkpoint.updates for checkpoint in list_checkpoints(folder.checkpoints)] == [2, 4, 5]
+
+
+def test_a_damaged_one_is_named_and_the_exit_code_says_so(folder, noether) -> None:
+    damage(folder, 4)
+    listed = noether("checkpoints", str(folder.path))
+    assert listed.code == 0
+    assert "not read" in listed.out
+    done = noether("checkpoints", str(folder.path), "--verify")
+    assert done.code == 1
+    assert "w.bin has another SHA-256 than when it was written" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        pytest.param(["--keep", "1"], "--prune --keep 1", id="keep-without-prune"),
+        pytest.param(["--yes"], "--prune --keep 1", id="yes-without-prune"),
+        pytest.param(["--prune", "--keep", "0"], "--keep 1", id="keep-nothing"),
+    ],
+)
+def test_mistakes_end_with_2_and_the_line_to_change(folder, noether, arguments, way_out) -> None:
+    done = noether("checkpoints", str(folder.path), *arguments)
+    assert done.code == 2
+    assert way_out in done.err

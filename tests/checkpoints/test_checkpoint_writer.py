@@ -1,0 +1,188 @@
+"""Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is asked again."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from noether.checkpoints import writer as checkpoint_writer
+from noether.checkpoints.format import list_checkpoints, newest_intact
+from noether.checkpoints.snapshot import DTYPES, Shadow, Snapshot, safetensors_parts
+from noether.checkpoints.writer import CheckpointError, CheckpointWriter, Refused, Written
+from noether.runs.fence import FencedError
+
+TENSORS = {
+    "half": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+    "bytes": torch.arange(5, dtype=torch.uint8),
+    "double": torch.randn(3, dtype=torch.float64),
+    "step": torch.tensor(7.0),
+    "none": torch.empty(0, 4),
+    "flag": torch.tensor([True, False]),
+    "turned": torch.arange(12.0).reshape(3, 4).t(),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_type_is_read_back_by_safetensors(dtype, tmp_path) -> None:
+    tensors = Shadow().copy({"f": {"a": torch.ones(3).to(dtype), "b": torch.zeros(2, 2).to(dtype)}})["f"]
+    (tmp_path / "f").write_bytes(b"".join(bytes(part) for part in safetensors_parts(tensors)))
+    found = load_file(tmp_path / "f")
+    assert all(torch.equal(found[name], tensors[name]) and found[name].dtype == dtype for name in tensors)
+
+
+def test_what_safetensors_reads_is_what_it_would_have_written(tmp_path) -> None:
+    tensors = Shadow().copy({"f": TENSORS})["f"]
+    (tmp_path / "own").write_bytes(b"".join(bytes(part) for part in safetensors_parts(tensors)))
+    save_file({name: value.contiguous() for name, value in TENSORS.items()}, tmp_path / "theirs")
+    own, theirs = load_file(tmp_path / "own"), load_file(tmp_path / "theirs")
+    assert own.keys() == theirs.keys()
+    assert all(torch.equal(own[name], theirs[name]) for name in own)
+
+
+def test_a_shadow_is_a_copy_in_memory_that_is_kept() -> None:
+    shadow, weight = Shadow(), torch.zeros(1000)
+    first = shadow.copy({"f": {"w": weight}})["f"]["w"]
+    weight += 1
+    assert float(first.sum()) == 0, "training goes on without touching what is written"
+    second = shadow.copy({"f": {"w": weight}})["f"]["w"]
+    assert second.data_ptr() == first.data_ptr()
+    assert torch.equal(second, weight)
+
+
+def snapshot(updates: int, size: int = 1000) -> Snapshot:
+    return Snapshot(updates, {"w.safetensors": {"w": torch.full((size,), float(updates))}}, {"s.json": "{}"}, {})
+
+
+class Disk:
+    """What may be forbidden at the moment of the rename, as a disk or a fence does it."""
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def __call__(self) -> None:
+        assert self.hold.wait(30)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+@pytest.fixture
+def disk(monkeypatch) -> Disk:
+    monkeypatch.setattr(checkpoint_writer, "FIRST_RETRY_S", 0.05)
+    return Disk()
+
+
+@pytest.fixture
+def writer(disk, tmp_path: Path) -> CheckpointWriter:
+    return CheckpointWriter(tmp_path / "checkpoints", keep=2, before_rename=disk)
+
+
+def kept(writer: CheckpointWriter) -> list[int]:
+    return [checkpoint.updates for checkpoint in list_checkpoints(writer.folder)]
+
+
+def test_snapshots_are_written_one_after_the_other(writer) -> None:
+    for updates in (1, 2, 3):
+        writer.make_room()
+        writer.start(snapshot(updates))
+    assert writer.finish() is None
+    assert kept(writer) == [2, 3]
+    assert [news.updates for news in writer.news()] == [1, 2, 3]
+    assert newest_intact(writer.folder, pytest.fail).updates == 3
+
+
+def test_the_caller_goes_on_while_it_is_written_and_a_second_snapshot_waits(writer, disk) -> None:
+    disk.hold.clear()
+    writer.make_room()
+    writer.start(snapshot(1))
+    waiting = threading.Thread(target=writer.make_room, daemon=True)
+    waiting.start()
+    time.sleep(0.2)
+    assert waiting.is_alive(), "memory for one snapshot is not used for two"
+    assert kept(writer) == []
+    disk.hold.set()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert kept(writer) == [1]
+
+
+def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> None:
+    disk.failures = [OSError(28, "No space left on device"), OSError(5, "Input/output error")]
+    writer.make_room()
+    writer.start(snapshot(1))
+    assert writer.finish() is None
+    news = writer.news()
+    assert [type(item) for item in news] == [Refused, Refused, Written]
+    assert "No space left on device; training goes on, it is tried again" in checkpoint_writer.describe_refusal(news[0])
+    assert kept(writer) == [1]
+
+
+def test_a_newer_snapshot_takes_the_place_of_a_refused_one(writer, disk, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoint_writer, "FIRST_RETRY_S", 60.0)
+    disk.failures = [OSError(28, "No space left on device")]
+    writer.make_room()
+    writer.start(snapshot(1))
+    started = time.monotonic()
+    while not (news := writer.news()):
+        time.sleep(0.01)
+    assert isinstance(news[0], Refused)
+    writer.make_room()
+    writer.start(snapshot(2))
+    assert writer.finish() is None
+    assert time.monotonic() - started < 30, "nobody waits for the next try of what is old"
+    assert kept(writer) == [2]
+
+
+def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it_goes_on(writer, disk) -> None:
+    writer.make_room()
+    writer.start(snapshot(1))
+    writer.make_room()
+    disk.failures = [OSError(28, "No space left on device")] * 100
+    writer.start(snapshot(2))
+    error = writer.finish(limit_s=0.3)
+    assert isinstance(error, CheckpointError)
+    assert "No space left on device" in str(error)
+    assert "goes on after update 1" in str(error)
+    assert kept(writer) == [1]
+
+
+def test_in_a_hurry_a_write_that_has_barely_begun_is_given_up(writer, monkeypatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(tensors):
+        for number in range(10):
+            if number == 1:
+                begun.set()
+                assert go_on.wait(30)
+            yield b"0" * 400
+
+    monkeypatch.setattr(checkpoint_writer, "safetensors_parts", slow)
+    writer.make_room()
+    writer.start(snapshot(1))
+    assert begun.wait(10)
+    room = threading.Thread(target=writer.make_room, kwargs={"hurry": True}, daemon=True)
+    room.start()
+    time.sleep(0.1)
+    go_on.set()
+    room.join(10)
+    assert not room.is_alive()
+    assert kept(writer) == []
+    assert not list(writer.folder.glob(".update-*"))
+    monkeypatch.undo()
+    writer.start(snapshot(2), verify=True)
+    assert writer.finish() is None
+    assert kept(writer) == [2]
+
+
+def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> None:
+    disk.failures = [FencedError("another start")]
+    writer.make_room()
+    writer.start(snapshot(1))
+    assert isinstance(writer.finish(), FencedError)
+    with pytest.raises(FencedError):
+        writer.news()
+    assert kept(writer) == []

@@ -1,0 +1,46 @@
+"""Resumed on other numbers of ranks, a run sees the samples that it would have seen, in the same order."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+from safetensors.torch import load_file
+
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+
+OWN = REPOSITORY / "tests" / "faults" / "own"
+# A constant rate: the parts are runs of other lengths.
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "schedule=constant", "model.dropout=0.0", "resume=auto")
+
+
+def global_batches(folder: Path, ranks: int) -> list[list[int]]:
+    """The samples of each update over all ranks, in the order of the ranks."""
+    shares = [(folder / str(rank)).read_text().splitlines() for rank in range(ranks)]
+    return [[index for share in update for index in json.loads(share)] for update in zip(*shares, strict=True)]
+
+
+@pytest.mark.slow
+def test_two_then_one_then_four_ranks_go_on_with_the_next_unseen_sample(noether, tmp_path) -> None:
+    def train(name: str, ranks: int, until: int) -> list[list[int]]:
+        record = tmp_path / f"{name}-{ranks}"
+        record.mkdir()
+        words = ["--hp", str(OWN / "lines.yaml"), f"output_path={tmp_path}", f"run_id={name}", *PROOF]
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}:{OWN}", "RECORD": str(record)}
+        done = noether("train", *words, f"devices={ranks}", f"trainer.max_updates={until}", cwd=OWN, **variables)
+        assert done.code == 0, done.err
+        if until > 4 and name == "parts":
+            assert "the order of samples goes on" in done.out
+        return global_batches(record, ranks)
+
+    whole = train("whole", 1, 13)
+    # 4, 9 and 13 of epochs of 6 updates: each part begins in mid-epoch.
+    parts = train("parts", 2, 4) + train("parts", 1, 9) + train("parts", 4, 13)
+    assert len(whole) == 13
+    assert parts == whole
+    one, other = (
+        load_file(list_checkpoints(RunFolder(tmp_path / name).checkpoints)[-1].path / "model.safetensors")
+        for name in ("whole", "parts")
+    )
+    assert max(float((one[key] - other[key]).abs().max()) for key in one) < 1e-12

@@ -1,0 +1,87 @@
+"""Settings that changed since the checkpoint: which go on in silence, which are said, which need the user's word."""
+
+import pytest
+from conftest import TINY
+
+from noether.checkpoints.resume_rules import RULES, Rule, accepted_changes, compare_configs, rule_of
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+
+BEFORE = load_config((), TINY).model_dump(mode="json")
+
+CASES = {
+    "nothing": ([], [], []),
+    "devices-and-paths": (["devices=4", "output_path=/x", "run_id=a", "num_workers=2"], [], []),
+    "logging": (["trainer.log_every=1 updates", "tracker.tensorboard=true", "trainer.keep_checkpoints=1"], [], []),
+    "accumulation": (["trainer.max_batch_size=1"], [], []),
+    "length": (["trainer.max_updates=12"], ["trainer.max_updates"], []),
+    "learning-rate": (["optimizer.learning_rate=1e-5"], ["optimizer.learning_rate"], []),
+    "schedule": (["schedule=constant"], None, []),
+    "seed": (["seed=1"], [], ["seed"]),
+    "optimiser-kind": (["optimizer=sgd"], None, ["optimizer.kind"]),
+    "batch-size": (["trainer.effective_batch_size=8"], [], ["trainer.effective_batch_size"]),
+    "precision": (["trainer.precision=bf16"], [], ["trainer.precision"]),
+    "averages": (["trainer.ema_decay=0.9"], [], ["trainer.ema_decay"]),
+    "model": (["model.dim=64", "model.heads=4"], [], ["model.dim", "model.heads"]),
+    "data": (["dataset.train_shapes=30"], [], ["dataset.train_shapes"]),
+    "task": (["task.domain_low=-4.0"], [], ["task.domain_low"]),
+    "derived-figures": (["task.scalars.lift_coefficient.density=1.2"], ["task.scalars.lift_coefficient.density"], []),
+}
+
+
+@pytest.mark.parametrize(("overrides", "said", "refused"), CASES.values(), ids=CASES.keys())
+def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
+    changes = compare_configs(BEFORE, load_config(overrides, TINY))
+    assert [change.key for change in changes if change.rule is Rule.REFUSED] == refused
+    if said is not None:
+        assert [change.key for change in changes if change.rule is Rule.SAID] == said
+    if not refused:
+        lines = accepted_changes(changes, (), "runs/a")
+        assert len(lines) == sum(change.rule is Rule.SAID for change in changes)
+        return
+    with pytest.raises(RequestError) as caught:
+        accepted_changes(changes, (), "runs/a")
+    for key in refused:
+        assert f"{key}: " in str(caught.value)
+    assert f"'accept_changes=[{','.join(refused)}]'" in str(caught.value)
+    assert accepted_changes(changes, refused, "runs/a"), "what the message advises is accepted, and said"
+
+
+@pytest.mark.parametrize(
+    ("accept", "goes_on"),
+    [
+        pytest.param("model.dim,seed", True, id="each-key"),
+        pytest.param("model,seed", True, id="a-section"),
+        pytest.param("all", True, id="all"),
+        pytest.param("model", False, id="one-of-two"),
+        pytest.param("mod,seed", False, id="half-a-word"),
+    ],
+)
+def test_a_change_is_accepted_by_key_or_section(accept, goes_on) -> None:
+    now = load_config(["model.dim=48", "seed=3", f"accept_changes='{accept}'"], TINY)
+    changes = compare_configs(BEFORE, now)
+    if goes_on:
+        assert len(accepted_changes(changes, now.accept_changes, "runs/a")) == 2
+    else:
+        with pytest.raises(RequestError):
+            accepted_changes(changes, now.accept_changes, "runs/a")
+
+
+def test_a_setting_that_an_older_version_did_not_know_counts_as_its_default() -> None:
+    older = {key: value for key, value in BEFORE.items() if key not in ("accept_changes", "num_workers")}
+    assert compare_configs(older, load_config((), TINY)) == []
+
+
+def test_a_setting_of_another_version_is_compared_as_it_stands() -> None:
+    changes = compare_configs({**BEFORE, "warp": 9}, load_config((), TINY))
+    assert [(change.key, change.rule) for change in changes] == [("warp", Rule.REFUSED)]
+
+
+def test_every_setting_has_a_place_in_the_table() -> None:
+    """A setting that nobody thought of is refused: right for safety, wrong for its user."""
+    unlisted = [name for name in RunConfig.model_fields if name != "trainer" and not rule_of(name).key]
+    trainer = RunConfig.model_fields["trainer"].annotation.model_fields
+    unlisted = [name for name in unlisted if not any(entry.key.startswith(f"{name}.") for entry in RULES)]
+    assert unlisted == []
+    assert [name for name in trainer if not rule_of(f"trainer.{name}").key] == []

@@ -1,0 +1,82 @@
+"""Flags, overrides and files in any order become one command."""
+
+import sys
+
+import pytest
+
+from noether.cli.arguments import parse_arguments
+from noether.cli.commands import verbs
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+
+
+def parse(*words: str):
+    return parse_arguments(words, verbs(), tuple(RunConfig.model_fields))
+
+
+CASES = {
+    "nothing": (["train"], (), {}),
+    "overrides": (["train", "+a=1", "~b", "c.d=2"], ("+a=1", "~b", "c.d=2"), {}),
+    "flag-before": (["train", "--hp", "x.yaml", "a=1"], ("a=1",), {"hp": "x.yaml"}),
+    "flag-after": (["train", "a=1", "--hp=x.yaml"], ("a=1",), {"hp": "x.yaml"}),
+    "leading-file": (["train", "x.yaml", "a=1"], ("a=1",), {"hp": "x.yaml"}),
+    "switch-does-not-eat-the-next-word": (["train", "--dry-run", "a=1"], ("a=1",), {"dry_run": True}),
+    "switch-with-underscore": (["train", "--dry_run"], (), {"dry_run": True}),
+    "switch-off": (["train", "--dry-run=false"], (), {"dry_run": False}),
+    "setting-as-flag": (["train", "--accelerator", "cpu"], ("accelerator=cpu",), {}),
+    "setting-with-commas": (["train", "--devices", "0,1"], ('devices="0,1"',), {}),
+    "setting-with-dash": (["train", "--dataset-root", "/data"], ("dataset_root=/data",), {}),
+    "nested-setting": (["train", "--trainer.max-epochs", "3"], ("trainer.max_epochs=3",), {}),
+    "negative-value": (["train", "--seed", "-1"], ("seed=-1",), {}),
+    "plan-for-another-machine": (["plan", "--visible-devices", "0,1"], (), {"visible_devices": "0,1"}),
+    "folder": (["evaluate", "runs/x", "--split", "train"], ("runs/x",), {"split": "train"}),
+}
+
+
+@pytest.mark.parametrize(("words", "positional", "flags"), CASES.values(), ids=CASES.keys())
+def test_command_lines(words, positional, flags) -> None:
+    command = parse(*words)
+    assert (command.verb, command.positional, dict(command.flags)) == (words[0], positional, flags)
+
+
+REFUSED = {
+    "unknown-verb": (["trian"], "did you mean 'train'?"),
+    "unknown-flag": (["train", "--dryrun"], "did you mean --dry-run?"),
+    "unknown-setting-as-flag": (["train", "--acelerator", "cpu"], "did you mean --accelerator?"),
+    "short-flag": (["train", "-x"], "no flag -x"),
+    "lone-dash": (["train", "-"], "no flag -"),
+    "flag-without-value": (["train", "--hp"], "--hp has no value"),
+    "flag-followed-by-a-flag": (["train", "--hp", "--dry-run"], "--hp has no value"),
+    "too-many-words": (["report", "runs/x", "extra"], "noether report takes RUN and nothing else"),
+    "words-where-none-are-taken": (["status", "runs"], "noether status takes flags only"),
+    "too-few-words": (["evaluate", "--json"], "fix       noether evaluate runs/NAME"),
+    "settings-are-not-for-report": (["report", "runs/x", "--seed", "1"], "no flag --seed"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_mistakes_name_the_nearest(words, message) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(*words)
+    assert message in str(caught.value)
+
+
+def test_fire_hands_every_word_over_unchanged(monkeypatch, capsys) -> None:
+    """Fire reads 0,1 as a tuple, 1e-3 as a number and {a: b} as a dict unless it is told not to."""
+    seen = {}
+
+    def train(self, *overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
+        seen.update(overrides=overrides, hp=hp, dry_run=dry_run)
+        return 0
+
+    from noether.cli import commands, entry
+
+    monkeypatch.setattr(commands.Commands, "train", train)
+    # Where an earlier test has imported torch, main leaves by os._exit: it would end pytest, with 0.
+    monkeypatch.setattr(entry, "_leave", sys.exit)
+    nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k")
+    with pytest.raises(SystemExit) as left:
+        entry.main(["train", *nasty, "--hp", "1,2.yaml", "--dry-run"])
+    assert left.value.code == 0
+    assert seen == {"overrides": nasty, "hp": "1,2.yaml", "dry_run": True}
+    assert capsys.readouterr().out == ""

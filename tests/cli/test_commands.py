@@ -1,0 +1,216 @@
+"""The commands as a user types them: help, mistakes, plans, dry runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+
+import noether as package
+from noether.cli.commands import verbs
+
+
+def test_help_says_each_command(noether) -> None:
+    done = noether("--help")
+    assert done.code == 0
+    for verb in verbs():
+        assert f"  {verb} " in done.out
+    assert "75 stopped with everything saved" in done.out
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> None:
+    done = noether(*verb.split(), "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"usage: noether {verb}")
+    assert "Args:" not in done.out
+
+
+def test_help_of_train_names_the_options_of_each_group(noether) -> None:
+    lines = [line.split(maxsplit=1) for line in noether("train", "--help").out.splitlines()]
+    assert ["+experiment/ellipsoid", "full, quick"] in lines
+    assert ["optimizer", "adamw, lion, sgd"] in lines
+
+
+def test_version(noether) -> None:
+    assert noether("--version").out == f"noether {package.__version__}\n"
+
+
+NO_TORCH = {
+    "help": ["--help"],
+    "help-of-train": ["train", "--help"],
+    "lint": ["lint", "tests/lint/clean/apptainer.sbatch"],
+    "plan": ["plan"],
+    "plan-json": ["plan", "--json", "--visible-devices", "0,1,2,3"],
+    "submit-print": ["submit", "--print", "slurm.nodes=2", "slurm.gpus_per_node=2", "slurm.folder=/tmp"],
+    "submit-dry-run": ["submit", "--dry-run", "-m", "seed=1,2"],
+    "submit-wrong-key": ["submit", "slurm.node=2"],
+    "status": ["status", "--output-path", "/tmp"],
+    "cancel-nothing": ["cancel", "runs/none"],
+    "wrong-key": ["train", "acelerator=cpu"],
+    "wrong-batch": ["train", "devices=2", "accelerator=cpu", "trainer.effective_batch_size=63"],
+}
+
+
+@pytest.mark.parametrize("arguments", NO_TORCH.values(), ids=NO_TORCH.keys())
+def test_answers_that_need_no_torch_never_import_it(arguments, environ) -> None:
+    script = (
+        "import sys\nfrom noether.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+MISTAKES = {
+    "unknown-key": (["acelerator=cpu"], "fix       accelerator=cpu"),
+    "wrong-type": (["trainer.max_updates=soon"], "trainer.max_updates cannot be soon"),
+    "batch-that-cannot-be-shared": (
+        ["devices=2", "trainer.effective_batch_size=63"],
+        "trainer.effective_batch_size=62      or trainer.effective_batch_size=64",
+    ),
+    "two-lengths": (["trainer.max_epochs=1", "trainer.max_samples=9"], "fix       trainer.max_epochs=1"),
+    "missing-file": (["--hp", "/nowhere/cars.yaml"], "no configuration file /nowhere/cars.yaml"),
+    "broken-yaml": (["--hp", "{tmp}/broken.yaml"], "broken.yaml:3"),
+    "more-devices-than-there-are": (["devices=7777"], "devices=7777"),
+    "no-gpu": (["accelerator=gpu", "devices=null"], "accelerator=cpu"),
+    "data-that-is-not-there": (["dataset_root=/nowhere"], "dataset_root=/nowhere"),
+    "data-folder-without-the-data": (["dataset_root={tmp}"], "no train.safetensors"),
+    "unwritable-output": (["output_path={tmp}/file/runs"], "cannot write to"),
+    "existing-run": (["output_path={tmp}", "run_id=old"], "fix       resume=auto"),
+    "nothing-to-resume": (["output_path={tmp}/none", "resume=latest"], "no run to resume"),
+    "resume-auto-without-a-name": (["resume=auto"], "run_id=NAME"),
+    "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume at /nowhere"),
+    "checkpoint-outside-a-run": (["resume={tmp}/loose"], "is a checkpoint outside a run"),
+    "not-a-yaml-name": (["--hp", "{tmp}/old/settings.yml"], "settings.yml does not end in .yaml"),
+    "value-for-a-group": (["trainer=3"], "trainer is a group"),
+    "unknown-model-class": (["model.kind=no_such_module.Model"], "no module named no_such_module"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "way_out"), MISTAKES.values(), ids=MISTAKES.keys())
+@pytest.mark.parametrize("command", [("train",), ("train", "--dry-run")], ids=["train", "dry-run"])
+def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out, noether, tmp_path: Path) -> None:
+    if "nvidia" in "".join(os.listdir("/dev")) and "accelerator=gpu" in arguments:
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "broken.yaml").write_text("seed: 1\ntrainer: [\n")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.yaml").write_text("")
+    (tmp_path / "old" / "settings.yml").write_text("seed: 1\n")
+    (tmp_path / "loose").mkdir()
+    (tmp_path / "loose" / "meta.json").write_text("{}")
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    base = [] if "--hp" in filled else ["--hp", str(TINY)]
+    if not any(argument.startswith("output_path") for argument in filled):
+        filled.append(f"output_path={tmp_path}/runs")
+    done = noether(*command, *base, *filled)
+    assert done.code == 2, done.out + done.err
+    assert "Traceback" not in done.out + done.err
+    assert way_out in done.err
+    assert "  expected  " in done.err or "  fix  " in done.err
+    left = [run for run in (tmp_path / "runs").glob("*") if not (run / "config.yaml").is_file()]
+    assert not left, "a request that is refused leaves no empty run folder"
+
+
+FORBIDDEN = {
+    "output": ["train", "output_path={closed}/runs"],
+    "output-of-a-dry-run": ["train", "--dry-run", "output_path={closed}/runs"],
+    "output-to-resume": ["train", "output_path={closed}/runs", "run_id=a", "resume=auto"],
+    "run-to-resume": ["train", "resume={closed}/a"],
+    "settings": ["plan", "--hp", "{closed}/my.yaml"],
+    "run-to-report": ["report", "{closed}/a"],
+    "runs": ["status", "--output-path", "{closed}/runs"],
+}
+
+
+@pytest.mark.parametrize("arguments", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, environ, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    # Root enters everywhere, unless it gives its capabilities up.
+    plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    words = [argument.format(closed=closed) for argument in arguments]
+    command = [*plain, sys.executable, "-m", "noether", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Permission denied" in done.stderr
+    assert str(closed) in done.stderr
+
+
+def test_help_on_a_command_that_is_not_there_names_the_nearest(noether) -> None:
+    done = noether("help", "trian")
+    assert (done.code, "did you mean 'train'?" in done.err) == (2, True)
+
+
+def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
+    done = noether(
+        "plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8"
+    )
+    plan = json.loads(done.out)
+    assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["attempt"]) == ("local", 4, 0, 0)
+    assert plan["batch"] == {"effective": 64, "per_rank": 16, "micro": 8, "accumulation_steps": 2}
+    assert plan["workers"][3] == {"rank": 3, "local_rank": 3, "node_rank": 0, "device": "cuda:3"}
+    assert plan["endpoint"]["host"] == "127.0.0.1"
+    assert set(plan["reasons"]) >= {"launcher", "world_size", "nodes", "workers", "endpoint", "batch"}
+
+
+def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
+    ways = [
+        ("--devices", "0,1", "--accelerator", "cpu", "trainer.effective_batch_size=6"),
+        ("trainer.effective_batch_size=6", '+devices="0,1"', "+accelerator=cpu"),
+    ]
+    plans = [json.loads(noether("plan", "--json", *way).out) for way in ways]
+    assert plans[0]["world_size"] == plans[1]["world_size"] == 2
+    assert (
+        plans[0]["batch"] == plans[1]["batch"] == {"effective": 6, "per_rank": 3, "micro": 3, "accumulation_steps": 1}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
+    done = noether(
+        "train", "--hp", str(TINY), "--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}"
+    )
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["world_size"] == int(devices)
+    assert summary["parameters"] == summary["model"]["parameters"] > 1000
+    assert summary["memory_mib"] > 50
+    assert 0 < summary["seconds_per_update"] < 60
+    assert summary["figures"]["surface_pressure/relative_l2"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["train", "plan", "noether"])
+def test_the_door_reads_its_own_name(name, environ, tmp_path: Path) -> None:
+    """In the image every verb is a link to entrypoint.py."""
+    door = tmp_path / name
+    door.symlink_to(REPOSITORY / "entrypoint.py")
+    words = (
+        ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
+    )
+    done = subprocess.run(
+        [sys.executable, str(door), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
+    )
+    if name == "train":
+        assert done.returncode == 2
+        assert "did you mean 'accelerator'?" in done.stderr
+    else:
+        assert json.loads(done.stdout)["world_size"] >= 1
+
+
+@pytest.mark.slow
+def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> None:
+    """Threads of a group that was never left abort or hang the interpreter's shutdown, and the exit code is lost."""
+    thread = "threading.Thread(target=time.sleep, args=(60,)).start()"
+    imports = "import threading, time, torch\nfrom noether.cli.entry import _leave\n"
+    code = f"{imports}{thread}; print('said', end=''); _leave(2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, "said")

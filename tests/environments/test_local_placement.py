@@ -1,0 +1,184 @@
+"""Where one machine places its workers, with a reason for each value, and without torch."""
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from noether.environments.devices import DeviceInventory, Gpu
+from noether.environments.local import local_endpoint, local_placement, threads_per_worker
+from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement
+from noether.environments.resolve import LAUNCHERS, resolve_placement
+from noether.errors import RequestError
+from noether.workers.context import WorkerContext
+from noether.workers.spawner import worker_contexts
+from noether.workers.worker import worker_environment
+
+ROOT = Path(__file__).parents[2]
+CUDA_4 = DeviceInventory(
+    "cuda",
+    tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
+    "CUDA_VISIBLE_DEVICES=2,3,5,7",
+    16,
+)
+CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
+
+
+def placed(inventory: DeviceInventory, devices: str | None = None, **environ: str) -> Placement:
+    return local_placement(LaunchRequest(devices=devices), environ, inventory, "box")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "devices", "on", "reason"),
+    [
+        pytest.param(
+            CUDA_4,
+            "0,1",
+            ["cuda:0", "cuda:1"],
+            "2 of 4 visible devices chosen by devices=0,1 (CUDA_VISIBLE_DEVICES=2,3,5,7)",
+            id="a choice within a mask",
+        ),
+        pytest.param(
+            CUDA_4,
+            None,
+            ["cuda:0", "cuda:1", "cuda:2", "cuda:3"],
+            "all 4 visible devices (CUDA_VISIBLE_DEVICES=2,3,5,7)",
+            id="every visible device",
+        ),
+        pytest.param(CUDA_4, "3,", ["cuda:3"], "1 of 4 visible devices chosen by devices=3,", id="one of four"),
+        pytest.param(CPU_2, None, ["cpu"], "1 CPU worker of 2 threads (2 usable cores)", id="the CPU"),
+        pytest.param(CPU_2, "2", ["cpu", "cpu"], "devices=2: 2 CPU workers of 1 thread each", id="two on a CPU"),
+    ],
+)
+def test_workers_and_their_reason(inventory: DeviceInventory, devices: str | None, on: list[str], reason: str) -> None:
+    placement = placed(inventory, devices)
+    assert [str(worker.device) for worker in placement.workers] == on
+    assert [worker.rank for worker in placement.workers] == list(range(len(on)))
+    assert all(worker.local_rank == worker.rank and worker.node_rank == 0 for worker in placement.workers)
+    assert placement.world_size == placement.local_world_size == len(on)
+    assert placement.nodes == ("box",)
+    assert placement.host == "box"
+    assert reason in placement.reasons["workers"]
+
+
+def test_every_field_has_its_reason() -> None:
+    fields = {field.name for field in dataclasses.fields(Placement)} - {"reasons", "warnings"}
+    reasons = placed(CUDA_4).reasons
+    assert set(reasons) == fields
+    assert all(reasons.values())
+
+
+@pytest.mark.parametrize(("devices", "warned"), [(None, False), ("2", False), ("3", True), ("4", True)], ids=str)
+def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: bool) -> None:
+    warnings = placed(CPU_2, devices).warnings
+    assert bool(warnings) == warned
+    assert all("2 cores" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("master_port", "environ", "port", "asked_by"),
+    [
+        pytest.param(None, {}, 0, "", id="trap 9: no random port, one that is bound and held"),
+        pytest.param(0, {}, 0, "", id="0 is any"),
+        pytest.param(29500, {}, 29500, "master_port=29500", id="the setting"),
+        pytest.param(None, {"MASTER_PORT": "29501"}, 29501, "MASTER_PORT=29501", id="the environment"),
+        pytest.param(29500, {"MASTER_PORT": "29500"}, 29500, "master_port=29500", id="both, the same"),
+        pytest.param(None, {"MASTER_PORT": ""}, 0, "", id="set to nothing"),
+        pytest.param(None, {"MASTER_ADDR": "node7"}, 0, "", id="another machine's address is not needed"),
+    ],
+)
+def test_endpoint(master_port: int | None, environ: dict[str, str], port: int, asked_by: str) -> None:
+    endpoint, reason = local_endpoint(master_port, environ)
+    assert (endpoint.host, endpoint.port, endpoint.asked_by) == ("127.0.0.1", port, asked_by)
+    assert (asked_by or "bound and held by the launcher at start") in reason
+
+
+@pytest.mark.parametrize(
+    ("master_port", "environ", "words"),
+    [
+        pytest.param(1, {"MASTER_PORT": "2"}, ["master_port=1, MASTER_PORT=2", "unset"], id="two that differ"),
+        pytest.param(None, {"MASTER_PORT": "http"}, ["http is not a port"], id="no number"),
+        pytest.param(70000, {}, ["70000 is not a port", "master_port=0"], id="too large"),
+        pytest.param(-1, {}, ["-1 is not a port"], id="negative"),
+    ],
+)
+def test_a_port_that_is_none_is_refused(master_port: int | None, environ: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        local_endpoint(master_port, environ)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"), [(2, 1, 2), (2, 2, 1), (2, 4, 1), (128, 8, 16), (7, 2, 3)], ids=str
+)
+def test_threads_per_worker(cores: int, workers: int, threads: int) -> None:
+    assert threads_per_worker(cores, workers) == threads
+
+
+def contexts(environ: dict[str, str]) -> list[WorkerContext]:
+    return worker_contexts(placed(CUDA_4, "2,3"), None, environ, 16)
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads", "omp"),
+    [
+        pytest.param({}, 8, "8", id="a fair share"),
+        pytest.param({"OMP_NUM_THREADS": "3"}, 3, "3", id="the user's number"),
+        pytest.param({"OMP_NUM_THREADS": "3,2"}, 3, "3,2", id="the user's list"),
+        pytest.param({"OMP_NUM_THREADS": "many"}, 8, "many", id="no number: OpenMP ignores it too"),
+    ],
+)
+def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp: str) -> None:
+    for context in contexts(environ):
+        assert context.threads == threads
+        assert worker_environment(context, environ)["OMP_NUM_THREADS"] == omp
+
+
+def test_trap_1_each_worker_keeps_the_mask_and_counts_within_it() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3,5,7", "RANK": "9", "HOME": "/home/user"}
+    for rank, context in enumerate(contexts(environ)):
+        environment = worker_environment(context, environ)
+        assert environment["CUDA_VISIBLE_DEVICES"] == "2,3,5,7"
+        assert environment["HOME"] == "/home/user"
+        assert (environment["RANK"], environment["LOCAL_RANK"]) == (str(rank), str(rank))
+        assert (environment["WORLD_SIZE"], environment["LOCAL_WORLD_SIZE"]) == ("2", "2")
+        assert (environment["NODE_RANK"], environment["MASTER_ADDR"]) == ("0", "127.0.0.1")
+        assert str(context.worker.device) == f"cuda:{rank + 2}"
+
+
+class FourGpus:
+    def gpus(self) -> list[Gpu]:
+        return [Gpu(i, f"GPU-{i}") for i in range(4)]
+
+
+def test_resolve_placement_asks_the_driver_and_the_launchers() -> None:
+    request = LaunchRequest(devices="2", master_port=29500)
+    placement = resolve_placement(request, {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-3"}, "box", FourGpus())
+    assert placement.launcher == "local"
+    assert [worker.device.name for worker in placement.workers] == ["GPU-2", "GPU-3"]
+    assert placement.endpoint == Endpoint("127.0.0.1", 29500)
+    assert LAUNCHERS[-1] is local_placement
+
+
+def test_a_placement_travels() -> None:
+    placement = placed(CUDA_4)
+    assert pickle.loads(pickle.dumps(placement)) == placement
+
+
+def test_the_launching_process_never_imports_torch() -> None:
+    modules = sorted(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for room in ("environments", "workers")
+        for path in (ROOT / "noether" / room).rglob("*.py")
+        if path.stem not in ("preload", "__init__")  # The fork server alone imports the preload.
+    )
+    assert len(modules) >= 10
+    code = f"import sys, {', '.join(modules)}; print(sorted({{'torch', 'numpy', 'pydantic'}} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,61 @@
+"""`noether evaluate` finds again what the run found, and says what it cannot evaluate."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from noether.runs.folder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def run(train_in, tmp_path_factory) -> RunFolder:
+    return train_in(tmp_path_factory.mktemp("again"), "run", "trainer.ema_decay=0.9")
+
+
+@pytest.mark.slow
+def test_the_test_split_again_gives_the_same_figures(run: RunFolder, noether) -> None:
+    before = json.loads(run.result.read_text())
+    done = noether("evaluate", str(run.path), "--json")
+    assert done.code == 0, done.err
+    again = json.loads(done.out)
+    assert again == json.loads(run.result.read_text())
+    assert {key: again[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")} == {
+        key: before[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")
+    }
+    for name, value in before["figures"].items():
+        assert again["figures"][name] == pytest.approx(value, rel=1e-4), name
+
+
+@pytest.mark.slow
+def test_other_weights_and_splits(run: RunFolder, noether) -> None:
+    done = noether(
+        "evaluate", str(run.path), "--split", "validation", "--weights", "raw", "--checkpoint", "latest", "--json"
+    )
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert (result["split"], result["weights"], result["samples"]) == ("validation", "raw", 4)
+    assert result["checkpoint"] == "update-000000008"
+    assert json.loads(run.result.read_text())["split"] == "test", "another split leaves the run's result alone"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        (["--split", "tset"], "fix       --split test"),
+        (["--weights", "mea"], "--weights ema"),
+        (["--checkpoint", "lates"], "--checkpoint latest"),
+    ],
+    ids=["split", "weights", "checkpoint"],
+)
+def test_what_is_not_there_is_named(run: RunFolder, noether, arguments, way_out) -> None:
+    done = noether("evaluate", str(run.path), *arguments)
+    assert done.code == 2
+    assert way_out in done.err
+
+
+def test_a_folder_that_is_no_run(noether, tmp_path: Path) -> None:
+    for verb in ("evaluate", "report"):
+        done = noether(verb, str(tmp_path))
+        assert done.code == 2
+        assert "is not a run folder" in done.err

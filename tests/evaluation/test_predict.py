@@ -1,0 +1,229 @@
+"""A trained model on other people's meshes and points: `noether predict`."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+import torch
+from shapenet_car_files import surface_mesh, write_car
+
+from noether.config.compose import load_config
+from noether.data.surface_mesh import triangles
+from noether.errors import RequestError
+from noether.evaluation.predict import TrainedModel, predict_shape, shape_batch
+from noether.evaluation.shape_input import as_trained, check_range, read_points, read_shape
+from noether.evaluation.vtk_output import SUFFIXES, write_fields
+from noether.learning.precision import Precision
+from noether.models.build import build_model
+from noether.tasks.fields import FieldsTask
+
+pytest_plugins = ("shapenet_car_runs",)
+
+
+def plain_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    """ASCII STL as a CAD program writes it: its own name, capitals, indentation, normals of its own."""
+    lines = ["solid Body 1  (exported)"]
+    for a, b, c in points[cells]:
+        lines += ["  facet normal 0.0 0.0 0.0", "    outer loop"]
+        lines += [f"      vertex {x:.9e} {y:.9e} {z:.9e}" for x, y, z in (a, b, c)]
+        lines += ["    endloop", "  endfacet"]
+    path.write_text("\n".join([*lines, "endsolid Body 1  (exported)", ""]))
+
+
+def binary_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    record = np.zeros(len(cells), [("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("more", "<u2")])
+    record["corners"] = points[cells]
+    path.write_bytes(b"made by hand".ljust(80) + np.array([len(cells)], "<u4").tobytes() + record.tobytes())
+
+
+def with_pyvista(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    mesh = pyvista.PolyData.from_regular_faces(points, cells)
+    (mesh.cast_to_unstructured_grid() if path.suffix == ".vtu" else mesh).save(path)
+
+
+def ascii_stl_with_blank_line(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    plain_stl(path, points, cells)
+    path.write_text(path.read_text().replace("endsolid", "\nendsolid"))
+
+
+def with_field_data_in_words(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    mesh = pyvista.PolyData.from_regular_faces(points, cells)
+    mesh.field_data["made by"] = ["a program", "of another house"]
+    mesh.point_data["part"] = np.array(["body"] * len(points))
+    mesh.point_data["pressure"] = points[:, 0]
+    mesh.save(path)
+
+
+def write_surface(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    write_fields(path, points, cells, {"pressure": points[:, 0]})
+
+
+POINTS, QUADS, _ = surface_mesh(9)
+WRITERS = {
+    "ascii.stl": plain_stl,
+    "binary.stl": binary_stl,
+    "blank-line.stl": ascii_stl_with_blank_line,
+    "by-pyvista.stl": with_pyvista,
+    "mesh.ply": with_pyvista,
+    "mesh.obj": with_pyvista,
+    "mesh.vtu": with_pyvista,
+    "mesh.vtp": with_pyvista,
+    "poly-data.vtk": with_pyvista,
+    "field-data.vtk": with_field_data_in_words,
+    "field-data.vtp": with_field_data_in_words,
+    "own-output.vtu": write_surface,
+    "own-output.vtk": write_surface,
+    "own-output.vtp": write_surface,
+}
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS.items(), ids=WRITERS.keys())
+def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
+    write(tmp_path / name, POINTS.astype(np.float64), triangles(QUADS)[:, ::-1])  # wound inwards, too
+    shape = read_shape(tmp_path / name)
+    assert len(shape.points) == 3586  # corners that facets repeat are one point, and points without a face are none
+    assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
+    if "field-data" in name:
+        assert set(shape.values) == {"pressure"}
+    points, normals = as_trained(shape, 500)
+    assert points.shape == normals.shape == (500, 3)
+
+
+LOW, HIGH = np.array([-1.0, 0, -2]), np.array([1.0, 1.5, 2])
+BOX = np.array(np.meshgrid([-0.9, 0.9], [0, 1.4], [-1.9, 1.9])).reshape(3, -1).T
+
+
+@pytest.mark.parametrize(
+    ("factor", "shift", "fix"),
+    [(1000, 0, "--scale 0.001"), (100, 0, "--scale 0.01"), (39.37, 0, "--scale 0.0254"), (1e-3, 0, "--scale 1000"),
+     (1, 10, "move and turn"), (0.2, 0, "a shape of the size")],
+    ids=["mm", "cm", "inches", "km", "elsewhere", "a-fifth-which-no-unit-explains"],
+)  # fmt: skip
+def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:
+    with pytest.raises(RequestError) as refused:
+        check_range(Path("car.stl"), BOX * factor + shift, LOW, HIGH)
+    assert fix in refused.value.fix
+
+
+def test_what_reaches_beyond_training_is_warned_of() -> None:
+    assert check_range(Path("car.stl"), BOX, LOW, HIGH) == []
+    (words,) = check_range(Path("car.stl"), BOX * [1, 1, 1.4], LOW, HIGH)
+    assert "beyond the training range along z" in words
+
+
+@pytest.mark.parametrize(
+    ("array", "seen"),
+    [
+        (np.zeros(3), "shape (3,)"),
+        (np.zeros((5, 2)), "shape (5, 2)"),
+        (np.full((5, 3), np.nan), "values that are not finite"),
+        (np.zeros((0, 3)), "shape (0, 3)"),
+    ],
+    ids=["flat", "2d", "nan", "none"],
+)
+def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "p.npy", array)
+    with pytest.raises(RequestError, match="does not hold points") as refused:
+        read_points(tmp_path / "p.npy")
+    assert refused.value.seen == seen
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "words"),
+    [("transolver_small", 500, "no surface_normals"), ("upt_small", 20, "64 supernodes cannot be taken from 20")],
+)
+def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, tmp_path: Path) -> None:
+    points = torch.from_numpy(POINTS.astype(np.float32))
+    air = points + torch.tensor([0.0, 2.0, 0.0])
+    fields = {"surface_pressure": points[:, 0], "volume_velocity": air}
+    config = load_config([f"model={model}"])
+    task = FieldsTask(**config.task.options())
+    task.fit([{"surface_points": points, "volume_points": air, **fields}])
+    built = build_model(config.model.kind, **config.model.options())
+    cpu = torch.device("cpu")
+    trained = TrainedModel(config, built, task, cpu, Precision("float32", "cpu"))
+    np.save(tmp_path / "points.npy", POINTS[:count])
+    shape = read_shape(tmp_path / "points.npy")
+    with pytest.raises(RequestError) as refused:
+        predict_shape(trained, shape_batch(trained, shape, None), 100)
+    assert words in refused.value.seen
+
+
+@pytest.mark.slow
+def test_the_test_split_predicted_from_its_own_files_has_the_figures_of_evaluate(
+    shapenet_run, raw_archive, noether, tmp_path: Path
+) -> None:
+    evaluated = json.loads((shapenet_run.folder / "result.json").read_text())
+    found = []
+    for car in sorted((raw_archive / "param0").iterdir()):
+        out = tmp_path / f"{car.name}.vtu"
+        done = noether(
+            "predict", str(shapenet_run.folder), "--mesh", str(car / "quadpress_smpl.vtk"),
+            "--truth", str(car / "press.npy"), "--out", str(out), "--chunk", "1000",
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        mesh = pyvista.read(out)
+        error, truth = mesh.point_data["surface_pressure_error"], mesh.point_data["surface_pressure"]
+        found.append(float(np.linalg.norm(error) / np.linalg.norm(truth)))
+        assert "drag coefficient:" in done.out
+    assert np.mean(found) == pytest.approx(evaluated["fields"]["surface_pressure"]["relative_l2"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_finer_mesh_and_points_in_the_air(shapenet_run, noether, tmp_path: Path) -> None:
+    with_pyvista(tmp_path / "car.stl", POINTS.astype(np.float64) * 1000, triangles(QUADS))
+    np.save(tmp_path / "air.npy", np.random.default_rng(0).uniform([-1, 1.9, -3], [1, 3.5, 3], (700, 3)) * 1000)
+    asked = ("predict", str(shapenet_run.folder), "--mesh", str(tmp_path / "car.stl"))
+    refused = noether(*asked)
+    assert (refused.code, "--scale 0.001" in refused.err) == (2, True)
+    done = noether(*asked, "--scale", "0.001", "--volume", str(tmp_path / "air.npy"), "--out", str(tmp_path / "o.vtp"))
+    assert done.code == 0, done.err
+    assert "--out" not in done.err
+    for name, count in (("o.vtp", 3586), ("o_volume.vtp", 700)):
+        mesh = pyvista.read(tmp_path / name)
+        assert mesh.n_points == count
+        assert mesh.array_names
+        assert all(len(values) == count and np.isfinite(values).all() for values in mesh.point_data.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_prediction_on_an_stl_of_another_program_opens_again(suffix, shapenet_run, noether, tmp_path) -> None:
+    plain_stl(tmp_path / "car.stl", POINTS.astype(np.float64), triangles(QUADS))
+    out = tmp_path / f"o{suffix}"
+    done = noether("predict", str(shapenet_run.folder), "--mesh", str(tmp_path / "car.stl"), "--out", str(out))
+    assert done.code == 0, done.err
+    mesh = pyvista.read(out)
+    assert mesh.n_cells == len(triangles(QUADS))
+    assert set(mesh.point_data.keys()) == {"surface_pressure_prediction"}
+    assert mesh.point_data["surface_pressure_prediction"].shape == (3586,)
+    assert np.isfinite(mesh.point_data["surface_pressure_prediction"]).all()
+
+
+@pytest.mark.slow
+def test_wrong_files_are_refused_in_words(shapenet_run, noether, tmp_path: Path) -> None:
+    write_car(tmp_path / "car", seed=3)
+    torn = tmp_path / "torn.stl"
+    torn.write_bytes(b"solid nothing")
+    np.save(tmp_path / "one.npy", np.zeros(1))
+    np.save(tmp_path / "vectors.npy", np.zeros((3682, 3)))
+    for words, message in (
+        (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
+        ([], "--mesh is needed"),
+        (["--mesh", str(torn), "--out", "x.png"], "names no format that can be written"),
+        (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "one.npy")],
+            r"shape \(1,\)",
+        ),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "vectors.npy")],
+            r"shape \(3682, 3\)",
+        ),
+    ):
+        done = noether("predict", str(shapenet_run.folder), *words)
+        assert (done.code, "Traceback" in done.err) == (2, False), done.err
+        assert re.search(message, done.err), done.err

@@ -1,0 +1,50 @@
+"""A run is finished when its weights and figures are saved: a report that cannot be written does not fail it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.common.console import Console
+from noether.runs.folder import RunFolder
+from noether.training.train import report_run
+
+
+def without_configuration(folder: RunFolder) -> None:
+    """Leaves nothing that a report could be made of."""
+
+
+def folder_in_the_way(folder: RunFolder) -> None:
+    folder.config.write_text("seed: 1\n")
+    folder.report.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [(without_configuration, "FileNotFoundError"), (folder_in_the_way, "IsADirectoryError")],
+    ids=["nothing to read", "nowhere to write"],
+)
+def test_a_report_that_fails_is_a_warning(spoil, error: str, tmp_path: Path) -> None:
+    folder, stream = RunFolder(tmp_path / "run 1"), io.StringIO()
+    folder.create()
+    spoil(folder)
+    report_run(folder, Console(None, speaks=True, stream=stream))
+    said = stream.getvalue()
+    assert said.startswith(f"warning: the report could not be written ({error}: ")
+    assert f"noether report '{folder.path}'" in said.replace("\n", "")
+    assert "\nreport " not in said
+
+
+@pytest.mark.slow
+def test_training_ends_well_without_its_report(noether, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "blocked")
+    folder.report.mkdir(parents=True)
+    done = noether("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=blocked", "tracker.report=true")
+    assert done.code == 0, done.err
+    assert "warning: the report could not be written (IsADirectoryError: " in done.out
+    assert json.loads(folder.result.read_text())["updates"] > 0
+    folder.report.rmdir()
+    assert noether("report", str(folder.path)).code == 0
+    assert folder.report.is_file()

@@ -1,0 +1,214 @@
+"""No gap in a run breaks its report: what is missing, damaged or unusual is said where it is missed."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_pages import SECTIONS, Page
+from report_runs import UNITS, plan_of, resumed, without_cases
+
+from noether.report import write_report
+from noether.report.page import render_report
+from noether.report.run import Run
+from noether.runs.folder import RunFolder
+
+pytest_plugins = ("report_fixtures",)
+
+
+@pytest.mark.parametrize(
+    ("file", "gap", "sentences"),
+    [
+        ("result.json", {"result": {}}, {"errors": "the run has not been evaluated."}),
+        ("plan.json", {"plan": {}}, {"plan": "how the run was spread over devices is not known."}),
+        ("environment.json", {"environment": {}}, {"environment": "versions and host are not known."}),
+        ("metrics.jsonl", {"rows": []}, {"curves": "no line of training was written."}),
+        (
+            "test.npz",
+            {"meta": {}, "arrays": {}},
+            {
+                "cases": "no fields of single samples were kept.",
+                "distributions": "no errors of single points or samples were kept.",
+            },
+        ),
+    ],
+    ids=["result", "plan", "environment", "metrics", "evaluation"],
+)
+def test_missing_file_is_said_where_it_is_missed(
+    run: Run, file: str, gap: dict[str, Any], sentences: dict[str, str]
+) -> None:
+    missing = replace(without_cases(run), **gap, troubles={file: f"There is no {file}"})
+    texts = Page(render_report(missing)).texts
+    assert all(texts[other].strip() for other in SECTIONS)
+    for section, sentence in sentences.items():
+        assert f"There is no {file}: {sentence}" in texts[section]
+
+
+def test_only_a_configuration(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "young")
+    folder.create()
+    folder.config.write_text("seed: 1\n")
+    read = Page(write_report(folder).read_text())
+    assert "The run has made no update yet." in read.texts[""]
+    absent = [attributes for _, attributes in read.tags if attributes.get("class") == "absent"]
+    assert len(absent) == len(SECTIONS) - 1
+
+
+def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
+    damaged = RunFolder(tmp_path / "damaged")
+    damaged.create()
+    damaged.evaluation.mkdir()
+    damaged.config.write_text("seed: [1\n")
+    damaged.result.write_text('{"fields": {')
+    damaged.plan.write_text("[1, 2]")
+    damaged.metrics.write_text('{"kind": "training", "update": 1, "loss": 2.0}\n{"kind": "tra')
+    (damaged.evaluation / "test.npz").write_bytes((folder.evaluation / "test.npz").read_bytes()[:5000])
+    texts = Page(write_report(damaged).read_text()).texts
+    assert "result.json cannot be read" in texts["errors"]
+    assert "test.npz cannot be read" in texts["cases"]
+    assert "plan.json cannot be read (ValueError: not a JSON object)" in texts["plan"]
+    assert "The run has made 1 update and has not been evaluated" in texts[""]
+
+
+def no_lift(run: Run) -> Run:
+    arrays = {key: value for key, value in run.arrays.items() if "lift" not in key}
+    return replace(run, result={**run.result, "scalars": {}}, meta={**run.meta, "scalars": []}, arrays=arrays)
+
+
+def no_validation(run: Run) -> Run:
+    return replace(run, rows=[row for row in run.rows if row["kind"] == "training"])
+
+
+def raw_weights_only(run: Run) -> Run:
+    return replace(run, rows=[row for row in run.rows if row.get("weights") != "ema"])
+
+
+def null_figures(run: Run) -> Run:
+    figures = {"relative_l2": None, "mse": float("nan"), "mae": None, "max": float("inf")}
+    rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
+    rows = [{**row, "figures": dict.fromkeys(row["figures"])} if "figures" in row else row for row in rows]
+    scores = {"lift_coefficient": {"r2": None, "spearman": None, "mae": None, "note": "the truth does not vary"}}
+    arrays = {key: value * np.nan if key.startswith("figures/") else value for key, value in run.arrays.items()}
+    result = {**run.result, "fields": dict.fromkeys(UNITS, figures), "scalars": scores}
+    return replace(run, result=result, rows=rows, arrays=arrays)
+
+
+def one_sample(run: Run) -> Run:
+    arrays = {key: value[:1] if key.startswith("figures/") else value for key, value in run.arrays.items()}
+    return replace(run, arrays=arrays, meta={**run.meta, "names": run.meta["names"][:1]})
+
+
+def classification(run: Run) -> Run:
+    result = {"split": "test", "samples": 360, "figures": {"loss": 0.12, "top_1_accuracy": 0.97}}
+    return replace(run, result=result, meta={}, arrays={})
+
+
+def many_ranks(run: Run) -> Run:
+    return replace(run, plan=plan_of(402, world_size=20) | {"world_size": 40})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentences"),
+    [
+        (no_lift, [("scalars", "The task derives no scalar from its fields.")]),
+        (
+            no_validation,
+            [
+                ("curves", "No validation split was evaluated: the loss is the training loss alone."),
+                ("curves", "Not drawn: no validation split was evaluated."),
+            ],
+        ),
+        (raw_weights_only, [("curves", "Validation split, raw weights.")]),
+        (resumed, [("plan", "2 (the run was started again)")]),
+        (
+            null_figures,
+            [
+                ("", "The error of the surface pressure and volume velocity is not finite."),
+                ("scalars", "The truth does not vary."),
+                ("curves", "Not drawn: no finite value was logged."),
+            ],
+        ),
+        (one_sample, [("distributions", "One sample, with")]),
+        (
+            classification,
+            [
+                ("", "On 360 unseen samples: loss 0.120, top 1 accuracy 0.970."),
+                ("errors", "Top 1 accuracy0.970"),
+            ],
+        ),
+        (many_ranks, [("plan", "4 more ranks"), ("plan", "The ranks that were started on node001.")]),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_unusual_runs(run: Run, change: Callable[[Run], Run], sentences: list[tuple[str, str]]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read = Page(render_report(change(without_cases(run))))
+    for section, words in sentences:
+        assert words in read.texts[section]
+    assert all(read.texts[other].strip() for other in SECTIONS)
+    assert "nan" not in "".join(read.texts.values()).lower()
+
+
+def cases_alone(run: Run) -> Run:
+    """The run without its charts."""
+    arrays = {key: value for key, value in run.arrays.items() if key.startswith("case/")}
+    return replace(run, rows=[], arrays=arrays)
+
+
+def diverged(run: Run) -> Run:
+    arrays = {key: value * np.nan if key.endswith("prediction") else value for key, value in run.arrays.items()}
+    return replace(run, arrays=arrays)
+
+
+def partly_diverged(run: Run) -> Run:
+    arrays = {
+        key: np.where(np.arange(len(value)) % 9, value.T, np.nan).T
+        for key, value in run.arrays.items()
+        if key.startswith("case/") and key.endswith("prediction")
+    }
+    return replace(run, arrays={**run.arrays, **arrays})
+
+
+def no_normals(run: Run) -> Run:
+    return replace(run, arrays={key: value for key, value in run.arrays.items() if "normals" not in key})
+
+
+def no_surface(run: Run) -> Run:
+    arrays = {key: value for key, value in run.arrays.items() if "surface" not in key}
+    fields = {"volume_velocity": run.result["fields"]["volume_velocity"]}
+    return replace(run, arrays=arrays, result={**run.result, "fields": fields})
+
+
+@pytest.mark.parametrize(
+    ("change", "drawn"),
+    [(diverged, 6), (partly_diverged, 6), (no_normals, 6), (no_surface, 3)],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_unusual_cases_are_drawn(run: Run, change: Callable[[Run], Run], drawn: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Page(render_report(change(cases_alone(run)))).count("img") == drawn
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (lambda points: points[:3], "Not drawn: "),
+        (lambda points: points * [1, 1, 0], "Not drawn: "),
+        (lambda points: points[:, :2], "Pictures are drawn of points in three dimensions only."),
+    ],
+    ids=["three points", "all in a plane", "two dimensions"],
+)
+def test_points_that_make_no_picture(run: Run, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
+    arrays = dict(cases_alone(run).arrays)
+    for part in ("points", "truth", "prediction"):
+        key = f"case/0/volume_velocity/{part}"
+        arrays[key] = points(arrays[key]) if part == "points" else arrays[key]
+    kept = len(arrays["case/0/volume_velocity/points"])
+    for part in ("truth", "prediction"):
+        arrays[f"case/0/volume_velocity/{part}"] = arrays[f"case/0/volume_velocity/{part}"][:kept]
+    assert words in Page(render_report(replace(run, rows=[], arrays=arrays))).texts["cases"]

@@ -1,0 +1,117 @@
+"""The whole page: every section is there, nothing is loaded from elsewhere, text from the run is escaped."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from report_pages import SECTIONS, Page
+from report_runs import UNITS
+
+from noether.report import write_report
+from noether.report.numbers import number, percent
+from noether.report.page import render_report
+from noether.report.run import Run
+from noether.runs.folder import RunFolder
+
+pytest_plugins = ("report_fixtures",)
+
+
+def test_page_has_every_section_in_order(page: str) -> None:
+    read = Page(page)
+    assert [attributes["id"] for tag, attributes in read.tags if tag == "section"] == list(SECTIONS)
+    assert all(read.texts[section].strip() for section in SECTIONS)
+    assert "absent" not in [attributes.get("class") for _, attributes in read.tags]
+    assert read.count("img") == 5 * 2 * 3  # cases, fields, columns
+    assert read.count("svg") == 1 + 2 * 2 + 4  # parity, two distributions of each field, curves
+
+
+def test_page_loads_nothing(page: str) -> None:
+    read = Page(page)
+    assert {"script", "link", "iframe", "object", "base"}.isdisjoint(tag for tag, _ in read.tags)
+    links = [value for _, attributes in read.tags for key, value in attributes.items() if key in ("href", "src")]
+    assert links
+    assert all(link and link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert "://" not in page
+    assert not re.search(r"url\((?!#)|@import|srcset|\son\w+=", page)
+
+
+def test_ids_are_unique_and_references_resolve(page: str) -> None:
+    ids = [attributes["id"] for _, attributes in Page(page).tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+
+
+def test_page_is_small_and_written_whole(folder: RunFolder, page: str) -> None:
+    assert len(page) < 4_000_000
+    assert [path.name for path in folder.path.glob("*report*")] == ["report.html"]
+    assert list(folder.path.glob(".report*")) == []
+
+
+def test_page_says_the_numbers(page: str, folder: RunFolder) -> None:
+    result = json.loads(folder.result.read_text())
+    text = Page(page).texts
+    pressure = result["fields"]["surface_pressure"]
+    assert percent(pressure["relative_l2"]) in text[""]
+    assert all(number(pressure[figure]) in text["errors"] for figure in ("mse", "mae", "max"))
+    assert "nearest training shape" in text["errors"]
+    assert "(m/s)²" in text["errors"]
+    assert [word for word in ("pooled", "x alone", "y alone", "z alone") if word not in text["errors"]] == []
+    assert "air of 1.225 kg/m³ at 20 m/s" in text["scalars"]
+    assert "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4" in text["plan"]
+    assert "402 updates = 6 epochs of 67 updates" in text["plan"]
+    assert "noether train trainer.max_epochs=60 'note=a b'" in text["environment"]
+    assert "nothing to rank" in text["scalars"]
+    assert "effective_batch_size: 8" in text["configuration"]
+    assert "nan" not in "".join(text.values()).lower()
+
+
+def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
+    code = (
+        "import sys, pathlib; from noether.report import write_report; "
+        "from noether.runs.folder import RunFolder; write_report(RunFolder(pathlib.Path(sys.argv[1]))); "
+        "print([name for name in ('torch', 'matplotlib.pyplot') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, folder.path], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+NASTY = "<script>alert('$x$ & \"q\"')</script>"
+
+
+def test_text_from_the_run_is_escaped(tmp_path: Path, run: Run) -> None:
+    result = {
+        **run.result,
+        "checkpoint": NASTY,
+        "scalars": {NASTY: {"note": NASTY}, "lift_coefficient": {"r2": 0.5, "spearman": 0.5, "note": NASTY}},
+    }
+    about = run.meta["cases"][0]
+    meta = {
+        **run.meta,
+        "fields": {name: {"unit": NASTY, "points": f"{name.split('_')[0]}_points"} for name in UNITS},
+        "cases": [{**about, "sample": NASTY, "label": NASTY}],
+    }
+    plan = {**run.plan, "launcher": NASTY, "nodes": [NASTY], "reasons": {NASTY: NASTY}, "warnings": [NASTY]}
+    plan |= {"model": {"kind": NASTY}, "data": {NASTY: 3}}
+    rows = [*run.rows, {"kind": "evaluation", "update": 402, "weights": "raw", "figures": {f"{NASTY}/relative_l2": 1}}]
+    hostile = replace(
+        run, run_id=NASTY, config=NASTY, result=result, meta=meta, plan=plan, environment={NASTY: [NASTY]}, rows=rows
+    )
+    text = render_report(hostile)
+    read = Page(text)
+    assert "script" not in [tag for tag, _ in read.tags]
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    for section in ("", "cases", "scalars", "plan", "environment", "configuration"):
+        assert NASTY in read.texts[section], section
+
+
+def test_nasty_folder_name(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "<script>${x}")
+    folder.create()
+    folder.config.write_text("run_id: $title ${body} </pre><script>\n")
+    text = write_report(folder).read_text()
+    assert "<script" not in text
+    assert "$title ${body} </pre><script>" in Page(text).texts["configuration"]

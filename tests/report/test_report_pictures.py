@@ -1,0 +1,100 @@
+"""The report's pictures of fields: what the viewer sees, where a shape ends, and the colours of a scale."""
+
+import io
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from noether.report.colours import VALUE_MAP, Scale, error_scale, value_scale
+from noether.report.field_picture import field_picture
+from noether.report.grid import Frame, frame_around, shape_triangles
+from noether.report.views import (
+    TOWARDS_VIEWER,
+    project,
+    section_view,
+    side,
+    surface_extent,
+    surface_view,
+    visible,
+)
+
+
+def sphere(count: int) -> np.ndarray:
+    """Evenly spread points (count, 3) of the unit sphere (Fibonacci lattice)."""
+    up = 1 - (2 * np.arange(count) + 1) / count
+    angle = np.pi * (1 + 5**0.5) * np.arange(count)
+    radius = np.sqrt(1 - up**2)
+    return np.stack([radius * np.cos(angle), up, radius * np.sin(angle)], axis=-1)
+
+
+@pytest.mark.parametrize("with_normals", [True, False], ids=["normals", "points alone"])
+def test_the_viewer_sees_the_near_side_of_a_sphere(with_normals: bool) -> None:
+    points = sphere(1000)
+    towards = points @ TOWARDS_VIEWER
+    seen = np.isin(np.arange(1000), visible(points, points if with_normals else None))
+    assert seen[towards > 0.15].mean() == 1
+    assert not seen[towards < -0.1].any()
+
+
+def test_a_shape_hides_what_is_behind_it() -> None:
+    near, far = sphere(600) * 0.5 + 3 * TOWARDS_VIEWER, sphere(600) * 0.3
+    seen = visible(np.vstack([near, far]), np.vstack([sphere(600), sphere(600)]))
+    assert (seen < 600).any()
+    assert not (seen >= 600).any()
+
+
+def test_a_bay_in_the_outline_stays_open() -> None:
+    across, up = np.meshgrid(np.linspace(0, 4, 41), np.linspace(0, 2, 21))
+    points = np.stack([across.ravel(), up.ravel()], axis=-1)
+    step = points[(points[:, 0] >= 2) | (points[:, 1] <= 1)]  # a bonnet before a cabin
+    step += 1e-6 * np.random.default_rng(0).normal(size=step.shape)
+    triangles = step[shape_triangles(step)]
+    a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
+    area = 0.5 * np.abs(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
+    assert area == pytest.approx(6, rel=0.05)  # the convex hull has 7
+
+
+def test_section_interpolates_linear_fields_exactly() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.uniform([-1, 0, -2], [1, 2, 3], size=(900, 3))
+    frame = Frame(np.array([-1.5, 0.3]), np.array([2.5, 1.7]))
+    view = section_view(points, None, frame)
+    field = 3 + points @ [5.0, -2.0, 0.7]
+    along, up = np.meshgrid(*frame.axes())
+    drawn = np.sum(field[view.vertices] * view.weights, axis=1).reshape(frame.grid_shape)
+    np.testing.assert_allclose(drawn, 3 - 2 * up + 0.7 * along, atol=1e-9)
+
+
+def test_section_refuses_points_on_one_side() -> None:
+    points = sphere(200) + np.array([5, 0, 0])
+    with pytest.raises(ValueError, match="one side of the mid-plane"):
+        section_view(points, None, frame_around([side(points)], 0.0))
+
+
+def test_picture_has_the_colours_of_the_scale() -> None:
+    points = sphere(800)
+    frame = frame_around([surface_extent(points)], 0.02)
+    scale = Scale(0.0, 10.0, VALUE_MAP)
+    view = surface_view(points, points, frame)
+    image = imread(io.BytesIO(field_picture(view, np.full(800, 7.5), scale)))
+    rows, columns = frame.grid_shape
+    assert image.shape == (2 * rows, 2 * columns, 4)
+    # Picture rows run downwards, the frame's coordinate up.
+    place = (project(np.zeros((1, 3)))[0] - frame.low) / (frame.high - frame.low)
+    centre = image[round((1 - place[1]) * 2 * rows), round(place[0] * 2 * columns)]
+    np.testing.assert_allclose(centre, matplotlib.colormaps[VALUE_MAP](0.75), atol=0.02)
+    assert image[2, 2, 3] == 0  # nothing is drawn in the corner
+
+
+def test_scales() -> None:
+    values = np.concatenate([np.linspace(-100, 300, 1000), [1e6]])
+    scale = value_scale([values], [np.full(10, 1e9)])
+    assert scale.low == pytest.approx(-98, abs=2)
+    assert 300 < scale.high < 375  # neither the one wild point nor the wild prediction stretch it far
+    errors = error_scale([np.linspace(-3, 1, 1000), np.full(5, np.nan)])
+    assert errors.low == -errors.high
+    assert errors.high == pytest.approx(2.97, abs=0.05)
+    assert value_scale([np.full(4, 5.0)], [np.full(4, 5.0)]).low < 5
+    assert error_scale([np.zeros(4)]).high > 0

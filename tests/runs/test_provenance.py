@@ -1,0 +1,68 @@
+"""What a run says of the program, the image and the machine that made it."""
+
+import json
+import re
+from hashlib import sha256
+from importlib.metadata import distribution, requires
+
+import pytest
+from conftest import REPOSITORY
+from packaging.requirements import Requirement
+
+from noether.runs.provenance import describe_environment, driver_version, image_record, provenance
+
+LOCK = REPOSITORY / "constraints.txt"
+
+
+def test_outside_of_an_image() -> None:
+    found = provenance()
+    assert found["lock_sha256"] == sha256(LOCK.read_bytes()).hexdigest()
+    assert found["packages"]["torch"].startswith("2.")
+    assert json.loads(json.dumps(found)) == found
+    assert describe_environment().items() >= found.items()
+
+
+def test_an_image_says_what_it_is(tmp_path, monkeypatch) -> None:
+    record, labels = tmp_path / "image.json", tmp_path / "labels.json"
+    assert image_record(record, labels, None) is None
+    record.write_text('{"flavour": "cpu", "git_revision": "abc", "lock_sha256": "def"}')
+    assert image_record(record, labels, None)["digest"] is None
+    labels.write_text('{"noether.image": "unknown"}')
+    assert image_record(record, labels, None)["digest"] is None
+    labels.write_text('{"noether.image": "sha256:1"}')
+    assert image_record(record, labels, "/a.sif").items() >= {"digest": "sha256:1", "sif": "/a.sif"}.items()
+    monkeypatch.setenv("NOETHER_IMAGE_DIGEST", "sha256:2")
+    assert image_record(record, labels, None)["digest"] == "sha256:2"
+
+
+DRIVERS = {
+    "proprietary": ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Tue Apr\nGCC 12\n", "535.161.08"),
+    "open": ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+}
+
+
+@pytest.mark.parametrize(("text", "version"), DRIVERS.values(), ids=DRIVERS.keys())
+def test_the_driver_s_version(text: str, version: str, tmp_path) -> None:
+    (tmp_path / "version").write_text(text)
+    assert driver_version(tmp_path / "version") == version
+    assert driver_version(tmp_path / "none") is None
+
+
+def test_the_lock_names_every_package_exactly() -> None:
+    """What is installed because we, or what we install, ask for it: a version that floats is found on another day."""
+    locked = dict(line.split("==") for line in LOCK.read_text().splitlines() if not line.startswith("#"))
+    locked = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
+    asked = [Requirement(line) for line in requires("noether") or []]
+    assert asked
+    seen: set[str] = set()
+    while asked:
+        requirement = asked.pop()
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if (requirement.marker and not requirement.marker.evaluate({"extra": "dev"})) or name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        assert found.version.partition("+")[0] == locked.get(name), f"{name} in constraints.txt"
+        more = (Requirement(line) for line in found.requires or [])
+        asked += [one for one in more if one.marker is None or one.marker.evaluate({"extra": ""})]
+    assert len(seen) > 40

@@ -1,0 +1,192 @@
+"""How runs are doing, what they say, and how they are stopped: `noether status`, `logs`, `cancel`."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.common.whole_file import write_json
+from noether.environments.slurm.queue import QueuedJob, clean_environment
+from noether.runs.folder import RunFolder
+from noether.runs.overview import job_of_run, run_state, runs_under
+from noether.runs.process import job_of_task, read_process, record_exit_code, record_process
+
+HERE = {"host": socket.gethostname(), "pid": os.getpid(), "started": 0, "job": None, "began": 0.0, "exit_code": None}
+ELSEWHERE = {**HERE, "host": "n7"}
+OF_JOB = {**ELSEWHERE, "job": "12"}
+STATES = {
+    "waits": ({"job.json": {"job": "12"}}, ("PENDING", "Priority"), "waiting", "job 12 PENDING (Priority)"),
+    "runs-in-its-job": ({"process.json": OF_JOB}, ("RUNNING", "None"), "running", "job 12 RUNNING"),
+    "waits-after-a-requeue": (
+        {"process.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {}},
+        ("PENDING", "BeginTime"),
+        "waiting",
+        "job 12 PENDING (BeginTime)",
+    ),
+    "done": ({"process.json": {**HERE, "exit_code": 0}, "result.json": {"figures": {}}}, None, "done", "result.json"),
+    "stopped": (
+        {"process.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {"reason": "SIGTERM", "update": 3}},
+        None,
+        "stopped",
+        "SIGTERM, everything is saved",
+    ),
+    "stopped-and-killed-while-it-left": ({"process.json": OF_JOB, "stopped.json": {}}, None, "stopped", "is saved"),
+    "failed": ({"process.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
+    "killed": ({"process.json": HERE}, None, "lost", "without a word"),
+    "job-gone-before-it-started": ({"job.json": {"job": "12"}}, None, "lost", "nothing has started it"),
+    "cancelled-before-it-started": ({"job.json": {"job": "12"}, "cancelled": {}}, None, "stopped", "before it started"),
+    "another-host": ({"process.json": ELSEWHERE}, None, "lost", "on n7"),
+    "unreadable-file": ({"process.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
+}
+
+
+def folder_with(path: Path, files: dict[str, dict]) -> RunFolder:
+    for name, content in files.items():
+        write_json(path / name, content)
+    return RunFolder(path)
+
+
+@pytest.mark.parametrize(("files", "job", "state", "why"), STATES.values(), ids=STATES.keys())
+def test_the_state_of_a_run(files, job, state, why, tmp_path: Path) -> None:
+    queued = {"12": QueuedJob("12", job[0], "1:00", job[1], "cars")} if job else {}
+    found = run_state(folder_with(tmp_path, files), queued)
+    assert found.state == state
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("comment", "job", "run"),
+    [
+        pytest.param("noether:runs/cars", "12", "{here}/runs/cars", id="beside-where-it-was-submitted"),
+        pytest.param("noether:/data/runs/it's a|b", "12", "/data/runs/it's a|b", id="elsewhere-and-awkward"),
+        pytest.param("noether:runs/cars-%a", "12_3", "{here}/runs/cars-3", id="element-of-an-array"),
+        pytest.param("noether:runs/cars-%a", "12", "{here}/runs/cars-%a", id="a-name-that-ends-like-an-array"),
+        pytest.param("thanks, runs/cars", "12", None, id="somebody-else-s"),
+    ],
+)
+def test_a_job_that_nothing_is_known_of_names_its_run_in_its_comment(comment, job, run, tmp_path: Path) -> None:
+    queued = {job: QueuedJob(job, "PENDING", "1:00", "Priority", "cars", comment, str(tmp_path))}
+    folder = Path(run.format(here=tmp_path)) if run else None
+    assert queued[job].run == folder
+    if folder:
+        assert run_state(RunFolder(folder), queued).why == f"job {job} PENDING (Priority)"
+        assert [found.path for found in runs_under(folder.parent, queued)] == [folder]
+
+
+def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, {"plan.json": {"length": {"total_updates": 20}}, "process.json": OF_JOB})
+    now = time.time()
+    rows = [
+        {"kind": "training", "update": 2, "loss": 3.0, "time": now - 8},
+        {"kind": "training", "update": 4, "loss": 2.0, "time": now - 4},
+        {"kind": "evaluation", "update": 4, "figures": {"p/relative_l2": 0.5}, "time": now - 3},
+    ]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"cut')
+    found = run_state(folder, {"12": QueuedJob("12", "RUNNING", "1:00", "None", "cars")})
+    assert (found.update, found.total_updates, found.loss, found.time_left) == (4, 20, 2.0, "1:00")
+    assert found.figures == {"p/relative_l2": 0.5}
+    assert found.seconds_left == pytest.approx(16 * 2 - 4, abs=2)
+
+
+def test_the_newer_of_two_jobs_is_the_run_s(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, {"process.json": {**OF_JOB, "began": time.time() - 60}, "job.json": {"job": "13"}})
+    assert job_of_run(folder) == "13"
+    write_json(folder.process, {**OF_JOB, "began": time.time() + 60})
+    assert job_of_run(folder) == "12"
+
+
+def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, {"stopped.json": {}})
+    own = record_process(folder, None)
+    assert not folder.stopped.exists()
+    assert own.alive()
+    write_json(folder.process, {**json.loads(folder.process.read_text()), "started": own.started - 1})
+    assert read_process(folder).alive() is False  # type: ignore[union-attr]
+    record_exit_code(folder, own, 75)
+    assert (read_process(folder).exit_code, read_process(folder).alive()) == (75, False)  # type: ignore[union-attr]
+    write_json(folder.process, newer := {**OF_JOB, "began": own.began + 1})
+    record_exit_code(folder, own, 1)
+    assert json.loads(folder.process.read_text()) == newer, "a start that has lost the run says nothing of it"
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        pytest.param({}, None, id="no-job"),
+        pytest.param({"SLURM_JOB_ID": "12"}, "12", id="job"),
+        # The last element of an array has the array's own id: requeued by it, all of them would start again.
+        pytest.param(
+            {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}, "12_3", id="array-element"
+        ),
+    ],
+)
+def test_the_job_of_a_task(environ, job) -> None:
+    assert job_of_task(environ) == job
+
+
+def test_a_submission_from_inside_a_job_leaves_that_job_s_variables_behind() -> None:
+    kept = {"PATH": "/bin", "SBATCH_ACCOUNT": "cfd", "SLURM_CONF": "/etc/slurm/slurm.conf", "HOME": "/root"}
+    left = {
+        "SLURM_MEM_PER_CPU": "1",
+        "RANK": "0",
+        "MASTER_PORT": "1",
+        "SRUN_CPUS_PER_TASK": "2",
+        "SLURMD_NODENAME": "n",
+    }
+    assert clean_environment({**kept, **left}) == kept
+
+
+@pytest.mark.slow
+def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -> None:
+    words = ("train", "--hp", str(TINY), f"output_path={tmp_path}", "trainer.max_updates=3000")
+    running = start(*words, "run_id=mine", "devices=2")
+    folder = RunFolder(tmp_path / "mine")
+    deadline = time.monotonic() + 120
+    while not folder.metrics.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]
+    assert (state["state"], state["total_updates"]) == ("running", 3000)
+    assert "running" in noether("status", "--output-path", str(tmp_path)).out
+    done = noether("cancel", str(folder.path))
+    assert done.code == 0, done.err
+    assert f"everything is saved; to go on:\n  noether train --hp {folder.config} resume=auto" in done.out
+    assert running.wait(timeout=30) == 75
+    assert json.loads(folder.stopped.read_text())["reason"] == signal.Signals.SIGTERM.name
+    (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]
+    assert state["state"] == "stopped"
+    assert "stopped by SIGTERM after update" in noether("logs", str(folder.path), "-f").out
+    assert noether("logs", str(folder.path), "--rank", "1").out.startswith(f"==> {folder.logs}/rank-1.log")
+    again = noether("cancel", str(folder.path))
+    assert (again.code, "is not running" in again.err) == (2, True)
+
+
+MISTAKES = {
+    "status-of-no-folder": (["status", "--output-path", "{tmp}/none"], "--output-path FOLDER"),
+    "logs-of-no-run": (["logs", "{tmp}/none"], "not a run folder"),
+    "logs-of-no-such-rank": (["logs", "{tmp}/run", "--rank", "9"], "--rank 0"),
+    "cancel-what-is-done": (["cancel", "{tmp}/run"], "is not running"),
+    "cancel-on-another-host": (["cancel", "{tmp}/far"], "ssh n7 noether cancel"),
+    "sweep-under-torchrun": (["train", "-m", "seed=1,2", "accelerator=cpu"], "noether submit -m"),
+    "sweep-from-another-run": (["train", "-m", "seed=1,2", "resume=latest", "accelerator=cpu"], "resume=auto"),
+    "short-flag-of-another-verb": (["logs", "{tmp}/run", "-m"], "no flag -m"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "way_out"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_end_with_2_and_the_line_to_change(arguments, way_out, noether, tmp_path: Path) -> None:
+    for name, files in {"run": {"result.json": {}}, "far": {"process.json": ELSEWHERE}}.items():
+        folder = folder_with(tmp_path / name, files)
+        folder.config.write_text("seed: 1\n")
+        folder.logs.mkdir()
+        (folder.logs / "rank-0.log").write_text("said\n")
+    launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}
+    launcher |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    more = launcher if way_out == "noether submit -m" else {}
+    done = noether(*(word.format(tmp=tmp_path) for word in arguments), **more)
+    assert done.code == 2, done.out + done.err
+    assert way_out in done.err

@@ -1,0 +1,24 @@
+"""A launcher process for the tests, without `if __name__ == "__main__"`: run again by a worker, it would launch itself.
+
+Arguments: the target, the payload folder, the number of workers, and optionally the module to preload.
+"""
+
+import sys
+from pathlib import Path
+
+from noether.environments.devices import DeviceInventory
+from noether.environments.local import local_placement
+from noether.environments.placement import Device, LaunchRequest
+from noether.workers import spawner
+from noether.workers.run import run_placement
+
+target, folder, count, *preload = sys.argv[1:]
+with open(Path(folder) / "launchers", "a") as launchers:
+    launchers.write("one\n")
+if preload:
+    spawner.PRELOAD = preload[0]
+inventory = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
+placement = local_placement(LaunchRequest(devices=count), {}, inventory, "testbox")
+code = run_placement(placement, f"launch_targets.{target}", Path(folder), Path(folder) / "logs")
+print("torch" if "torch" in sys.modules else "light")
+sys.exit(code)

@@ -1,0 +1,151 @@
+"""torchrun, mpirun and plain machines start the same program: it joins, and learns what one process learns."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+from safetensors.torch import load_file
+
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+LIMIT_S = 120
+
+
+def train_words(output: Path, *overrides: str) -> list[str]:
+    return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def check(output: Path, launcher: str, reference: dict) -> None:
+    folder = RunFolder(output / "run")
+    assert json.loads(folder.plan.read_text())["launcher"] == launcher
+    assert json.loads(folder.result.read_text())["world_size"] == 2
+    found = load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+
+
+@pytest.fixture(scope="module")
+def reference(train_in, tmp_path_factory) -> dict:
+    folder = train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF)
+    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_torchrun_ranks_join_the_store_that_torchrun_serves(reference, environ, tmp_path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+    done = subprocess.run(
+        [*torchrun, *train_words(tmp_path, "devices=null")],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    check(tmp_path, "torchrun", reference)
+
+
+@pytest.mark.slow
+def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+    done = subprocess.run(
+        [*torchrun, *train_words(tmp_path, "devices=null", "trainer.timeout_min=0.01")],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "exitcode  : 75" in done.stderr
+    assert json.loads(RunFolder(tmp_path / "run").stopped.read_text())["reason"] == "the time limit"
+
+
+@pytest.mark.slow
+def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tmp_path) -> None:
+    port = free_port()
+    nodes = [
+        start(
+            *train_words(tmp_path, "--nodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1"),
+            f"master_port={port}",
+            "tracker.report=true",
+        )
+        for rank in (1, 0)
+    ]
+    for node in nodes:
+        out, err = node.communicate(timeout=LIMIT_S)
+        assert node.returncode == 0, out + err
+        assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
+    check(tmp_path, "multinode", reference)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a mount of its own needs root")
+def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_path) -> None:
+    """Node 1 has its own, empty folder where node 0 writes the run."""
+    port, output = free_port(), tmp_path / "runs"
+    output.mkdir()
+    words = train_words(output, "--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
+    alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs own "$0" && exec "$@"', str(output)]
+    nodes = [
+        subprocess.Popen(
+            [*before, sys.executable, "-m", "noether", *words, "--node-rank", str(rank)],
+            cwd=REPOSITORY,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, before in enumerate(([], alone))
+    ]
+    for node in nodes:
+        out, err = node.communicate(timeout=LIMIT_S)
+        assert node.returncode == 0, out + err
+    check(output, "multinode", reference)
+
+
+@pytest.mark.slow
+def test_what_rank_0_refuses_ends_every_node(start, tmp_path) -> None:
+    """The run exists already: the other node must hear it, not wait for a rank that never comes."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    port = free_port()
+    words = ("--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
+    nodes = [start(*train_words(tmp_path, *words, "--node-rank", str(rank))) for rank in (0, 1)]
+    said = [node.communicate(timeout=LIMIT_S)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [2, 2], said
+    assert "exists already" in said[0]
+    assert "refused the run" in said[1]
+    assert "exists already" in said[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None and os.environ.get("CI") != "true", reason="no mpirun here (Debian: openmpi-bin)"
+)
+def test_mpirun_ranks_join(reference, environ, tmp_path) -> None:
+    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
+    mpirun = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
+    done = subprocess.run(
+        [*mpirun, *train_words(tmp_path, "devices=null")],
+        cwd=REPOSITORY,
+        env={**environ, **allow_root},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    check(tmp_path, "mpi", reference)
