@@ -3,13 +3,14 @@
 A data set of noether's own is added to `SOURCES`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noether.common.components import build_component
 from noether.config.dataset import (
+    CasesDatasetConfig,
     CustomDatasetConfig,
     EllipsoidDatasetConfig,
     MnistDatasetConfig,
@@ -17,6 +18,8 @@ from noether.config.dataset import (
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
+from noether.data.cases.dataset import check_cases, open_cases
+from noether.data.cases.store import refuse_missing
 from noether.data.shapenet_car import ensure_packed, open_shapenet_car
 from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
@@ -30,10 +33,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of a data set; the validation split is cut from `train` by index."""
+    """The splits of a data set; the validation split is cut from `train` by index.
+
+    validation: positions in `train` that the data set itself holds out; None: a share of it, by the configuration.
+    """
 
     train: "Dataset"
     test: "Dataset"
+    validation: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
 
 def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path | None) -> Splits:
     assert folder is not None
-    return Splits(*(ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test")))
+    train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
+    return Splits(train, test)
 
 
 def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
@@ -100,7 +108,8 @@ def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, 
 
 def _open_shapenet_car(dataset: ShapeNetCarDatasetConfig, file: Path | None) -> Splits:
     assert file is not None
-    return Splits(*open_shapenet_car(file, dataset.split))
+    train, test = open_shapenet_car(file, dataset.split)
+    return Splits(train, test)
 
 
 def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
@@ -112,6 +121,34 @@ def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Pro
 
 def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
     return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
+
+
+def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    if root is None:
+        raise refuse_missing(None)
+    sets = check_cases(root)["sets"]
+    for prefix, wanted in dataset.points_per_update.items():
+        if prefix not in sets and prefix not in CasesDatasetConfig().points_per_update:
+            raise RequestError(
+                f"the prepared cases have no set {prefix}",
+                seen=f"dataset.points_per_update.{prefix}={wanted}",
+                expected="points of " + ", ".join(sets),
+            )
+        fewest = sets[prefix]["points"][0] if prefix in sets else wanted
+        if wanted > fewest:
+            raise RequestError(
+                f"a case has fewer {prefix} points than an update draws",
+                seen=f"dataset.points_per_update.{prefix}={wanted}, and a case of {fewest}",
+                expected="as many points of every case",
+                fix=f"dataset.points_per_update.{prefix}={fewest}",
+            )
+    return root
+
+
+def _open_cases(dataset: CasesDatasetConfig, folder: Path | None) -> Splits:
+    assert folder is not None
+    train, test, validation = open_cases(folder)
+    return Splits(train, test, validation or None)
 
 
 def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
@@ -148,6 +185,7 @@ def _check_is_folder(kind: str, root: Path | None) -> None:
 SOURCES: Mapping[str, DataSource] = {
     "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid),
     "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car),
+    "cases": DataSource(_prepare_cases, _open_cases),
     "mnist": DataSource(_prepare_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""

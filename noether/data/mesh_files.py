@@ -152,7 +152,7 @@ def _faces(mesh: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     cells = mesh.GetPolys() if flat else mesh.GetCells()
     if cells is None or not cells.GetNumberOfCells():
         return np.empty((0, 3), np.int64), np.empty((0, 4), np.int64)
-    connectivity, offsets = _to_numpy(cells.GetConnectivityArray()), _to_numpy(cells.GetOffsetsArray())
+    connectivity, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
     kinds = (VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD)
     faces = np.ones(len(offsets) - 1, bool) if flat else np.isin(np.asarray(mesh.celltypes), kinds)
     corners = np.diff(offsets)
@@ -167,7 +167,8 @@ def _faces(mesh: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return np.concatenate(triangles).astype(np.int64), quads.astype(np.int64)
 
 
-def _to_numpy(array: Any) -> np.ndarray:
+def to_numpy(array: Any) -> np.ndarray:
+    """Returns a VTK array as a NumPy array that shares its memory."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
     return vtk_to_numpy(array)

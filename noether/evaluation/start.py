@@ -40,7 +40,7 @@ def evaluate_here(
     folder = existing_run(run)
     config = _config_here(folder)
     _one_of("split", split, SPLITS)
-    if split == "validation" and not config.dataset.validation_fraction:
+    if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
             seen="dataset.validation_fraction=0.0",

@@ -30,16 +30,26 @@ class Problem:
 
     def fit_task(self) -> None:
         """Computes the task's statistics over the training samples, the validation split left out."""
-        self.task.fit(self.splits.train[index] for index in self.train_indices)
+        self.task.fit(self.draw.for_statistics(self.splits.train[index]) for index in self.train_indices)
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
+    if splits.validation is not None:
+        validation = list(splits.validation)
+        train = sorted(set(range(len(splits.train))) - set(validation))
     task = build_task(config.task.kind, **config.task.options())
     seed_everything(config.seed)
     model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
     pad = task.reads_masks and getattr(model, "reads_masks", False)
-    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points, pad)
+    draw = PointDraw(
+        config.seed,
+        config.dataset.points_per_update,
+        config.dataset.geometry_points,
+        pad,
+        shuffled=getattr(splits.train, "points_are_shuffled", False),
+        evaluation=getattr(config.dataset, "evaluation_points", {}),
+    )
     return Problem(splits, train, validation, draw, task, model)
