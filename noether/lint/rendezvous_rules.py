@@ -206,13 +206,7 @@ def environment(job: Job) -> Iterator[Finding]:
     resets = "SLURM_EXPORT_ENV" in job.script.text
     for launch in job.steps:
         srun, shape = launch.layer("srun"), job.step_shape(launch)
-        if (
-            srun is None
-            or not launch.trains
-            or "SLURM_EXPORT_ENV" in job.script.text
-            or shape is None
-            or shape.tasks < 2
-        ):
+        if srun is None or shape is None or shape.tasks < 2 or not launch.trains or resets:
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"
