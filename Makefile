@@ -40,15 +40,12 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
-<<<<<<< HEAD
 	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
-=======
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
->>>>>>> main
 
 venv: $(READY)
 

@@ -46,10 +46,11 @@ _BOTH = _table(
     """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
     core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
     exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem_bind mem-per-cpu
-    mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
-    ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority profile qos reservation resources segment signal
-    sockets-per-node switches tasks tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind
+    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem_bind
+    mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
+    ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority profile
+    qos reservation resources segment signal sockets-per-node switches tasks tasks-per-node thread-spec
+    threads-per-core time time-min tmp tres-bind
     tres-per-job tres-per-node tres-per-task uid wckey""",
     """consolidate-segments contiguous external help hold overcommit oversubscribe quiet reboot spread-job
     spread-segments stepmgr test-only usage use-min-nodes verbose version""",
