@@ -46,17 +46,19 @@ def table(scripts: Sequence[Judged]) -> str:
     reported: Counter[str] = Counter()
     false: Counter[str] = Counter()
     missed: Counter[str] = Counter(text.split()[1] for script in scripts for text in script.missed)
+    depends: Counter[str] = Counter()
     levels: Counter[tuple[str, bool]] = Counter()
     for script in scripts:
         for finding, verdict in script.findings.items():
             _, code, level = finding.split()
             reported[code] += 1
             false[code] += verdict == "false"
+            depends[code] += verdict == "depends"
             levels[level, verdict == "false"] += 1
     names = {rule.code: rule.name for rule in RULES}
     rows = [
-        f"| {code} | {names[code]} | {reported[code]} | {false[code]} | {_share(right, reported[code])} "
-        f"| {missed[code]} | {_share(right, right + missed[code])} |"
+        f"| {code} | {names[code]} | {reported[code]} | {depends[code]} | {false[code]} "
+        f"| {_share(right, reported[code])} | {missed[code]} | {_share(right, right + missed[code])} |"
         for code in sorted({*reported, *missed})
         for right in (reported[code] - false[code],)
     ]
@@ -71,8 +73,8 @@ def table(scripts: Sequence[Judged]) -> str:
             f"{warnings} warnings, {levels['warning', True]} of them false. Rules without a row reported nothing.",
             *_NOTE,
             "",
-            "| code | rule | reported | false | precision | missed | recall |",
-            "|---|---|---|---|---|---|---|",
+            "| code | rule | reported | of them, depends | false | precision | missed | recall |",
+            "|---|---|---|---|---|---|---|---|",
             *rows,
             "",
             "",

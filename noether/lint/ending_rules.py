@@ -169,7 +169,11 @@ def output(job: Job) -> Iterator[Finding]:
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
             name = "mkdir -p " + (known or ".")
             fix = f"#SBATCH --{option.name}={known and known + '/'}%j.out" if here else f"{name}      (before sbatch)"
-            yield Finding(option.line, "warning", "output-folder", message, fix)
+            opens = job.script.opened_by
+            first = re.match(r"(\s*)sbatch\s", opens)
+            # Where the file submits the job itself, the folder can be made in front of that.
+            edit = Edit(job.script.first_line - 1, (f"{first[1]}{name}", opens)) if first and not here else None
+            yield Finding(option.line, "warning", "output-folder", message, fix, edit)
 
 
 def requeue(job: Job) -> Iterator[Finding]:

@@ -171,7 +171,9 @@ class Job:
             group = srun.option("het-group", "pack-group") or "0"
             index = int(group) if group.isdigit() else len(self.shapes)
             return self.shapes[index] if index < len(self.shapes) else None
-        if srun.option("jobid") is not None or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
+        if re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID") is None or any(
+            "$" in word.raw and "@" in word.raw for word in srun.words[1:4]
+        ):
             return None
         return merged(self.shape, srun, launch.variables, self.known)
 

@@ -147,7 +147,7 @@ def values(job: Job) -> Iterator[Finding]:
             if job.script.expanded and "$" in option.value:
                 continue
             if found is not None:
-                if PLACEHOLDER.search(option.value):
+                if PLACEHOLDER.search(option.value) or re.fullmatch(r"[A-Z]+(_[A-Z]+)+", option.value):
                     yield _placeholder(job, option.line, option.value)
                 else:
                     yield found

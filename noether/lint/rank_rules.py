@@ -205,7 +205,7 @@ def _per_node(job: Job, launch: Launch, shape: Shape) -> Iterator[Finding]:
     if processes and gpus and processes > gpus:
         message = f"{_s(processes, 'worker')} a node on {_s(gpus, 'GPU')} a node"
         yield Finding(launch.line, "error", "processes-per-node", message, f"--nproc_per_node={gpus}")
-    elif processes and gpus and 1 < processes < gpus and len(job.launches) == 1:
+    elif processes and gpus and 1 < processes < gpus and len(job.trainings) == 1:
         message = f"{_s(processes, 'worker')} a node on {_s(gpus, 'GPU')} a node: the others stay idle"
         yield Finding(launch.line, "warning", "processes-per-node", message, f"--nproc_per_node={gpus}")
     if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:

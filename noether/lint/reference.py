@@ -26,9 +26,9 @@ or on Slurm's version says so. What sbatch refuses was held against sbatch of Sl
 **To silence a rule** on one line, end the line with `# noether: ignore[NTH401]` (code or name; several with commas;
 all without brackets). On an `#SBATCH` line sbatch reads no further than the `#`.
 
-**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `--kill-on-bad-exit`, `wait`, an exit code
-that is kept, torchrun in place of torch.distributed.launch with `--use_env`. All else is a suggestion. The rest of
-the file stays as it was, byte for byte.
+**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `mkdir -p` in front of `sbatch <<EOF`,
+`--kill-on-bad-exit`, `wait`, an exit code that is kept, torchrun in place of torch.distributed.launch with
+`--use_env`. All else is a suggestion. The rest of the file stays as it was, byte for byte.
 
 In a pre-commit configuration, with this repository as `repo`: `- id: noether-lint`.
 

@@ -137,6 +137,7 @@ FIXED = {  # name: (before, after)
     "kill-on-bad-exit": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
     "wait": ("#!/bin/bash\npython t.py &\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
     "exit-code": ("#!/bin/bash\npython t.py \\\n  --a b\necho done", "#!/bin/bash\npython t.py \\\n  --a b\ncode=$?\necho done\nexit $code\n"),
+    "folder-of-a-job-that-is-submitted-here": ("#!/bin/bash\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n", "#!/bin/bash\nmkdir -p no/logs\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n"),
     "bare-wait": ("#!/bin/bash\npython t.py &\nwait\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
     "launch-with-its-module-flag": ("#!/bin/bash\npython -m torch.distributed.launch --use_env --nproc_per_node=4 --module my.train\n", "#!/bin/bash\ntorchrun --nproc_per_node=4 --module my.train\n"),
     "in-windows-line-ends": ("#!/bin/bash\r\npython t.py\r\necho h\xe9\r\n", "#!/bin/bash\npython t.py\ncode=$?\necho h\xe9\nexit $code\n"),
