@@ -48,7 +48,10 @@ def form(job: Job) -> Iterator[Finding]:
         instead = (clean,) if clean.startswith("#!") else instead
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
-        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
+        # Without options of sbatch it may be a program in another language.
+        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.name.endswith(".sh")
+        edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
+        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
         message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
         fix = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))

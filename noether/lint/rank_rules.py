@@ -176,7 +176,9 @@ def launchers(job: Job) -> Iterator[Finding]:
 
 def _deprecated(job: Job, line: int) -> Finding:
     source = job.script.source(line)
-    new = re.sub(r"(\S*/)?python[\d.]*(\s+-[uB])*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
+    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
+    # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
+    new = new.replace("torch.distributed.launch", "torch.distributed.run")
     uses_env = re.search(r"\s--use[-_]env\b", source) is not None
     new = re.sub(r"\s--use[-_]env\b", "", new)
     note = "" if uses_env else "      (the program reads LOCAL_RANK from its environment, not --local_rank)"

@@ -48,8 +48,8 @@ class Script:
     first_line: int = 1
     expanded: bool = False
     """Whether a shell replaces its variables before sbatch reads it (`sbatch <<EOF`)."""
-    opened_by: str = ""
-    """The line of the file that opens the here-document which this script is, or ""."""
+    outer: tuple[str, ...] = ()
+    """The lines of the file up to the here-document that this script is; none: it is not in one."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -131,8 +131,8 @@ class Script:
         """Yields the job scripts in the here-documents of this one."""
         for text, line, expanded in self.shell.heredocs:
             if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
-                opened_by = self.source(line - 1)
-                yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, opened_by=opened_by)
+                outer = tuple(self.lines[: line - self.first_line])
+                yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 
     @cached_property
     def silenced(self) -> dict[int, frozenset[str]]:

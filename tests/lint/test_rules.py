@@ -140,6 +140,8 @@ FIXED = {  # name: (before, after)
     "folder-of-a-job-that-is-submitted-here": ("#!/bin/bash\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n", "#!/bin/bash\nmkdir -p no/logs\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n"),
     "bare-wait": ("#!/bin/bash\npython t.py &\nwait\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
     "launch-with-its-module-flag": ("#!/bin/bash\npython -m torch.distributed.launch --use_env --nproc_per_node=4 --module my.train\n", "#!/bin/bash\ntorchrun --nproc_per_node=4 --module my.train\n"),
+    "launch-by-an-interpreter-of-its-own": ("#!/bin/bash\n/venv/bin/python -u -m torch.distributed.launch --use_env t.py\n", "#!/bin/bash\n/venv/bin/python -u -m torch.distributed.run t.py\n"),
+    "pipe": ("#!/bin/bash\npython t.py | tee log\n", "#!/bin/bash\nset -o pipefail\npython t.py | tee log\n"),
     "in-windows-line-ends": ("#!/bin/bash\r\npython t.py\r\necho h\xe9\r\n", "#!/bin/bash\npython t.py\ncode=$?\necho h\xe9\nexit $code\n"),
 }  # fmt: skip
 
@@ -158,6 +160,9 @@ UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other 
     "launch-without-use-env": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py\n",
     "port": f"#!/bin/bash\n{TWO}export MASTER_PORT=29500\nsrun -K python t.py\n",
     "code-in-a-loop": "#!/bin/bash\nfor i in 1 2; do\n  python t.py $i\n  echo $i\ndone\n",
+    "pipe-beside-another": "#!/bin/bash\npython t.py | tee log\nls | head -n 1\n",
+    "two-jobs-in-the-background": "#!/bin/bash\npython a.py &\npython b.py &\n",
+    "no-shell-script": "import os\nprint(f'{os.getcwd()}')\nclass A: pass\n",
     "or-true": "#!/bin/bash\npython t.py || true\n",
 }
 
