@@ -46,7 +46,7 @@ _BOTH = _table(
     """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
     core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
     exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem_bind
+    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind
     mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
     ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority profile
     qos reservation resources segment signal sockets-per-node switches tasks tasks-per-node thread-spec
@@ -68,7 +68,7 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
     "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
 )
 # getopt takes these for the options of the same meaning; both names are then one here.
-SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
+SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind"}
 SITE: Mapping[str, Takes] = {
     **_table("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs", "", "x11")
 }

@@ -265,7 +265,7 @@ def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str
         yield "ntasks-per-gpu", "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
     elif per_gpu and options.last("ntasks-per-node"):
         yield "ntasks-per-gpu", "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
-    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node"):
+    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
         yield "gpus-per-task", "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
     if options.last("cpus-per-gpu") and options.last("cpus-per-task"):
         yield "cpus-per-gpu", "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep

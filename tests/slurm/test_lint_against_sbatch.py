@@ -39,7 +39,6 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
     "gpus-against-nodes": ("--gpus=8 --gpus-per-node=2 -N2", "Failed to validate", "gpu-options"),
     "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
-    "gpus-per-task-with-nodes": ("-N2 --gpus-per-node=2 --gpus-per-task=2", "without either", "gpu-options"),
     "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "gpu-options"),
     "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
     "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
@@ -52,7 +51,8 @@ TAKEN = (
     "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
     "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120",
     "--exclusive=user",
-    "--mem_bind=none", "--ntasks-per-gpu=1 --gpus=2", "-n1 -N4", "-N2 --gpus-per-node=2 --ntasks-per-node=2",
+    "-N2 --gpus-per-node=2 --gpus-per-task=2", "-N2 --gpus-per-task=1", "--ntasks-per-gpu=1 --gpus=2", "-n1 -N4",
+    "-N2 --gpus-per-node=2 --ntasks-per-node=2",
     "--array=1,3,5-9%2", "--no-kill=off", "--mail-type=END,SOON", "--tasks-per-node=2", "--gpu-bind=closest --gpus=1",
 )  # fmt: skip
 
@@ -103,19 +103,21 @@ def test_one_task_on_four_nodes_is_one_node(slurm: Slurm) -> None:
 
 
 def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) -> None:
-    text = "#!/bin/bash\n#SBATCH -n1 -c4\nsrun sh -c 'echo cpus=${SLURM_CPUS_PER_TASK:-none}'\n"
+    ask = "srun -n1 sh -c 'scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID' | grep -o ' CPUs=[0-9]*'"
+    text = f"#!/bin/bash\n#SBATCH -n2 -c2\n{ask}\n"
     bare = slurm.submit(text)
     passed = slurm.submit(text.replace("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun", 1))
     for job in (bare, passed):
         slurm.wait(job)
-    print("srun", slurm.output(bare), slurm.output(passed))
-    assert "cpus=4" in slurm.output(passed)
-    assert "cpus=4" not in slurm.output(bare)
-    assert "srun-cpus" in {f.rule for f in lint_text(text.replace("sh -c", "python train.py"), Path("/nowhere/j"))[0]}
+    # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
+    assert "CPUs=2" in slurm.output(passed)
+    assert "CPUs=2" not in slurm.output(bare)
+    linted = lint_text("#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"))[0]
+    assert [finding.rule for finding in linted] == ["srun-cpus"]
 
 
-SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "--mem_bind=none", "-K", "--exclusive")
-SRUN_REFUSES = ("--ntask=1", "--cpus_per_task=1", "\u2013n1")
+SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "-K", "--exclusive")
+SRUN_REFUSES = ("--ntask=1", "--cpus_per_task=1", "--mem_bind=none", "\u2013n1")
 
 
 @pytest.mark.parametrize("options", SRUN_TAKES + SRUN_REFUSES)
