@@ -124,7 +124,7 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
     said = capsys.readouterr().out
     assert "1 of 2 fixed" in said
     assert "left to you, line 2" in said
-    fixed.write_text("hostname\n")
+    fixed.write_text("#SBATCH -n1\nhostname\n")
     with pytest.raises(RequestError, match="itself a fixed script"):
         run(str(fixed), fix=True)
 
