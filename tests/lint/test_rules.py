@@ -14,6 +14,7 @@ from noether.lint.finding import Finding
 from noether.lint.fix import fix_script
 from noether.lint.rank_rules import Requested
 from noether.lint.rules import RULES
+from noether.lint.shell import ShellText
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
@@ -194,6 +195,18 @@ def test_nothing_makes_it_fail(text: str | bytes) -> None:
     for name in ("job.sbatch", "README.md"):
         findings, _ = lint_text(text, Path("/nowhere") / name)
         assert all(f.line >= 1 and f.level in ("error", "warning") and f.message and f.code for f in findings)
+
+
+@pytest.mark.parametrize("text", ["x{\U000f9730", "{0\U0010779e", "echo {🚀", "${🚀}", "<<🚀\n🚀"])
+def test_no_character_ends_the_process(text: str) -> None:
+    """The grammar's scanner reads outside a table of libc when it is shown a character like these after a brace."""
+    for _ in range(20):
+        lint_text("#!/bin/bash\n" + text, JOB)
+
+
+def test_a_word_beyond_ascii_is_read_as_it_is_written() -> None:
+    words = ShellText("srun –n 4 'Ångström…' \u00a0x 🚀\n").commands[0].texts
+    assert words == ["srun", "–n", "4", "Ångström…", "\u00a0x", "🚀"]
 
 
 def test_a_script_as_deep_as_a_file_may_be_is_read() -> None:
