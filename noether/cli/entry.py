@@ -77,6 +77,11 @@ def _dispatch(arguments: list[str]) -> int:
         if asked and asked[0] in verbs():
             print(command_help(asked[0]))
         elif asked and asked[0] not in groups() and not asked[0].startswith("-"):
+            from noether.cli.settings_help import section_help, sections
+
+            if asked[0] in sections():
+                print(section_help(asked[0]))
+                return ExitCode.DONE
             return _run_command(asked)  # Which has no such command, and names the nearest.
         else:
             print(group_help(asked[0]) if asked else overview())

@@ -18,7 +18,7 @@ CONTOURS = 9  # lines of equal value, by which shapes of fields are compared mor
 
 
 def field_picture(view: View, values: Array, scale: Scale) -> bytes:
-    """Returns a WebP picture of values (N,) at the view's points, in the colours of the scale, on a transparent ground."""
+    """Returns a WebP picture of values (N,) at the view's points, in the scale's colours, on a transparent ground."""
     frame = view.frame
     grid = np.sum(values[view.vertices] * view.weights, axis=1).reshape(frame.grid_shape)
     rows, columns = frame.grid_shape

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -111,14 +112,15 @@ def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan), "", sep="\n")
     data = prepare_with_bar(config, console)
-    with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
-        start = StartingPoint(RunFolder(Path(scratch)), None)
-        request = TrainRequest(config, start, data, plan.as_dict(), quiet=as_json)
-        target = "noether.training.dry_run.dry_run_worker"
-        terms = run_terms(config, plan.placement, os.environ)
-        code = run_placement(plan.placement, target, request, Path(scratch) / "logs", terms)
-        if code == ExitCode.DONE and as_json:
-            print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
+    scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
+    request = TrainRequest(config, StartingPoint(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
+    target = "noether.training.dry_run.dry_run_worker"
+    terms = run_terms(config, plan.placement, os.environ)
+    code = run_placement(plan.placement, target, request, scratch / "logs", terms)
+    if code == ExitCode.DONE and as_json:
+        print(json.dumps(json.loads((scratch / "dry_run.json").read_text()), indent=2))
+    if code == ExitCode.DONE:
+        shutil.rmtree(scratch, ignore_errors=True)  # Of one that failed the logs are named, and stay.
     return code
 
 
