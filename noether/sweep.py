@@ -34,7 +34,6 @@ class SweptRun:
     folder: RunFolder
     words: tuple[str, ...]
     differs: tuple[str, ...]
-    config: RunConfig
 
     @property
     def group(self) -> str:
@@ -68,7 +67,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     path = runs[0].folder.path.parent / f"{base}.sweep.json"
     each = [{"run": str(run.folder.path), "overrides": run.differs, "figures": results[run]} for run in runs]
     write_json(path, {"groups": summary, "runs": each})
-    console.say("", sweep_table(summary, units_of(runs[0].config)), f"\nsweep  {path}", sep="\n")
+    console.say("", sweep_table(summary, units_of(load_config(runs[0].words, hp))), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
@@ -163,7 +162,7 @@ def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Se
         )
     start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
     kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
-    return SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs), config)
+    return SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs))
 
 
 def _refuse_placed(plan: RunPlan) -> None:

@@ -126,7 +126,7 @@ def _wrong_words(
     extra = list(words[len(needed) :])
     meant = MEANT_FOR.get(verb)
     given = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    if meant in own and meant not in flags and len(extra) == 1:
+    if meant is not None and meant in own and meant not in flags and len(extra) == 1:
         given += [f"--{meant.replace('_', '-')}", *extra]
     named = " ".join(needed).upper()
     return RequestError(

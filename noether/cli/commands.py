@@ -119,7 +119,7 @@ class Commands:
         if visible_devices is None:
             from noether.training.preflight import check_as_train_does
 
-            check_as_train_does(config)
+            check_as_train_does(config, plan)
         if json:
             print(json_module.dumps(plan.as_dict(), indent=2))
         else:

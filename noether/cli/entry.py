@@ -11,7 +11,7 @@ from noether import __version__
 from noether.cli.commands import ALONE, Commands, groups, verbs
 from noether.cli.encoding import use_utf8
 from noether.cli.help import command_help, group_help, overview
-from noether.common.container import container_engine, fix_in_container
+from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.errors import ExitCode, NoetherError, RequestError
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _as_typed_here(error: NoetherError) -> NoetherError:
     """Returns a refusal whose fix is what this container's user types."""
-    engine = container_engine(os.environ)
+    engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error
     fix = fix_in_container(error.fix, error.mount, engine, os.environ)
@@ -112,7 +112,7 @@ def _run_command(arguments: list[str]) -> int:
     from noether.cli.arguments import notes_on_old_names, parse_arguments
     from noether.config.schema import RunConfig
 
-    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), container_engine(os.environ))
+    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), image_engine(os.environ))
     method = attrgetter(command.verb.replace(" ", "."))(Commands)
     if command.verb in ALONE:
         from noether.environments.process_facts import read_process_facts

@@ -43,22 +43,21 @@ class FiguresTable:
         left, title, wide = list(range(1, len(self.columns))), self.title, options.update(max_width=1000)
         while left:
             fits = len(left)
-            while (
-                fits > 1
-                and Measurement.get(console, options, self._part(left[:fits], None)).minimum > options.max_width
-            ):
+            part = self._part(left, title or None)
+            while fits > 1 and Measurement.get(console, wide, part).maximum > options.max_width:
                 fits -= 1
-            yield self._part(left[:fits], title or None)
+                part = self._part(left[:fits], title or None)
+            yield part
             left, title = left[fits:], ""
 
 
 def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> list[Any]:
     """Returns a table of the fields in physical units beside the baselines, one of the scalars, and the pace."""
     if "fields" not in result:
-        table = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
+        plain = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
         for name, value in result["figures"].items():
-            table.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
-        return [table, _pace(result)]
+            plain.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
+        return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )

@@ -28,6 +28,7 @@ from noether.runs.fence import take_fence
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.process import job_of_task, record_exit_code, record_process
 from noether.runs.provenance import describe_environment
+from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
 from noether.workers.run import run_placement
@@ -39,6 +40,7 @@ def train_here(config: RunConfig) -> int:
     started = time.time()
     plan = plan_run(config)
     placement = plan.placement
+    check_compiler(config, plan)
     if placement.workers[0].rank > 0:
         return _join(config, plan)
     console = Console(None, speaks=True)
@@ -107,6 +109,7 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
+    check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     find_start(config, console.warn)
     RunFolder(config.output_path.expanduser()).check_writable()
