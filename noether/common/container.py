@@ -18,7 +18,7 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Returns the engine whose container of the project's image this is in, or "": commands differ in the image alone."""
+    """Returns the engine of a container of the project's image, or "": commands are written otherwise there alone."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
