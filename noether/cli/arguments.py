@@ -1,4 +1,4 @@
-"""What was typed: a verb, its flags, and Hydra overrides, in any order."""
+"""Reads a command line: a verb, its flags and Hydra overrides, in any order."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence

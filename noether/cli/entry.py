@@ -61,12 +61,12 @@ def _no_permission(error: PermissionError) -> RequestError:
 
 
 def train_main() -> NoReturn:
-    """Is `noether-train`, the documented name of `noether train`."""
+    """Runs `noether train` under its documented name, `noether-train`."""
     main(["train", *sys.argv[1:]])
 
 
 def submit_main() -> NoReturn:
-    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
+    """Runs `noether submit` under its documented name, `noether-train-submit-job`."""
     main(["submit", *sys.argv[1:]])
 
 
@@ -82,7 +82,7 @@ def _dispatch(arguments: list[str]) -> int:
             if asked[0] in sections():
                 print(section_help(asked[0]))
                 return ExitCode.DONE
-            return _run_command(asked)  # Which has no such command, and names the nearest.
+            return _run_command(asked)  # Refuses it, and names the nearest command.
         else:
             print(group_help(asked[0]) if asked else overview())
         return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""What one rank says: on the terminal, and in its log file."""
+"""Prints the output of one rank: on the terminal and in its log file."""
 
 import errno
 import os
@@ -60,7 +60,7 @@ def _is_piped_by_mpirun() -> bool:
 
 @contextmanager
 def _full_disk_ignored() -> Iterator[None]:
-    """Words that no disk takes are lost; they are no reason to end a run."""
+    """Ignores a full disk: losing log lines does not end a run."""
     try:
         yield
     except OSError as error:

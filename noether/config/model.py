@@ -1,4 +1,4 @@
-"""Which model is trained, and its sizes."""
+"""Settings of the model: which one, and its sizes."""
 
 from typing import Annotated, Literal
 
