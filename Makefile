@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast faults lint format docs site venv clean
+.PHONY: train shell test test-fast test-nightly faults lint format docs site venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -17,8 +17,15 @@ train: $(READY)
 shell: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
+# Two workers, who share the tests as tests/sharing.py says. ARGS is for pytest: make test ARGS="-n 0 tests/data".
+WORKERS ?= 2
+
 test: $(READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not nightly" $(ARGS)
+
+# What only takes longer: CONTRIBUTING says what it is, and which shorter form of it `make test` runs.
+test-nightly: $(READY)
+	$(BIN)/pytest -m nightly $(ARGS)
 
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow" $(ARGS)
@@ -31,6 +38,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/zizmor --quiet --offline .github/workflows
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

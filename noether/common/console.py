@@ -1,10 +1,8 @@
 """Prints the output of one rank: on the terminal and in its log file."""
 
-import errno
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,24 @@ from rich.console import RenderableType
 from rich.text import Text
 
 
+class _Terminal(RichConsole):
+    """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, self.file.fileno())  # Also for who prints without this class, and for the last flush.
+        os.close(nowhere)
+
+
 class Console:
     """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
         seen = stream.isatty() and not _is_piped_by_mpirun()
-        self.terminal = RichConsole(
+        self.terminal = _Terminal(
             file=stream,
             quiet=not speaks,
             highlight=False,
@@ -31,10 +40,10 @@ class Console:
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:
         """Prints text or tables."""
-        with _full_disk_ignored():
+        with suppress(OSError):  # Words that no disk takes are lost; they are no reason to end a run.
             self.terminal.print(*renderables, sep=sep, markup=False)
         if self._log is not None:
-            with _full_disk_ignored():
+            with suppress(OSError):
                 self._log.print(*renderables, sep=sep, markup=False)
 
     def warn(self, text: str) -> None:
@@ -44,7 +53,7 @@ class Console:
     def only_log(self, text: str) -> None:
         """Writes a line to the log file alone."""
         if self._log is not None:
-            with _full_disk_ignored():
+            with suppress(OSError):
                 self._log.print(text)
 
 
@@ -56,13 +65,3 @@ def _is_piped_by_mpirun() -> bool:
         return not os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
     except OSError:  # Another system, or a daemon of another user.
         return True
-
-
-@contextmanager
-def _full_disk_ignored() -> Iterator[None]:
-    """Ignores a full disk: losing log lines does not end a run."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
-            raise

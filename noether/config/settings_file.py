@@ -114,7 +114,7 @@ def check_yaml(path: Path) -> None:
             expected="keys and values, such as 'seed: 0'",
             fix=f"--hp FILE      (another file than {path})",
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # PyYAML's own, for odd dates and tags
         raise RequestError(
             f"cannot read {path}",
             seen=str(error),

@@ -3,13 +3,14 @@
 A data set of noether's own is added to `SOURCES`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noether.common.components import build_component
 from noether.config.dataset import (
+    CasesDatasetConfig,
     CustomDatasetConfig,
     EllipsoidDatasetConfig,
     MnistDatasetConfig,
@@ -17,6 +18,8 @@ from noether.config.dataset import (
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
+from noether.data.cases.dataset import check_cases, open_cases
+from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
 from noether.data.shared_work import usable_cpus
@@ -31,10 +34,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of a data set; the validation split is cut from `train` by index."""
+    """The splits of a data set; the validation split is cut from `train` by index.
+
+    validation: positions in `train` that the data set itself holds out; None: a share of it, by the configuration.
+    """
 
     train: "Dataset"
     test: "Dataset"
+    validation: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,8 @@ def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None
 
 def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path | None) -> Splits:
     assert folder is not None
-    return Splits(*(ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test")))
+    train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
+    return Splits(train, test)
 
 
 def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
@@ -121,7 +129,8 @@ def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) ->
 
 def _open_shapenet_car(dataset: ShapeNetCarDatasetConfig, file: Path | None) -> Splits:
     assert file is not None
-    return Splits(*open_shapenet_car(file, dataset.split))
+    train, test = open_shapenet_car(file, dataset.split)
+    return Splits(train, test)
 
 
 def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
@@ -137,6 +146,39 @@ def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Pro
 
 def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
     return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
+
+
+def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
+    if root is None:
+        raise refuse_missing(None)
+    sets = check_cases(root)["sets"]
+    for prefix, wanted in dataset.points_per_update.items():
+        if prefix not in sets and prefix not in CasesDatasetConfig().points_per_update:
+            raise RequestError(
+                f"the prepared cases have no set {prefix}",
+                seen=f"dataset.points_per_update.{prefix}={wanted}",
+                expected="points of " + ", ".join(sets),
+            )
+        fewest = sets[prefix]["points"][0] if prefix in sets else wanted
+        if wanted > fewest:
+            raise RequestError(
+                f"a case has fewer {prefix} points than an update draws",
+                seen=f"dataset.points_per_update.{prefix}={wanted}, and a case of {fewest}",
+                expected="as many points of every case",
+                fix=f"dataset.points_per_update.{prefix}={fewest}",
+            )
+
+
+def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    _check_cases(dataset, root)
+    assert root is not None
+    return root
+
+
+def _open_cases(dataset: CasesDatasetConfig, folder: Path | None) -> Splits:
+    assert folder is not None
+    train, test, validation = open_cases(folder)
+    return Splits(train, test, validation or None)
 
 
 def _check_own(dataset: CustomDatasetConfig, root: Path | None) -> None:
@@ -179,6 +221,7 @@ def _check_is_folder(kind: str, root: Path | None) -> None:
 SOURCES: Mapping[str, DataSource] = {
     "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid, _check_ellipsoid),
     "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car, _check_shapenet_car),
+    "cases": DataSource(_prepare_cases, _open_cases, _check_cases),
     "mnist": DataSource(_prepare_mnist, _open_mnist, _check_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""

@@ -1,5 +1,6 @@
 """Samples → batches: what each rank reads, in which order, by how many processes."""
 
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,10 @@ from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
 from noether.errors import RequestError
 from noether.workers.death_signal import die_with_parent
+
+# Loader processes are forked, also where this rank came from a fork server, whose way they would take otherwise: they
+# would import torch anew, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]
 """Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
@@ -95,6 +100,7 @@ def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Da
         pin_memory=pin_memory,
         collate_fn=_already_stacked,
         worker_init_fn=start,
+        multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
         # run makes its iterators at other times.
         generator=torch.Generator(),
@@ -152,8 +158,12 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Moves a batch to a device; floating-point tensors become `dtype`, integers stay."""
-    return {
-        key: value.to(device, dtype if value.is_floating_point() else None, non_blocking=True)
-        for key, value in batch.items()
-    }
+    """Moves a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
+
+
+def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    if tensor.is_complex():
+        return dtype.to_complex()
+    return dtype if tensor.is_floating_point() else tensor.dtype

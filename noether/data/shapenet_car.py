@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.data.digest import check_digest
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
 from noether.data.shared_work import cache_root, locked, process_map, remove_stale, usable_cpus
@@ -158,6 +159,7 @@ def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lamb
     folders = find_cars(root)
     assert root is not None
     if not folders:
+        check_digest(root / PACKED_NAME)
         return root / PACKED_NAME
     mark = _fingerprint(folders)
     places = [
@@ -333,6 +335,9 @@ def _is_current(path: Path, mark: str) -> bool:
         return False
     try:
         metadata: Mapping[str, Any] = open_packed(path).metadata
+        if metadata.get("fingerprint") == mark:
+            check_digest(path)
+            return True
     except RequestError:
-        return False  # cut short: made again
-    return metadata.get("fingerprint") == mark
+        pass  # Cut short or damaged: it is made again.
+    return False

@@ -11,9 +11,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
-from noether.tracking.tracker import Row
-
-POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
+from noether.common.whole_file import ANYBODY, Publisher
+from noether.tracking.tracker import Row, flat_numbers
 
 
 class TensorBoardFile:
@@ -25,13 +24,13 @@ class TensorBoardFile:
     their thread ends for good at the first full disk.
     """
 
-    def __init__(self, folder: Path, resumed_from: int) -> None:
+    def __init__(self, folder: Path, resumed_from: int, by: Publisher = ANYBODY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
         newest = max((_second(path) for path in earlier), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
-        self._file = AppendingFile(folder / name)
+        self._file = AppendingFile(folder / name, by)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if earlier:
             start = SessionLog(status=SessionLog.START)
@@ -39,19 +38,10 @@ class TensorBoardFile:
 
     def log(self, row: Row) -> None:
         """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
-        if row["kind"] == "training":
-            self._write("training", row, row["update"])
-        elif row["kind"] == "evaluation":
-            self._write(f"{row['split']} ({row['weights']})", row["figures"], row["update"])
-
-    def _write(self, tag: str, values: Row, update: int) -> None:
-        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-        summary = [
-            Summary.Value(tag=f"{tag}/{name}", simple_value=value)
-            for name, value in numbers.items()
-            if name not in POSITION
-        ]
-        self._add(Event(wall_time=time.time(), step=update, summary=Summary(value=summary)))
+        numbers = flat_numbers(row)
+        if numbers:
+            summary = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+            self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
 
     def _add(self, event: Event) -> None:
         record = io.BytesIO()
