@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import pyvista
 from conftest import REPOSITORY, TIME_LIMIT
-from shapenet_car_files import surface_mesh
 
 from noether.config.reference import settings_reference
 
@@ -40,8 +38,6 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
-    points, cells, _ = surface_mesh(0)
-    pyvista.PolyData.from_regular_faces(points, cells).triangulate().save(folder / "car.stl")
     program = folder / "bin" / "noether"
     program.parent.mkdir()
     program.write_text(

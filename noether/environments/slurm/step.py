@@ -272,7 +272,7 @@ def number(environ: Mapping[str, str], name: str) -> int:
     text = environ[name]
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    raise RequestError(f"{name} is no number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
+    raise RequestError(f"{name} is not a number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
