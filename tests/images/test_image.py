@@ -190,7 +190,7 @@ def test_a_new_cache_volume_can_be_written(as_user: int | None, containers) -> N
     volume = containers.client.volumes.create()
     try:
         done = containers.run(
-            *("data", "prepare", "--hp", "/tiny.yaml"),
+            *tiny("one", "trainer.max_updates=1"),
             volumes={volume.name: {"bind": "/cache", "mode": "rw"}},
             environment={"XDG_CACHE_HOME": "/cache"},
             **({"user": f"{as_user}:{as_user}"} if as_user else {}),
