@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast test-nightly faults lint format docs venv clean
+.PHONY: train test test-fast test-nightly faults lint format docs site venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -40,6 +40,11 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
+	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
+
+# The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 venv: $(READY)
 

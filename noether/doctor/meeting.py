@@ -1,7 +1,7 @@
-"""Who is there: the doctor's processes meet at the run's own address and port, and go through the steps together.
+"""Connects the doctor's processes at the run's own address and port.
 
-One line of JSON each way over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
-listens on the very port that a run would use; it may pass the listening socket on, and the connections stay.
+They exchange lines of JSON over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
+listens on the port that a run would use; it may pass the listening socket on, and the connections stay open.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ CONNECT_SECONDS = 3.0
 
 
 class Unanswered(Exception):
-    """The other side did not answer, or what it said is not the doctor's."""
+    """The other side did not answer, or is not a doctor."""
 
 
 class Connection:
@@ -34,7 +34,7 @@ class Connection:
         return self.socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends an object; a peer that is gone is noticed by `receive`."""
+        """Sends an object; `receive` notices a peer that is gone."""
         with contextlib.suppress(OSError):
             self.socket.settimeout(CONNECT_SECONDS)
             self.socket.sendall(json.dumps(message).encode() + b"\n")
@@ -43,7 +43,7 @@ class Connection:
         """Returns the next object.
 
         Raises:
-            Unanswered: none within `seconds`, the peer is gone, or it speaks another language.
+            Unanswered: none within `seconds`, the peer is gone, or is another program.
         """
         deadline = time.monotonic() + seconds
         while b"\n" not in self._buffer:
@@ -61,10 +61,10 @@ class Connection:
         return message
 
     def read(self, seconds: float) -> bool:
-        """Takes what has arrived, and returns whether a whole line is there.
+        """Reads what has arrived, and returns whether a whole line is there.
 
         Raises:
-            Unanswered: the peer is gone, or sends what is no line.
+            Unanswered: the peer is gone, or what it sends is not a line.
         """
         self.socket.settimeout(max(0.001, seconds))
         try:
@@ -84,10 +84,10 @@ class Connection:
 
 
 def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> Connection:
-    """Connects to rank 0's process, says hello, and returns the connection once it has welcomed us.
+    """Connects to rank 0's process and returns the connection once rank 0 has accepted it.
 
     Raises:
-        Unanswered: nobody let us in within `seconds`; the text says how the attempts ended.
+        Unanswered: not accepted within `seconds`; the text says how the attempts ended.
     """
     deadline, why = time.monotonic() + seconds, "never tried"
     while (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""What a check says: one finding, its level, and on which hosts and ranks it holds."""
+"""What a check found: its level, and the hosts and ranks that it concerns."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -7,15 +7,15 @@ from typing import Any
 from noether.errors import RequestError
 
 LEVELS = ("error", "warning", "skipped", "ok")
-"""Worst first. An error keeps a run from working; a warning lets it work worse than it could."""
+"""Worst first. With an error a run does not work; with a warning it works worse than it could."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The answer of one check.
+class Diagnosis:
+    """The result of one check.
 
-    `level` is one of `LEVELS`; of a skipped check `expected` says what would have been needed. `fix` is the line to
-    write. `hosts` and `ranks` are where it was found; both are empty for what concerns the whole run.
+    `level` is one of `LEVELS`. `fix` is the line to write. `hosts` and `ranks` say where it was found;
+    both are empty for what concerns the whole run.
     """
 
     check: str
@@ -31,25 +31,25 @@ class Finding:
         return {**asdict(self), "hosts": list(self.hosts), "ranks": list(self.ranks)}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Finding":
-        """Returns what `as_dict` was made of."""
+    def from_dict(cls, fields: dict[str, Any]) -> "Diagnosis":
+        """Reads what `as_dict` returns."""
         return cls(**{**fields, "hosts": tuple(fields["hosts"]), "ranks": tuple(fields["ranks"])})
 
 
-def skipped(check: str, reason: str) -> Finding:
-    """Returns the finding of a check that could not be made."""
-    return Finding(check, "skipped", reason)
+def skipped(check: str, reason: str) -> Diagnosis:
+    """Returns the result of a check that could not be made."""
+    return Diagnosis(check, "skipped", reason)
 
 
-def refused(check: str, error: RequestError) -> Finding:
-    """Returns a refusal as a finding: the doctor goes on where a run would end."""
+def refused(check: str, error: RequestError) -> Diagnosis:
+    """Returns a refusal as a result: a run would end here, the doctor goes on."""
     seen = f"{error.summary} ({error.seen})" if error.seen else error.summary
-    return Finding(check, "error", seen, error.expected, error.fix)
+    return Diagnosis(check, "error", seen, error.expected, error.fix)
 
 
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings worst first, those that say the same of several hosts or ranks as one."""
-    together: dict[Finding, Finding] = {}
+def merged(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Returns the findings worst first; the same finding on several hosts or ranks becomes one."""
+    together: dict[Diagnosis, Diagnosis] = {}
     for finding in findings:
         key = replace(finding, hosts=(), ranks=())
         before = together.get(key, key)

@@ -1,19 +1,19 @@
-"""Do the ranks hear each other: store, gloo, NCCL, bandwidth, each in its own time; the first that breaks ends it."""
+"""Tests the chain between the ranks: store, gloo, NCCL, bandwidth, each with a time limit, up to the first failure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noether.doctor.finding import Finding, skipped
+from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.world_checks import check_bandwidth, short_ranks
 
 Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
-"""Does one step on every rank within so many seconds, and returns the answers."""
+"""Does one step on every rank within a number of seconds, and returns the answers."""
 
 
 @dataclass(frozen=True)
-class Link:
-    """One link: its name, the most seconds it may take, and the line to write where it breaks."""
+class ChainStep:
+    """One step of the chain: its name, its time limit in seconds, what should work, and the line to write if not."""
 
     name: str
     seconds: float
@@ -21,30 +21,30 @@ class Link:
     fix: str
 
 
-STORE = Link(
+STORE = ChainStep(
     "store", 8, "every rank writes to the store of rank 0 and reads there", "master_port=PORT      (one that is open)"
 )
-GLOO = Link(
+GLOO = ChainStep(
     "gloo",
     8,
     "a sum over all ranks",
     "export GLOO_SOCKET_IFNAME=INTERFACE      (ip -br address: the one that reaches the other hosts)",
 )
-NCCL = Link(
+NCCL = ChainStep(
     "nccl",
     14,
     "a sum over all GPUs",
     "NCCL_DEBUG=INFO noether doctor      (then NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1)",
 )
-BANDWIDTH = Link("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
+BANDWIDTH = ChainStep("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
 CHAIN = ("store", "gloo", "nccl", "bandwidth")
 MARGIN_SECONDS = 1.5
-"""How much longer than the step itself its answer may take."""
+"""How much later than the step itself its answer may arrive."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Whom the chain joins: `address` and `port` of the store, who serves it, and which ranks have a GPU."""
+    """The ranks to join: `address` and `port` of the store, who serves it, and which ranks have a GPU."""
 
     size: int
     address: str
@@ -55,25 +55,25 @@ class World:
     hosts: tuple[str, ...]
 
 
-def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Finding]:
-    """Tries link after link.
+def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Diagnosis]:
+    """Tries one step after the other, up to the first that fails.
 
     Args:
-        world: whom the chain joins.
+        world: the ranks to join.
         ask: does a step on every rank.
-        enter: is told what is tried next.
-        left: how many seconds of so many are left.
+        enter: called with the name of the step that begins.
+        left: caps a number of seconds at the time that is left.
     """
     everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
     store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
 
-    def attempt(link: Link, **more: Any) -> list[dict[str, Any]]:
+    def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
         enter(link.name)
         seconds = left(link.seconds)
         answers = ask({"do": link.name, **everyone, **more, "seconds": seconds}, seconds + MARGIN_SECONDS)
         finding = _broken(link, answers, world)
-        found.append(finding or Finding(link.name, "ok", _works(link, answers, world)))
+        found.append(finding or Diagnosis(link.name, "ok", _works(link, answers, world)))
         return [] if finding else answers
 
     for link in (STORE, GLOO):
@@ -94,7 +94,7 @@ def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Calla
     return found
 
 
-def _works(link: Link, answers: Sequence[dict[str, Any]], world: World) -> str:
+def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> str:
     where = f"{world.address}:{world.port}"
     served = f", served by {world.served_by}" if world.served_by else ""
     interfaces = sorted({answer["interface"] for answer in answers if answer.get("interface")})
@@ -106,7 +106,7 @@ def _works(link: Link, answers: Sequence[dict[str, Any]], world: World) -> str:
     }.get(link.name, "")
 
 
-def _broken(link: Link, answers: Sequence[dict[str, Any]], world: World) -> Finding | None:
+def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> Diagnosis | None:
     by_error: dict[str, list[int]] = {}
     for answer in answers:
         if "error" in answer:
@@ -114,11 +114,11 @@ def _broken(link: Link, answers: Sequence[dict[str, Any]], world: World) -> Find
     answered = {answer["rank"] for answer in answers if "rank" in answer}
     lost = sorted(set(range(world.size)) - answered)
     if lost:
-        by_error["no word any more"] = lost
+        by_error["stopped answering"] = lost
     if not by_error:
         return None
-    # What took too long is most often the echo of what failed elsewhere.
+    # A time-out is most often the echo of a failure elsewhere: show the other errors first.
     told = sorted(by_error.items(), key=lambda entry: "within" in entry[0])
     seen = "; ".join(f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in told[:4])
     ranks = tuple(sorted({rank for failed in by_error.values() for rank in failed}))
-    return Finding(link.name, "error", seen, link.expected, link.fix, ranks=ranks)
+    return Diagnosis(link.name, "error", seen, link.expected, link.fix, ranks=ranks)

@@ -1,4 +1,4 @@
-"""What one process of the doctor looks at by itself: its host, its place in the run, a torch child for each rank."""
+"""What one process of the doctor checks by itself: its host, its place in the run, a torch child for each rank."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.network import resolve_host
 from noether.doctor.child import Child, ChildError, ask_all
-from noether.doctor.finding import Finding, refused
+from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
 from noether.doctor.machine_checks import (
     check_container,
@@ -43,17 +43,17 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class FoundGpus:
-    """The driver's list as the facts have it: asking the driver again could hang."""
+    """The list of GPUs from the facts: asking the driver again could hang."""
 
     listed: tuple[Gpu, ...] | None
 
     def gpus(self) -> tuple[Gpu, ...] | None:
-        """Lists the GPUs, or None where no driver answered."""
+        """Returns the GPUs, or None where no driver answered."""
         return self.listed
 
 
 class Clock:
-    """How much time is left, and what the time is spent on."""
+    """The time that is left, and what it is being spent on."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -61,7 +61,7 @@ class Clock:
         self.step = "start"
 
     def left(self, most: float) -> float:
-        """Returns `most` seconds, or what is left where that is less, but never nothing."""
+        """Returns `most` seconds, or what is left where that is less, but never zero."""
         return max(0.1, min(most, self._deadline - time.monotonic()))
 
     def share(self, part: float) -> float:
@@ -69,7 +69,7 @@ class Clock:
         return self.left(part * self.seconds)
 
     def enter(self, step: str) -> None:
-        """Notes what is done now, for the watchdog's last words."""
+        """Notes the step that begins: the watchdog names it if it hangs."""
         self.step = step
 
 
@@ -99,7 +99,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     return result
 
 
-def read_host(config: RunConfig, clock: Clock) -> tuple[HostFacts, list[Finding]]:
+def read_host(config: RunConfig, clock: Clock) -> tuple[HostFacts, list[Diagnosis]]:
     """Returns the facts of this host, read by a child."""
     clock.enter("the facts of this host")
     asked = {"folders": wanted_folders(config.output_path, os.environ), "seconds": clock.left(PROBE_SECONDS)}
@@ -107,14 +107,14 @@ def read_host(config: RunConfig, clock: Clock) -> tuple[HostFacts, list[Finding]
     try:
         return HostFacts.from_dict(child.answer(clock.left(PROBE_SECONDS + 2 * START_SECONDS))), []
     except ChildError as error:
-        finding = Finding("host", "error", f"the facts of this host cannot be read: {error}", "an answer in seconds")
+        finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in seconds")
         return HostFacts(host=socket.gethostname()), [finding]
     finally:
         child.end()
 
 
-def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Finding]]:
-    """Returns where this process stands in a run, or None and the launchers' refusal as a finding."""
+def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
+    """Returns where this process stands in a run, or None and the launcher's refusal."""
     gpus = facts.driver.gpus if facts.driver is not None else None
     try:
         placement = resolve_placement(
@@ -124,21 +124,21 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
         return None, [refused("launch", error)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
     ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
-    found = [Finding("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
-    return placement, found + [Finding("launch", "warning", text) for text in placement.warnings]
+    found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
+    return placement, found + [Diagnosis("launch", "warning", text) for text in placement.warnings]
 
 
-def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Finding]:
-    """Returns the address of the host where the ranks meet, "" where its name does not resolve, and the finding."""
+def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
+    """Returns the address of rank 0's host ("" where its name does not resolve) and the finding."""
     try:
-        # The first look-up may hang in a name server; asking again is for names that are on their way.
+        # The first look-up may hang in a name server; later ones are for names that appear late.
         address = within(seconds, lambda: resolve_host(endpoint.host, seconds / 2))
     except RequestError as error:
         return "", refused("names", error)
     except TimeoutError as error:
-        fix = "master_addr=ADDRESS      (or mend /etc/resolv.conf)"
-        return "", Finding("names", "error", f"{endpoint.host}: {error}", "a name server that answers", fix)
-    return address, Finding("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
+        fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
+        return "", Diagnosis("names", "error", f"{endpoint.host}: {error}", "a name server that answers", fix)
+    return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
 
 
 class RankChildren:
@@ -163,7 +163,7 @@ class RankChildren:
         return [rank for rank, device in zip(self.ranks, self._devices, strict=True) if device is not None]
 
     def wait_for_torch(self, seconds: float) -> dict[str, Any]:
-        """Returns what the first child says of torch, once all have imported it."""
+        """Returns what the first child says about torch, once all have imported it."""
         if not self.versions:
             deadline = time.monotonic() + seconds
             answers: list[dict[str, Any]] = []
@@ -180,7 +180,7 @@ class RankChildren:
         return ask_all(self.children[:1], [{"do": "devices"}], seconds)[0]
 
     def exchange(self, request: dict[str, Any], seconds: float) -> str:
-        """Puts a value into the launcher's store or reads it there.
+        """Writes a value to the launcher's store, or reads it.
 
         Raises:
             ChildError: that failed.
@@ -209,8 +209,8 @@ class RankChildren:
 
 def host_findings(
     config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: Clock
-) -> list[Finding]:
-    """Judges everything that concerns this host alone, located on it."""
+) -> list[Diagnosis]:
+    """Checks everything that concerns this host alone."""
     clock.enter("import torch")
     torch = children.wait_for_torch(clock.left(TORCH_SECONDS))
     devices: dict[str, Any] = {}
@@ -236,13 +236,13 @@ def host_findings(
     ]
 
 
-def located(findings: Sequence[Finding], host: str, ranks: Sequence[int]) -> list[Finding]:
-    """Returns the findings with where they were found."""
+def located(findings: Sequence[Diagnosis], host: str, ranks: Sequence[int]) -> list[Diagnosis]:
+    """Returns the findings with their host and ranks."""
     return [replace(finding, hosts=(host,), ranks=tuple(ranks)) for finding in findings]
 
 
 def versions_of(config: RunConfig, facts: HostFacts, torch: dict[str, Any]) -> dict[str, str]:
-    """Returns by name what every host must have alike."""
+    """Returns the versions and the configuration that every host must share, by name."""
     text = dump_config(config.model_copy(update={"node_rank": None}))
     built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
     return {**facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
