@@ -44,6 +44,8 @@ def make_base(places: Places, environ: dict[str, str]) -> None:
         for number, text in enumerate(extra):
             (folder / f"own-{number}.crt").write_text(text + "\n")
         call("chroot", places.base, "update-ca-certificates", log=log)
+    # BuildKit mounts its own over it; where there is none it makes one and removes it, which dates /etc anew.
+    (places.base / "etc/hosts").touch()
     shutil.rmtree(places.base / "var/lib/apt/lists")
     for package in (places.base / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
@@ -69,7 +71,9 @@ def make_wheels(places: Places, flavour: str) -> str:
     wanted.write_text("\n".join(names) + "\n")
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (36, 34, 28, 27, 26, 24, 17, 12, 5)]
     call(
+        # The lock's tools of development are among them, which the image does not install and may be too new for it.
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"),
+        "--ignore-requires-python",
         *(f"--python-version={PYTHON}", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
         *(*platforms, "--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--platform=any"),
         *(f"--find-links={places.wheels}", f"--dest={places.wheels}", f"--requirement={wanted}"),
