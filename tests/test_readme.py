@@ -98,7 +98,7 @@ def test_links_lead_to_files(page: str) -> None:
 @pytest.mark.parametrize(
     ("more", "predictor", "error_ratio", "r2", "samples"),
     [
-        # What each must reach: the error of the surface pressure, relative to a trivial predictor's, and R² of the lift.
+        # What each must reach: the surface pressure's error relative to a trivial predictor's, and R² of the lift.
         pytest.param("+experiment/ellipsoid=quick", "mean_field", 0.6, 0.6, 30, id="a-minute-of-it"),
         pytest.param("", "nearest_shape", 0.5, 0.95, 100, id="as-the-readme-says", marks=pytest.mark.nightly),
     ],
