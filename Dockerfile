@@ -57,7 +57,8 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/run/pip.conf \
     set -eu; cd /opt/noether; \
-    python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+        print(*project["dependencies"], *project["optional-dependencies"]["mesh"], sep="\n")' \
         > /tmp/requirements.txt; \
     cp constraints.txt /tmp/lock.txt; \
     if [ "$FLAVOUR" != cu130 ]; then \

@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import meshio
-import numpy as np
 import pytest
+import pyvista
 from conftest import REPOSITORY, TIME_LIMIT
 from shapenet_car_files import surface_mesh
 
@@ -42,7 +41,7 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
     points, cells, _ = surface_mesh(0)
-    meshio.write_points_cells(folder / "car.stl", points, {"triangle": np.vstack([cells[:, :3], cells[:, [0, 2, 3]]])})
+    pyvista.PolyData.from_regular_faces(points, cells).triangulate().save(folder / "car.stl")
     program = folder / "bin" / "noether"
     program.parent.mkdir()
     program.write_text(

@@ -72,8 +72,8 @@ def command_help(verb: str) -> str:
 
 def settings_help() -> str:
     """Returns the top-level settings and those of the trainer, each with what it means, and the groups."""
-    from noether.config.compose import configs_folder
     from noether.config.schema import RunConfig
+    from noether.config.settings_file import configs_folder
     from noether.config.trainer import TrainerConfig
 
     lines = ["settings (SETTING=VALUE or --SETTING VALUE)"]

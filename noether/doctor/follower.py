@@ -2,12 +2,11 @@
 
 import time
 
+from noether.common.json_lines import JsonLines, Unanswered
 from noether.doctor.chain import CHAIN
 from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.meeting import (
-    Connection,
-    Unanswered,
     reach,
 )
 from noether.doctor.participant import Participant
@@ -23,7 +22,7 @@ JOIN_SHARE = 0.44
 def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     """Answers rank 0, and prints nothing unless rank 0 cannot be reached; returns whether it shows a report."""
     placement, clock = process.placement, process.clock
-    connection: Connection | None = None
+    connection: JsonLines | None = None
     port = placement.endpoint.port
     if address:
         clock.enter("reaching rank 0")
@@ -53,7 +52,7 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     return True
 
 
-def _serve(process: Participant, connection: Connection) -> bool:
+def _serve(process: Participant, connection: JsonLines) -> bool:
     """Answers rank 0 until it is done; returns whether rank 0 has our report."""
     reported = False
     while True:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
-from noether.distributed.network import resolve_host
 from noether.doctor.child import Child, ChildError, ask_all
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
@@ -27,6 +26,7 @@ from noether.doctor.machine_checks import (
 )
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.devices import Gpu
+from noether.environments.network import resolve_host
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement

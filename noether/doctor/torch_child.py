@@ -78,7 +78,7 @@ class TorchSteps:
         import torch
         import torch.distributed as dist
 
-        from noether.distributed.network import interface_towards
+        from noether.environments.network import interface_towards
 
         # As the trainer does it: otherwise gloo binds the address that the host's own name resolves to.
         interface = interface_towards(request["address"])
