@@ -50,12 +50,16 @@ NASTY = [
 def echo(tmp_path_factory) -> Path:
     """A program in the place of noether's package, behind the image's own doors: it prints the words it is handed."""
     package = tmp_path_factory.mktemp("echo") / "noether"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "cli.py").write_text(
-        f"import json\ndef doors():\n    return {doors()!r}\ndef main(words):\n    print(json.dumps(words))\n"
-    )
-    for path in (package.parent, package):
+    cli = package / "cli"
+    cli.mkdir(parents=True)
+    for name, text in {
+        package / "__init__.py": "",
+        cli / "__init__.py": "",
+        cli / "commands.py": f"def doors():\n    return {doors()!r}\n",
+        cli / "entry.py": "import json\ndef main(words):\n    print(json.dumps(words))\n",
+    }.items():
+        name.write_text(text)
+    for path in (package.parent, package, cli):
         path.chmod(0o755)
     return package
 
