@@ -38,3 +38,24 @@ def agree_with_rank_variables(
                 fix=f"unset {' '.join(found)}",
             )
     return shown
+
+
+NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_NNODES", "NNODES")
+"""What launchers and job scripts call the number of a node, or of all nodes."""
+
+
+def unused_node_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning where variables speak of several nodes, and nothing says how many ranks there are.
+
+    Each node would train by itself, without a word of the others.
+    """
+    lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
+    found = {name: environ[name] for name in NODE_VARIABLES if environ.get(name, lone[name]) != lone[name]}
+    if not found:
+        return ()
+    found |= {name: environ[name] for name in ("MASTER_ADDR",) if environ.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    rank = next((environ[name] for name in NODE_VARIABLES[:3] if environ.get(name, "").isdigit()), "0")
+    count = next((environ[name] for name in NODE_VARIABLES[3:] if environ.get(name, "").isdigit()), "2")
+    how = f"--nodes {count} --node-rank {rank} --master-addr {environ.get('MASTER_ADDR') or 'HOST'}"
+    return (f"{shown}, and neither RANK and WORLD_SIZE nor nodes: this machine trains alone ({how} for all nodes)",)

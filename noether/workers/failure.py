@@ -47,6 +47,8 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
     causes = [report for report in failures if not is_echo(report)]
+    # One that aborts while it waits for nobody has not lost a peer: the others have lost it.
+    causes += [report for report in failures if report.kind == "died" and not report.standing.collective]
     if causes:
         return causes[0]
     early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]

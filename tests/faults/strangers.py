@@ -1,10 +1,10 @@
 """Strangers at the ports of a run: garbage, zeros, idle and many connections, forged hellos.
 
-    python -m tests.faults.strangers [--seconds 20] [--first 0] [--rounds 8]
+    python -m tests.faults.strangers [--rounds 12] [--first 0]
 
-Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port on which
-one of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit
-code 0 at both, the same weights as the undisturbed run. One line of JSON for each round, and exit code 1 if one failed.
+Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where one
+of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit code
+0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one failed.
 """
 
 import argparse
@@ -216,7 +216,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     failed = 0
     with tempfile.TemporaryDirectory() as temporary:
-        calm = finish(quiet := [start(Path(temporary) / "calm", node, port) for port in [free_port()] for node in (0, 1)])
+        calm = finish(
+            quiet := [start(Path(temporary) / "calm", node, port) for port in [free_port()] for node in (0, 1)]
+        )
         if [process.returncode for process in quiet] != [0, 0]:
             raise SystemExit("\n".join(calm))
         expected = final_hashes(RunFolder(Path(temporary) / "calm" / "run"))

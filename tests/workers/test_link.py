@@ -121,7 +121,9 @@ def test_who_does_not_come_in_time_is_named_to_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "key", "words"),
     [
-        pytest.param(replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"),
+        pytest.param(
+            replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
+        ),
         pytest.param(replace(RUN, configuration="89abcdef"), "", "given different settings", id="other settings"),
         pytest.param(replace(RUN, device_kind="cuda"), "", "computes on cpu", id="another kind of device"),
         pytest.param(replace(RUN, attempt=1), "", "another attempt of its run", id="another attempt"),
