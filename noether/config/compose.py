@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import did_you_mean, nearest
+from noether.config.environment_values import allow_listed_variables
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
@@ -57,6 +58,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
     _check_yaml(primary)
     parsed = _parse_overrides(overrides)
     roots = (primary.parent, configs_folder())
+    allow_listed_variables()
     lines = [_as_hydra_override(override, roots) for override in parsed]
     try:
         with _with_defaults(primary) as file:

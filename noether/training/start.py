@@ -27,6 +27,7 @@ from noether.runs.fence import take_fence
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.process import job_of_task, record_exit_code, record_process
 from noether.runs.provenance import describe_environment
+from noether.runs.trust import mark_own
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
 from noether.workers.run import run_placement
@@ -133,4 +134,5 @@ def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
     write_json(start.folder.plan, plan.as_dict())
     write_json(start.folder.environment, describe_environment())
+    mark_own(start.folder, config.model_dump(mode="json"))
     write_whole(start.folder.config, dump_config(config))  # Last: from now on there is a run of this name.

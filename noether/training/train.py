@@ -38,6 +38,7 @@ from noether.runs.attempts import attempts_without_progress, record_outcome, rec
 from noether.runs.fence import Fence, FencedError
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.provenance import provenance
+from noether.runs.trust import mark_own
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
@@ -259,6 +260,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config))
     write_json(folder.plan, plan)
     drop_checkpoints_after(folder.checkpoints, began_at)

@@ -2,9 +2,10 @@
 
     python -m tests.faults.strangers [--rounds 12] [--first 0]
 
-Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where one
-of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit code
-0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one failed.
+Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
+one of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit
+code 0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one
+failed.
 """
 
 import argparse
