@@ -101,6 +101,7 @@ class FirstWords(io.StringIO):
     said = 0.0
 
     def write(self, text: str) -> int:
+        """Takes what is said."""
         self.said = self.said or time.time()
         return super().write(text)
 
@@ -155,7 +156,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
     rows = []
     for ranks in given.ranks:
-        row = {name: round(value, 6) for name, value in measure(ranks).items()}
+        row = {name: round(value, 9) for name, value in measure(ranks).items()}
         rows.append(row)
         print(json.dumps(row), flush=True)
     if given.json is not None:

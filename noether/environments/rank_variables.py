@@ -1,8 +1,32 @@
-"""Do RANK, WORLD_SIZE and LOCAL_RANK agree with the launcher that started this process? Two sources are no choice."""
+"""RANK, WORLD_SIZE, LOCAL_RANK and their like: what they say, and whether they agree with a launcher."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from noether.errors import RequestError
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """What the environment says of this process; `local_rank` is None where nobody says it.
+
+    `local_count` is a guess where LOCAL_WORLD_SIZE is not set. `pods` is set for a PyTorchJob's process.
+    """
+
+    rank: int
+    count: int
+    local_rank: int | None
+    local_count: int
+    node_rank: int | None
+    nodes: int | None
+    elastic: bool
+    pods: int | None
+
+    @property
+    def seen(self) -> str:
+        """The variables as an error names them."""
+        local = "no LOCAL_RANK" if self.local_rank is None else f"LOCAL_RANK={self.local_rank}"
+        return f"RANK={self.rank}, WORLD_SIZE={self.count}, {local}"
 
 
 def agree_with_rank_variables(
