@@ -69,6 +69,13 @@ class ControlChannel:
         if self._store.add(f"{key}/left", 1) == self._world_size:
             self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
 
+    def leave(self) -> None:
+        """Is the last call. Rank 0, which serves the store, returns when no other needs it any more."""
+        if self._rank == 0:
+            self._wait(["left"])
+        elif self._store.add("leaving", 1) == self._world_size - 1:
+            self._store.set("left", "")
+
     def _next(self, what: str) -> str:
         self._count += 1
         return f"{self._count}/{what}"
