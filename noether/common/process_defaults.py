@@ -1,4 +1,4 @@
-"""Which variables does this process set for itself and its children, where nobody has: caches, HOME, USER.
+"""Sets variables for this process and its children where nobody has: caches, HOME, USER.
 
 They are set here and not by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
 """

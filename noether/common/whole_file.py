@@ -10,7 +10,7 @@ from noether.common.strict_json import strict_json
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON as `write_whole` does; what is no number is null."""
+    """Writes JSON as `write_whole` does; what is not a number is null."""
     write_whole(path, strict_json(content, indent=2) + "\n")
 
 

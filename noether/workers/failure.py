@@ -1,4 +1,4 @@
-"""Which rank failed first, and what does the user see of it: told from its echoes in the other ranks."""
+"""Tells the first failure of a run from its echoes in other ranks, and describes it for the user."""
 
 import os
 import re
@@ -33,7 +33,7 @@ ECHO = re.compile(
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     """Return the failure that the others follow from, or None when no rank failed.
 
-    It is the earliest that is no echo, with two corrections. A rank that died without a word is only seen to be
+    It is the earliest that is not an echo, with two corrections. A rank that died without a word is only seen to be
     dead, after the ranks it left in a collective have already complained: a silent death within a second of the
     earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
     are echoes, a rank that had ended well before them is what they lost.

@@ -1,4 +1,4 @@
-"""How did the run end: waits for the workers, passes signals on, and leaves no process behind."""
+"""Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
 import os
 import signal
