@@ -20,7 +20,7 @@ from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.process import read_json
+from noether.runs.records import mapping, number, read_record
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -71,11 +71,12 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
 
 def figures_of_test(folder: RunFolder) -> dict[str, float]:
     """Returns the figures of a finished run's test split by name: the task's, and the scores of its scalars."""
-    result = read_json(folder.result)
-    figures = dict(result.get("figures") or {})
-    for scalar, scores in (result.get("scalars") or {}).items():
+    result = read_record(folder.result)
+    figures = dict(mapping(result, "figures"))
+    for scalar in mapping(result, "scalars"):
+        scores = mapping(mapping(result, "scalars"), scalar)
         figures |= {f"{scalar}/{name}": value for name, value in scores.items()}
-    return {name: value for name, value in figures.items() if isinstance(value, (int, float))}
+    return {name: value for name in figures if (value := number(figures, name)) is not None}
 
 
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:

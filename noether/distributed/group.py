@@ -80,7 +80,8 @@ class Group:
         if self.world_size > 1:
             for tensor in tensors:
                 with self.waiting("broadcast from rank 0"):
-                    dist.broadcast(tensor, src=0)
+                    # Gloo sends no complex numbers.
+                    dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
         """Waits for every rank."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from noether import __version__
+from noether.common.container import container_engine
 from noether.common.cpus import usable_cpus
 from noether.doctor.mounts import mount_of, read_mounts
 from noether.environments.devices import Gpu, NvmlDriver
@@ -149,7 +150,11 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """Returns the facts as `HostFacts.from_dict` reads them; what needs longer than `seconds` is left out."""
-    found: dict[str, Any] = {"host": socket.gethostname(), "versions": _versions(), "container": container_kind()}
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "versions": _versions(),
+        "container": container_engine(os.environ),
+    }
     probes: dict[str, Callable[[], Any]] = {
         "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "shared_memory": lambda: _size("/dev/shm"),
@@ -203,15 +208,6 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
         refusal = f"{error.strerror or error} ({nearest})"
     kind, source, network = (mount.kind, mount.source, mount.on_network) if mount else ("", "", False)
     return Folder(purpose, path, fixed_by, True, kind, source, network, free, refusal)
-
-
-def container_kind(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
-    """Returns "apptainer", "podman", "docker", or "" outside a container."""
-    if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or (root / ".singularity.d").exists():
-        return "apptainer"
-    if (root / "run/.containerenv").exists():
-        return "podman"
-    return "docker" if (root / ".dockerenv").exists() else ""
 
 
 def cpu_quota(text: str) -> float | None:

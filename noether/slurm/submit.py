@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
+from noether.runs.records import write_record
 from noether.slurm.job import Job, describe_job, describe_plan
 from noether.slurm.script import is_apptainer, render_script
 
@@ -60,7 +60,7 @@ def submit_here(
         # In the run's folder, so that `noether status` knows a run that still waits.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
-        write_json(folder.job, {"job": job_id, "output": os.path.abspath(output)})
+        write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
     print(*describe_plan(job), sep="\n")
     print(f"submitted as job {started[0][0].partition('_')[0]}; how it goes:")
     print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")

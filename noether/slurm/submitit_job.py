@@ -15,7 +15,8 @@ from noether.config.compose import validate
 from noether.environments.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.errors import ExitCode, NoetherError
 from noether.runs.folder import RunFolder
-from noether.runs.process import job_of_task, read_json
+from noether.runs.lease import job_of_task
+from noether.runs.records import is_count, read_record
 from noether.slurm.job import Job, job_options, user_folder
 from noether.slurm.script import (
     CANCELLED,
@@ -69,7 +70,7 @@ class TrainJob:
         return DelayedSubmission(self)
 
     def _requeue(self, folder: RunFolder, restarts: int) -> None:
-        stopped = read_json(folder.stopped)
+        stopped = read_record(folder.stopped)
         words = {"run": folder.path, "max_requeues": self.max_requeues}
         if folder.cancelled.exists():
             said = CANCELLED.format(**words)
@@ -77,7 +78,7 @@ class TrainJob:
             said = ENDED_BY_SLURM.format(**words)
         elif restarts >= self.max_requeues:
             said = REQUEUED_TOO_OFTEN.format(**words)
-        elif stopped.get("attempts_without_progress", 0) >= STALLED_LIMIT:
+        elif is_count(stalled := stopped.get("attempts_without_progress")) and stalled >= STALLED_LIMIT:
             said = STALLED
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Sent by a requeue; what became of it is still to be said.
@@ -118,7 +119,8 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
         **(parallelism if job.is_array else {}),
     )
     calls = [TrainJob(run.config.model_dump(mode="json"), job.slurm.max_requeues) for run in job.runs]
-    before = dict(os.environ)
+    before, mask = dict(os.environ), os.umask(0o077)
+    os.umask(mask | 0o022)  # What is pickled here runs as this user: nobody else may write it.
     os.environ.clear()
     os.environ.update(clean_environment(before))
     try:
@@ -126,6 +128,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
     except FailedJobError as error:
         raise SlurmError(f"sbatch refused\n  seen      {str(error).strip()}") from None
     finally:
+        os.umask(mask)
         os.environ.clear()
         os.environ.update(before)
     return [(one.job_id, str(one.paths.stdout)) for one in submitted]

@@ -86,6 +86,7 @@ def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path)
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
-        write_error_file(report, log_folder)
+        if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
+            write_error_file(report, log_folder)
         print(describe_failure(report, {}, log_folder, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from noether.common.container import container_engine
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import (
     Driver,
@@ -13,7 +14,6 @@ from noether.doctor.host_facts import (
     HostFacts,
     Infiniband,
     User,
-    container_kind,
     cpu_quota,
     gather_facts,
     wanted_folders,
@@ -255,7 +255,7 @@ def test_container_kinds(files: list[str], environ: dict[str, str], kind: str, t
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert container_kind(tmp_path, environ) == kind
+    assert container_engine(environ, tmp_path) == kind
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2.5)])
