@@ -33,7 +33,7 @@ def commands(path: Path, program: str) -> list[str]:
     return [line for line in lines if line.startswith(f"{program} ")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     """A user's folder, with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
@@ -56,20 +56,24 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", ["README.md"])
-def test_the_documented_commands_run(page: str, workplace) -> None:
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [("README.md", 17), ("docs/index.md", 3), ("docs/doors.md", 3), ("docs/tasks.md", 6)],
+)
+def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether")
     # The line on ShapeNet-Car runs on cars of its format in tests/data.
     lines = [line for line in lines if "/data/" not in line]
-    assert len(lines) > 16
+    assert len(lines) >= least
     for line in lines:
         done = subprocess.run(
             ["sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIME_LIMIT
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
+    if "noether report runs/cars" in lines:
+        assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
 
 
 def test_the_error_in_the_readme_is_what_the_program_says(noether) -> None:

@@ -144,7 +144,12 @@ class Commands:
         from noether.config.compose import load_config
         from noether.planning.plan import plan_run, render_plan
 
-        plan = plan_run(load_config(overrides, hp), visible_devices=visible_devices)
+        config = load_config(overrides, hp)
+        plan = plan_run(config, visible_devices=visible_devices)
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config)
         if json:
             print(json_module.dumps(plan.as_dict(), indent=2))
         else:
@@ -364,22 +369,29 @@ class Commands:
         hp: str | None = None,
         fix: bool = False,
         json: bool = False,
+        format: str = "text",
         rules: bool = False,
     ) -> int:
         """Say what is wrong with a job script before it waits in the queue.
 
-        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone.
+        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
+        2: a file could not be read.
 
         Args:
             scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
             hp: a YAML file with settings, whose batch the job's ranks are to share
-            fix: write the mended script beside each: job.fixed.sbatch
-            json: print one JSON list of findings
+            fix: write what cannot be wrong into a script beside each: job.fixed.sbatch
+            json: short for --format json
+            format: text, json, github (annotations) or sarif (code scanning)
             rules: list the rules instead
         """
-        from noether.lint.command import run_lint
+        from noether.lint.command import list_rules, run_lint
 
-        return run_lint(scripts, hp, fix, json, rules)
+        if rules:
+            return list_rules()
+        from noether.cli.train_lines import OwnTrainLines
+
+        return run_lint(scripts, hp, fix, "json" if json else format, OwnTrainLines())
 
 
 ALONE = ("evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")

@@ -24,6 +24,7 @@ from noether.evaluation.request import PredictRequest
 from noether.evaluation.shape_input import Shape, as_trained, check_range, read_points, read_shape, volume_inputs
 from noether.evaluation.vtk_output import write_fields
 from noether.learning.precision import Precision
+from noether.learning.setup import place_model
 from noether.models.build import build_model
 from noether.models.points import PointModel
 from noether.tasks.build import build_task
@@ -72,7 +73,7 @@ def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torc
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
-    model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
+    model = place_model(build_model(config.model.kind, **config.model.options()), device, precision)
     load_weights(model, CheckpointFolder(checkpoint), weights)
     return TrainedModel(config, model.eval(), task, device, precision)
 
