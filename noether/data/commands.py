@@ -21,6 +21,7 @@ from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
+FAULTS_SHOWN = 20
 
 
 def prepare_here(
@@ -124,6 +125,11 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         console.say("", table, sep="\n")
     for note in notes:
         console.say(note)
+    faults = [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]]
+    for words in faults[:FAULTS_SHOWN]:
+        console.warn(words)
+    if len(faults) > FAULTS_SHOWN:
+        console.warn(f"and {len(faults) - FAULTS_SHOWN} more")
     return ExitCode.DONE
 
 
