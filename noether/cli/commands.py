@@ -30,10 +30,7 @@ class DataCommands:
 
     def prepare(
         self,
-        source: str,
-        out: str,
-        folder: str | None = None,
-        *,
+        *paths: str,
         map: str | None = None,
         workers: str | None = None,
         skip_broken: bool = False,
@@ -46,9 +43,7 @@ class DataCommands:
         `prepare ARCHIVE OUT --map shapenet_car`.
 
         Args:
-            source: the folder above the cases, or the raw archive (.zip, .tar, .tar.gz) of ShapeNet-Car
-            out: the folder to make, which dataset_root then names
-            folder: only where the first word is shapenet_car: the folder to make
+            paths: CASES OUT: the folder above the cases (or a raw archive), and the one to make, for dataset_root
             map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
             workers: processes (default: one for each CPU)
             skip_broken: leave out the cases that are refused, and name them
@@ -56,9 +51,7 @@ class DataCommands:
         """
         from noether.data.commands import prepare_here
 
-        return prepare_here(
-            source, out, folder, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run
-        )
+        return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
 
     def pack(self, folder: str, *, out: str | None = None) -> int:
         """Pack a prepared folder into the one memory-mapped file that training reads.
