@@ -87,11 +87,14 @@ class Blow:
 class Room:
     """The folder of a series: its data, its runs, their logs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.folder = folder
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NOETHER_"))}
         self.environ = {**inherited, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
-        self.config = load_config((*SETTINGS, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.config = load_config((*SETTINGS, *more, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.settings = folder / "settings.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings.write_text(dump_config(self.config))
 
     def run_folder(self, name: str) -> RunFolder:
         return RunFolder(self.folder / name)
