@@ -97,6 +97,14 @@ class CheckpointFolder:
             raise self._damaged(f"{name} has another SHA-256 than when it was written")
         return self.path / name
 
+    @property
+    def world_size(self) -> int:
+        """Ranks that wrote it. Raises DamagedCheckpoint where it does not say so."""
+        try:
+            return int(self.meta()["world_size"])
+        except (OSError, ValueError, KeyError) as error:
+            raise self._damaged(f"{META} does not say how many ranks wrote it ({error})") from None
+
     def has(self, name: str) -> bool:
         """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
         try:

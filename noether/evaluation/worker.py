@@ -46,7 +46,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             group,
             precision,
             batch_size=config.trainer.evaluation_batch_size or config.trainer.effective_batch_size,
-            world_size=checkpoint.meta()["world_size"],
+            world_size=checkpoint.world_size,
             vtk=request.vtk,
         )
     with refusals_told(folder.path):

@@ -360,7 +360,7 @@ def report_run(folder: RunFolder, console: Console, lease: Lease) -> None:
 
 
 def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
-    before = checkpoint.meta()["world_size"]
+    before = checkpoint.world_size
     ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
     return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from noether.common.cpus import usable_cpus
 from noether.environments.placement import Placement
-from noether.errors import ExitCode
+from noether.errors import ExitCode, RequestError
 from noether.workers.context import RunTerms
 from noether.workers.failure import describe_failure
 from noether.workers.link import Hub
@@ -61,6 +61,18 @@ def run_placement(
     return watch_workers(running, log_folder, hub=hub)
 
 
+def _make_log_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise RequestError(
+            f"{folder} is not a folder",
+            seen="a file of that name",
+            expected="the folder of the run's logs",
+            fix=f"mv {folder} {folder}.moved",
+        ) from None
+
+
 def _hub(placement: Placement, terms: RunTerms) -> Hub | None:
     ranks = [worker.rank for worker in placement.workers]
     if 0 not in ranks or len(ranks) == placement.world_size:
@@ -69,7 +81,7 @@ def _hub(placement: Placement, terms: RunTerms) -> Hub | None:
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
-    log_folder.mkdir(parents=True, exist_ok=True)
+    _make_log_folder(log_folder)
     error_file(log_folder, placement.workers[0].rank).unlink(missing_ok=True)
     (context,) = worker_contexts(placement, None, os.environ, usable_cpus())
     with changed_environment(worker_environment(context, os.environ)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import os
 import sys
 import time
@@ -80,6 +81,12 @@ def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[st
     for name in listed.read_text().splitlines():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+
+
+def numbers_in(record: Path | None) -> set[int]:
+    """Returns the numbers of the cases that a record says are done."""
+    lines = record.read_text().splitlines() if record is not None and record.exists() else []
+    return {json.loads(line)["number"] for line in lines}
 
 
 def wait_for(true: Callable[[], object], limit_s: float) -> bool:
