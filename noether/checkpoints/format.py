@@ -17,7 +17,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from noether.common.whole_file import ANYBODY, REPLACED, Publisher
+from noether.common.whole_file import ANYBODY, REPLACED, Publisher, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.records import is_count, parse_object
 
@@ -141,7 +141,7 @@ class CheckpointFolder:
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     """Returns a run's checkpoints, oldest first, damaged ones among them; half-written ones have another name."""
     found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name)]
-    return sorted((one for one in found if one.path.is_dir()), key=lambda checkpoint: checkpoint.updates)
+    return sorted(found, key=lambda checkpoint: checkpoint.updates)
 
 
 def newest_intact(folder: Path, warn: Warn) -> CheckpointFolder | None:
@@ -256,8 +256,10 @@ def write_checkpoint(
         before_rename()
         # The same state may have been written before with less knowledge (an evaluation that was cut short).
         by.publish(partial, final)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
+        if isinstance(error, OSError):
+            say_if_forbidden(by)
         raise
     flush_folder(folder)
     return CheckpointFolder(final)

@@ -3,9 +3,9 @@
     python -m tests.faults.frozen --cases 100 [--first 0] [--record FILE]
 
 As on a node that the scheduler believes dead. The first start is stopped by SIGSTOP right after its n-th look at
-whether it may still write, or right before the n-th thing it does to the run folder; a start on another host then trains to the
-end; the first is let go. In the end the checkpoint has the SHA-256 of the undisturbed run's, the history the same rows,
-and the first start has ended in words.
+whether it may still write, or right before the n-th thing it does to the run folder; a start on another host then
+trains to the end; the first is let go. In the end the checkpoint has the SHA-256 of the undisturbed run's, the
+history the same rows, and the first start has ended in words.
 """
 
 import argparse
