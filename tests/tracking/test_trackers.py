@@ -50,6 +50,25 @@ def test_rows_can_be_read_while_the_run_goes_on(tmp_path) -> None:
     file.close()
 
 
+def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
+    """A start that was stopped inside an evaluation saves the same update again, and so does the next."""
+    path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}
+    for _ in range(2):
+        file = MetricsFile(path, resumed_from=4)
+        file.log(row)
+        file.log({**row, "seconds": 0.2})
+        file.close()
+    assert [row["update"] for row in read_metrics(path)] == [4]
+
+
+def test_a_damaged_row_is_named_when_a_run_goes_on(tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b'{"kind": "training", "update": 1}\n3\n\xff\n{"kind": "training", "update": 2}\n')
+    MetricsFile(path, 2, warn=said.append).close()
+    assert [row["update"] for row in read_metrics(path)] == [1, 2]
+    assert [f"{path}:{line} is damaged" in text for line, text in zip((2, 3), said, strict=True)] == [True, True]
+
+
 def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, resumed_from=0)
