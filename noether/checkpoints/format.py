@@ -27,6 +27,7 @@ FORMAT = 2
 META = "meta.json"
 _PREFIX = "update-"
 _NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
+_COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 Warn = Callable[[str], None]
@@ -61,8 +62,9 @@ class CheckpointFolder:
         digests = meta.get("sha256")
         if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
             raise ValueError("sha256 does not name the files of a checkpoint")
-        if not is_count(meta.get("world_size", 1)) or not isinstance(meta.get("config", {}), dict):
-            raise ValueError("world_size or config are not what a run writes")
+        counts = [meta[name] for name in _COUNTS if name in meta]
+        if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config", {}), dict):
+            raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
         return meta
 
     def damage(self) -> str | None:

@@ -94,7 +94,8 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     with checkpoint.loading(file) as path:
         tensors = load_file(path)
     try:
-        model.load_state_dict(tensors)
+        own = model.state_dict()
+        model.load_state_dict({name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
     except RuntimeError as error:
         # torch lists every key that differs; the first says enough.
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
@@ -150,7 +151,18 @@ _PROGRESS = TypeAdapter(Progress)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in model.state_dict().items()}
+    return {name: _for_file(value.detach()) for name, value in model.state_dict().items()}
+
+
+def _for_file(value: Tensor) -> Tensor:
+    """Returns what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
+    return torch.view_as_real(value) if value.dtype == torch.complex128 else value
+
+
+def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
+    """Undoes `_for_file` for a tensor that goes where `own` is."""
+    pairs = own is not None and own.dtype == torch.complex128 and value.shape == (*own.shape, 2)
+    return torch.view_as_complex(value) if pairs else value
 
 
 def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -158,14 +170,18 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             if value is not None:
-                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach()
+                tensors[f"{name}/{key}"] = _for_file(torch.as_tensor(value).detach())
     return tensors
 
 
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     for name, parameter in state.model.named_parameters():
         prefix = f"{name}/"
-        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        own = {
+            key.removeprefix(prefix): _as_kept(value, parameter)
+            for key, value in tensors.items()
+            if key.startswith(prefix)
+        }
         for key, value in own.items():
             if value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")

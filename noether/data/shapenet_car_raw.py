@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from noether.config.dataset import SHAPENET_CAR_SURFACE_POINTS
-from noether.data.mesh_files import MeshFile, read_mesh
+from noether.data.mesh_files import MeshFile, read_array, read_mesh
 from noether.data.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.errors import RequestError
 
@@ -284,17 +284,17 @@ def _file(car: RawCar, name: str, scratch: Path) -> Path:
 
 def _read(car: RawCar, name: str, files: dict[str, Path]) -> MeshFile:
     try:
-        return read_mesh(files[name], "vtk")
+        return read_mesh(files[name])
     except RequestError as error:
         raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
 
 
 def _read_pressure(car: RawCar, path: Path) -> np.ndarray:
     try:
-        pressure = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        pressure = read_array(path)
+    except RequestError as error:
         raise RequestError(
-            f"{car.where}/{PRESSURE} cannot be read", seen=str(error), expected="an array of numbers"
+            f"{car.where}/{PRESSURE} cannot be read", seen=error.seen, expected="an array of numbers"
         ) from None
     return np.asarray(pressure, np.float64).squeeze()
 

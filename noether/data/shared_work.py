@@ -60,7 +60,7 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
         return
     # Spawned, not forked: the caller may have threads. Nor from the fork server: it is one per process, and
     # what it preloads is the launcher's to choose.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
 
     def run(function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
         waiting: deque[Future[Made]] = deque()
@@ -83,7 +83,7 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
         executor.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     parent = multiprocessing.parent_process()

@@ -14,6 +14,7 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.data.mesh_files import read_array
 from noether.data.points import ANCHOR, KNOWN, PointDraw, Sample
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
@@ -23,6 +24,7 @@ from noether.evaluation.request import PredictRequest
 from noether.evaluation.shape_input import Shape, as_trained, check_range, read_points, read_shape, volume_inputs
 from noether.evaluation.vtk_output import write_fields
 from noether.learning.precision import Precision
+from noether.learning.setup import place_model
 from noether.models.build import build_model
 from noether.models.points import PointModel
 from noether.tasks.build import build_task
@@ -71,7 +73,7 @@ def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torc
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
-    model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
+    model = place_model(build_model(config.model.kind, **config.model.options()), device, precision)
     load_weights(model, CheckpointFolder(checkpoint), weights)
     return TrainedModel(config, model.eval(), task, device, precision)
 
@@ -170,10 +172,7 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
     found = {name: value for name, value in shape.values.items() if name in task.fields}
     if request.truth is None:
         return found
-    try:
-        values = np.asarray(np.load(request.truth, allow_pickle=False), np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        raise RequestError(f"{request.truth} cannot be read", seen=str(error), expected="a .npy file") from None
+    values = np.asarray(read_array(request.truth), np.float64)
     name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
     if name is None:
         raise RequestError("--truth is of a field on the surface", seen=", ".join(task.fields), expected="such a field")

@@ -45,7 +45,7 @@ def evaluate_here(
     _one_of("split", split, SPLITS)
     chosen, weights = _choose_weights(folder, checkpoint, weights)
     config = _config_here(folder, chosen)
-    if split == "validation" and not config.dataset.validation_fraction:
+    if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
             seen="dataset.validation_fraction=0.0",

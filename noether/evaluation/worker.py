@@ -1,5 +1,8 @@
 """Evaluating a run that was made before: what the worker of `noether evaluate` does."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
@@ -15,6 +18,12 @@ from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.records import write_record
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
+
+
+def samples_of_a_device(meta: Mapping[str, Any]) -> int:
+    """Returns how many samples a device of the run held at once, from a checkpoint's meta.json."""
+    # Checkpoints of older versions do not say; a rank's share is the most that it can have been.
+    return int(meta.get("micro_batch_size") or max(1, meta["effective_batch_size"] // meta["world_size"]))
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
@@ -45,7 +54,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             folder,
             group,
             precision,
-            batch_size=config.trainer.evaluation_batch_size or config.trainer.effective_batch_size,
+            batch_size=config.trainer.evaluation_batch_size or samples_of_a_device(checkpoint.meta()),
             world_size=checkpoint.world_size,
             vtk=request.vtk,
         )

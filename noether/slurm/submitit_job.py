@@ -1,4 +1,4 @@
-"""A run as submitit starts it: pickled on the login node, called in each task of srun, requeued by its protocol.
+"""A run that submitit starts: pickled on the login node, called in each task of srun, requeued by its protocol.
 
 submitit calls `checkpoint` on SIGUSR2 and ignores SIGTERM, which Slurm sends at a preemption. From the trainer's start
 on both are the trainer's own: every rank saves at an agreed update and leaves. What is left to do here is to put the
@@ -30,18 +30,18 @@ from noether.slurm.script import (
 )
 
 REQUEUED_BY_SLURM = "SIGTERM"
-"""Told so, a job is preempted (Slurm queues it again) or cancelled (nobody should)."""
+"""This signal means that the job is preempted (Slurm queues it again) or cancelled (nobody should)."""
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What submitit pickles: the run's whole configuration, so that a file edited in the meantime changes nothing."""
+    """What submitit pickles: the run's whole configuration, so that later edits of its files change nothing."""
 
     settings: dict[str, Any]
     max_requeues: int
 
     def __call__(self) -> int:
-        """Trains as one task of srun; leaves the process itself unless the run is done."""
+        """Trains as one task of srun; exits the process unless the run is done."""
         from noether.training.start import train_here
 
         config = validate(self.settings)
@@ -64,7 +64,7 @@ class TrainJob:
         _leave(code)
 
     def checkpoint(self) -> Any:
-        """Serves submitit's own signal where it comes before the trainer's handlers: queue the same run again."""
+        """Handles submitit's signal where it comes before the trainer's handlers: queues the same run again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -102,7 +102,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
     from submitit.core.utils import FailedJobError
 
     executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
-    # In submitit a name with an underscore is sbatch's with a hyphen.
+    # submitit's names have underscores where sbatch's have hyphens.
     options = {name.replace("-", "_"): value for name, value in job_options(job).items()}
     own = ("job_name", "nodes", "ntasks_per_node", "signal", "open_mode", "array")
     cpus = [f"--cpus-per-task={job.slurm.cpus_per_task}"] if job.slurm.cpus_per_task else []
@@ -135,7 +135,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
 
 
 def _leave(code: int) -> NoReturn:
-    """Leaves without the interpreter's shutdown, as the commands do once torch has been used."""
+    """Exits without the interpreter's shutdown, as the commands do once torch is imported."""
     from noether.workers.worker import flush_output
 
     flush_output()

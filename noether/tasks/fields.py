@@ -78,6 +78,7 @@ class FieldsTask(Task):
         mean: dict[str, np.ndarray] = {}
         squares: dict[str, np.ndarray] = {}
         for sample in samples:
+            _refuse_unless_finite(sample, keys)
             self._see(sample)
             for key in keys:
                 values = _by_channel(sample[key]).numpy().astype(np.float64)
@@ -217,6 +218,22 @@ class FieldsTask(Task):
 
 def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:
     return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.fields")
+
+
+def _refuse_unless_finite(sample: Mapping[str, Tensor], keys: Iterable[str]) -> None:
+    """Refuses a sample whose numbers would make the statistics, and with them every sample, not finite."""
+    used = [key for key in sample if key in keys or key.endswith("_points")]
+    bad = [key for key in used if not bool(torch.isfinite(sample[key]).all())]
+    if bad:
+        name = f"training sample {int(sample['index'])}" if "index" in sample else "a training sample"
+        count = int((~torch.isfinite(sample[bad[0]])).sum())
+        raise RequestError(
+            f"{name} holds numbers that are not finite",
+            seen=f"{count} of {sample[bad[0]].numel()} numbers of {bad[0]} are NaN or infinite"
+            + (f"; also in {', '.join(bad[1:])}" if len(bad) > 1 else ""),
+            expected="finite numbers: the mean and the spread of the training data are made of them",
+            fix="correct the sample or take it out of the data set",
+        )
 
 
 def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:

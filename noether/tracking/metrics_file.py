@@ -53,7 +53,7 @@ class MetricsFile:
         self._file.append(row_line({"time": round(time.time(), 3), **row}).encode())
 
     def advance(self, update: int) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
     def sync(self) -> None:
         """Returns once every row is on the disk."""
@@ -64,5 +64,5 @@ class MetricsFile:
         self._file.close()
 
     def discard(self) -> None:
-        """Closes the file without what is held back."""
+        """Closes the file and drops what was not written yet."""
         self._file.discard()

@@ -60,7 +60,7 @@ class TensorBoardFile:
         self._file.append(record.getvalue())
 
     def advance(self, update: int) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
     def sync(self) -> None:
         """Returns once every event is on the disk."""
@@ -71,7 +71,7 @@ class TensorBoardFile:
         self._file.close()
 
     def discard(self) -> None:
-        """Closes the event file without what is held back."""
+        """Closes the event file and drops what was not written yet."""
         self._file.discard()
 
 

@@ -19,7 +19,7 @@ from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.data.prepare import prepare_with_bar
 from noether.distributed.deadline import find_deadline
-from noether.environments.identity import configuration_digest, run_identity
+from noether.environments.identity import configuration_digest, run_identity, run_key
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import RunPlan, plan_run, render_plan
@@ -97,11 +97,18 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
     """
-    digest = configuration_digest(config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    digest = configuration_digest(settings)
     kind = placement.workers[0].device.kind
     identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
-    timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
-    return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
+    asked = with_environment(config.distributed, environ)
+    return RunTerms(
+        identity,
+        key=run_key(settings, environ),
+        timeouts=Timeouts(asked.init_timeout_s, asked.timeout_s, asked.heartbeat_timeout_s),
+        shared_folder=config.output_path.expanduser().absolute(),
+        cpu_collectives=asked.cpu_collectives,
+    )
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:

@@ -30,6 +30,7 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
+from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
@@ -43,6 +44,7 @@ from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -68,11 +70,13 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, start = request.config, group.from_first(request.start)
+    assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
     folder, lease = start.folder, start.lease
+    assert lease is not None
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
@@ -87,7 +91,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
                 fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
             )
         load_checkpoint(run.state, group, checkpoint, config.seed)
-        console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
+        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
+        threads = torch.get_num_threads()
+        for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
+            console.warn(difference)
     began_at, total = run.state.progress.updates, run.length.total_updates
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
@@ -165,6 +172,8 @@ def _saver(
     about = {
         "run_id": folder.path.resolve().name,
         "effective_batch_size": run.plan.effective,
+        "micro_batch_size": run.plan.micro,
+        "threads": torch.get_num_threads(),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": config.model_dump(mode="json"),
         "provenance": provenance(),
@@ -238,6 +247,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
         AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
@@ -357,12 +367,6 @@ def report_run(folder: RunFolder, console: Console, lease: Lease) -> None:
         )
     else:
         console.say(f"\nreport {path}")
-
-
-def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
-    before = checkpoint.world_size
-    ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
-    return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
 
 
 def _how_to_go_on(folder: RunFolder, reason: str, updates: int, total: int) -> str:
