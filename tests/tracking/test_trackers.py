@@ -69,6 +69,19 @@ def test_a_damaged_row_is_named_when_a_run_goes_on(tmp_path) -> None:
     assert [f"{path}:{line} is damaged" in text for line, text in zip((2, 3), said, strict=True)] == [True, True]
 
 
+def test_rows_that_are_missing_are_told_of(tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    first = MetricsFile(path, 0)
+    for update in (1, 2, 3):
+        first.log(training(update))
+    first.close()
+    MetricsFile(path, 3, warn=said.append, rows=3).close()
+    assert said == []
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
+    MetricsFile(path, 3, warn=said.append, rows=3).close()
+    assert ["lost 2 of its 3 rows up to update 3" in text for text in said] == [True]
+
+
 def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, resumed_from=0)
