@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat, TypeAdapter
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from noether.config.task import FieldConfig, ForceCoefficientConfig
 from noether.data.loader import Batch
@@ -15,6 +17,21 @@ from noether.tasks.base import Predictions, SampleFigures, Task
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
+
+
+class _Statistics(TypedDict):
+    mean: list[FiniteFloat]
+    std: list[FiniteFloat]
+
+
+class _PointsSeen(TypedDict):
+    count: int
+    low: list[FiniteFloat]
+    high: list[FiniteFloat]
+
+
+_STATISTICS = TypeAdapter(dict[str, _Statistics])
+_POINTS = TypeAdapter(dict[str, _PointsSeen])
 
 
 class FieldsTask(Task):
@@ -95,9 +112,11 @@ class FieldsTask(Task):
         return {"statistics": statistics, "points": self.seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back the statistics of a checkpoint."""
-        self.statistics = {key: (item["mean"], item["std"]) for key, item in state["statistics"].items()}
-        self.seen = dict(state.get("points", {}))
+        """Takes back the statistics of a checkpoint. Raises ValueError where they are none."""
+        statistics = _STATISTICS.validate_python(state["statistics"])
+        self.statistics = {key: (item["mean"], item["std"]) for key, item in statistics.items()}
+        points = _POINTS.validate_python(state.get("points", {}))
+        self.seen = {key: dict(seen) for key, seen in points.items()}
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""

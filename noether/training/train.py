@@ -302,7 +302,7 @@ def _trackers(
     if lease is None:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn))
+        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn, rows=run.state.progress.rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
