@@ -1,7 +1,7 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -62,6 +62,16 @@ class Group:
         with self.waiting("gather on rank 0"):
             dist.gather_object(value, gathered, group=self._control)
         return gathered or []
+
+    def table(self, row: Sequence[float]) -> list[list[float]]:
+        """Returns every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
+        if self._control is None:
+            return [list(row)]
+        own = torch.tensor(row, dtype=torch.float64)
+        rows = [torch.empty_like(own) for _ in range(self.world_size)]
+        with self.waiting("all_reduce of figures"):
+            dist.all_gather(rows, own, group=self._control)
+        return [one.tolist() for one in rows]
 
     def from_first(self, value: Any) -> Any:
         """Returns rank 0's value on every rank; the others' are ignored."""

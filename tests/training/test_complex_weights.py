@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import REPOSITORY, final_hashes
+from own_complex import OneWeight
 from safetensors.torch import load_file
 
 from noether.checkpoints.format import list_checkpoints
 from noether.learning.precision import Precision
 from noether.learning.setup import place_model
 from noether.runs.folder import RunFolder
-from own_complex import OneWeight
 
 HERE = Path(__file__).parent
 CONFIG = """\
