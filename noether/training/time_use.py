@@ -33,6 +33,8 @@ COMPUTING = (Part.FORWARD, Part.BACKWARD, Part.REDUCTION, Part.OPTIMIZER)
 """What a GPU does while its host runs ahead."""
 OWN_WORK = (Part.DATA, Part.COPY, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER)
 """What one rank takes longer for than another: the rest is waiting, or the same on all."""
+TRAINING = (*OWN_WORK, Part.REDUCTION, Part.OTHER)
+"""What a pace counts: all but logging, evaluations and checkpoints."""
 MOST_MARKS = 4000
 """Events kept between two readings; the updates after them are taken to be as those before."""
 
