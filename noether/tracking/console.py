@@ -88,7 +88,7 @@ class ConsoleTracker:
 
 
 def time_line(row: Row) -> str:
-    """Returns a row of kind `time_use` in one line: shares of the time, and the slowest rank where there are several."""
+    """Returns a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
     parts = row["parts"]
     total = sum(parts.values()) or 1.0
     shares = sorted(((value / total, name) for name, value in parts.items()), reverse=True)

@@ -63,7 +63,7 @@ class LogWindow:
         return self.total
 
     def _device_use(self) -> float | None:
-        """Share of the time since the last line that this rank's device computed, 0 to 1: the driver's figure, or CPU time."""
+        """Share of the time since the last line that this device computed, 0 to 1: the driver's figure, or CPU time."""
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
