@@ -13,6 +13,7 @@ from noether.common.signals import STOP_SIGNALS
 from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
+from noether.errors import RequestError
 from noether.workers.death_signal import die_with_parent
 
 # Loader processes are forked, also where this rank came from a fork server, whose way they would take otherwise: they
@@ -40,7 +41,8 @@ class _TrainingReader:
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
         own = [self.indices[key.sample] for key in keys]
         samples = [self.draw.for_training(self.dataset[i], key) for i, key in zip(own, keys, strict=True)]
-        return {**stack_samples(samples, pad=self.draw.pad), "index": torch.tensor(own)}
+        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.max_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
 
 
 class _EvaluationReader:
@@ -49,7 +51,8 @@ class _EvaluationReader:
 
     def __getitems__(self, indices: list[int]) -> Batch:
         samples = [self.draw.for_evaluation(self.dataset[i]) for i in indices]
-        return {**stack_samples(samples, pad=self.draw.pad), "index": torch.tensor(indices)}
+        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
+        return {**stacked, "index": torch.tensor(indices)}
 
 
 def training_batches(
@@ -117,29 +120,39 @@ def _start_loader_worker(worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def stack_samples(samples: Sequence[Sample], *, pad: bool = False) -> Batch:
+def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
     """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
+    Args:
+        samples: the samples of a batch.
+        pad: whether model and task read masks.
+        one_at_a_time: the setting that makes batches of one sample, for the message.
+
     Raises:
-        ValueError: where samples differ in their keys or in the shape of one, naming it.
+        RequestError: where samples differ in their keys or in the shape of one, naming it.
     """
     samples = pad_samples(samples) if pad else samples
     first = samples[0]
     for sample in samples[1:]:
         if sample.keys() != first.keys():
             odd = sorted(set(sample) ^ set(first))
-            raise ValueError(f"samples of one batch differ in their keys: {', '.join(odd)}")
+            raise RequestError(
+                "samples of one batch differ in their keys",
+                seen=f"{', '.join(odd)} in some of them only",
+                expected="the same keys in every sample",
+                fix="give every sample the same keys" + (f", or {one_at_a_time}" if one_at_a_time else ""),
+            )
     try:
         return {key: torch.stack([sample[key] for sample in samples]) for key in first}
     except RuntimeError:
         for key in first:
             shapes = {tuple(sample[key].shape) for sample in samples}
             if len(shapes) > 1:
-                raise ValueError(
-                    f"samples of one batch differ in the shape of {key}: {sorted(shapes)}; "
-                    "draw equal numbers of points (dataset.points_per_update, dataset.geometry_points) "
-                    "or use an effective batch of one sample per rank. A model and a task that read masks "
-                    "(reads_masks = True, <set>_mask in the batch) are given padded batches"
+                raise RequestError(
+                    f"samples of one batch differ in the shape of {key}",
+                    seen=", ".join(str(shape) for shape in sorted(shapes)),
+                    expected="one shape, or a model and a task that read masks (reads_masks = True)",
+                    fix=f"{one_at_a_time}      (one sample at a time)" if one_at_a_time else "one sample at a time",
                 ) from None
         raise
 

@@ -1,6 +1,6 @@
 """Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ GEOMETRY = "geometry_points"
 """Key under which a model finds the shape itself: surface points, in random order."""
 ANCHOR = "anchor_"
 """Prefix of the points that a model attends to, where those are not the ones it is asked about."""
+STATISTICS_POINTS = 262_144
+"""Of a set of shuffled points, as many make a field's statistics: more would change them by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
 """What is known of a point before any flow is: all that an anchor may show."""
 
@@ -30,12 +32,17 @@ class PointDraw:
     per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
     geometry: surface points given as the shape; None: all of them.
     pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
+    shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
+        from a random start, so that a memory-mapped sample of any size is read by one contiguous piece.
+    evaluation: points by prefix that evaluation uses at most, the first of a shuffled sample; others: all.
     """
 
     seed: int
     per_update: Mapping[str, int] = field(default_factory=dict)
     geometry: int | None = None
     pad: bool = False
+    shuffled: bool = False
+    evaluation: Mapping[str, int] = field(default_factory=dict)
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
@@ -44,12 +51,12 @@ class PointDraw:
         if "surface_points" in sample:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
             points = sample["surface_points"]
-            drawn[GEOMETRY] = points.index_select(0, self._draw(rng, points, self.geometry))
+            drawn[GEOMETRY] = self._draw(rng, points.shape[0], self.geometry)(points)
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
-                rows = self._draw(rng, sample[keys[0]], count)
-                drawn.update({name: sample[name].index_select(0, rows) for name in keys})
+                take = self._draw(rng, sample[keys[0]].shape[0], count)
+                drawn.update({name: take(sample[name]) for name in keys})
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
@@ -58,27 +65,45 @@ class PointDraw:
         A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
         in which points attend to points then attend to as many as they have learned with.
         """
-        drawn = dict(sample)
+        drawn = first_points(sample, self.evaluation)
         if "surface_points" in sample:
             points = sample["surface_points"]
-            drawn[GEOMETRY] = points[_fixed_rows(len(points), self.geometry)]
+            drawn[GEOMETRY] = points[self._fixed_rows(len(points), self.geometry)]
         for prefix, count in self.per_update.items():
             keys = [key for key in point_keys(sample, prefix) if key.removeprefix(f"{prefix}_") in KNOWN]
             if keys:
-                rows = _fixed_rows(len(sample[keys[0]]), count)
+                rows = self._fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
         return drawn
 
-    @staticmethod
-    def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
-        there = points.shape[0]
-        return torch.from_numpy(rng.choice(there, min(count or there, there), replace=False, shuffle=True))
+    def for_statistics(self, sample: Sample) -> Sample:
+        """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
+        prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
+        return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
+
+    def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
+        wanted = min(count or available, available)
+        if self.shuffled:
+            start = int(rng.integers(max(available, 1)))
+            over = max(0, start + wanted - available)
+            return lambda array: torch.cat([array[start : start + wanted], array[:over]])
+        rows = torch.from_numpy(rng.choice(available, wanted, replace=False, shuffle=True))
+        return lambda array: array.index_select(0, rows)
+
+    def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
+        if self.shuffled:
+            return slice(0, min(wanted or available, available))
+        # One fixed permutation: strides alone would follow whatever order a mesh has.
+        order = np.random.default_rng(available).permutation(available)
+        return torch.from_numpy(order[: min(wanted or available, available)])
 
 
-def _fixed_rows(available: int, wanted: int | None) -> Tensor:
-    # One fixed permutation: strides alone would follow whatever order a mesh has.
-    order = np.random.default_rng(available).permutation(available)
-    return torch.from_numpy(order[: min(wanted or available, available)])
+def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
+    """Returns the sample with the first points of the named sets alone."""
+    shorter = dict(sample)
+    for prefix, count in most.items():
+        shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
+    return shorter
 
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:

@@ -14,6 +14,7 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.data.mesh_files import read_array
 from noether.data.points import ANCHOR, KNOWN, PointDraw, Sample
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
@@ -171,10 +172,7 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
     found = {name: value for name, value in shape.values.items() if name in task.fields}
     if request.truth is None:
         return found
-    try:
-        values = np.asarray(np.load(request.truth, allow_pickle=False), np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        raise RequestError(f"{request.truth} cannot be read", seen=str(error), expected="a .npy file") from None
+    values = np.asarray(read_array(request.truth), np.float64)
     name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
     if name is None:
         raise RequestError("--truth is of a field on the surface", seen=", ".join(task.fields), expected="such a field")

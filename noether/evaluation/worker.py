@@ -7,7 +7,6 @@ from noether.checkpoints.format import CheckpointFolder, list_checkpoints
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.strict_json import strict_json
-from noether.common.whole_file import write_json
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
@@ -16,6 +15,7 @@ from noether.evaluation.tables import result_tables
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
 from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.records import write_record
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
 
@@ -59,7 +59,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             vtk=request.vtk,
         )
     with refusals_told(folder.path):
-        write_json(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
+        write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:
         print(strict_json(result, indent=2))
     else:

@@ -11,6 +11,7 @@ from noether.config.schema import RunConfig
 from noether.data.build import Splits, open_splits
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
+from noether.learning.first_sample import check_sample
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.base import Task
@@ -33,8 +34,8 @@ class Problem:
 
         As in a batch, `index` says which sample each is.
         """
-        train = self.splits.train
-        self.task.fit({**train[index], "index": torch.tensor(index)} for index in self.train_indices)
+        train, used = self.splits.train, self.draw.for_statistics
+        self.task.fit({**used(train[index]), "index": torch.tensor(index)} for index in self.train_indices)
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
@@ -52,9 +53,21 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
+    if splits.validation is not None:
+        validation = list(splits.validation)
+        train = sorted(set(range(len(splits.train))) - set(validation))
     task = build_task(config.task.kind, **config.task.options())
+    for split in (splits.train, splits.test):
+        check_sample(split[0], task)
     seed_everything(config.seed)
     model = place_model(build_model(config.model.kind, **config.model.options()), device, precision)
     pad = task.reads_masks and getattr(model, "reads_masks", False)
-    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points, pad)
+    draw = PointDraw(
+        config.seed,
+        config.dataset.points_per_update,
+        config.dataset.geometry_points,
+        pad,
+        shuffled=getattr(splits.train, "points_are_shuffled", False),
+        evaluation=getattr(config.dataset, "evaluation_points", {}),
+    )
     return Problem(splits, train, validation, draw, task, model)

@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from noether.common.components import build_component
+from noether.models.tensor_model import TensorModel
 
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",
@@ -25,11 +26,18 @@ def build_model(kind: str, **options: Any) -> nn.Module:
             predictions (dict of tensors).
         options: the keyword arguments of the model, the other entries of the `model` section.
 
+    `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
+    that it takes and returns, for a model that is not written for dictionaries.
+
     Raises:
         RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
+    named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
     model: nn.Module = build_component("model", kind, REGISTRY, options, base=nn.Module)
-    return model
+    if not any(named.values()):
+        return model
+    inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
+    return TensorModel(model, inputs, named["output"] or "")
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -11,6 +11,7 @@ from noether.checkpoints.progress import Progress
 from noether.checkpoints.state import TrainingState, seed_everything
 from noether.config.schema import RunConfig
 from noether.distributed.group import Group
+from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
@@ -77,6 +78,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
         AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
