@@ -2,7 +2,7 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -91,7 +91,10 @@ def evaluation_batches(
     return iter(_loader(_EvaluationReader(dataset, draw), batches, num_workers, pin_memory))
 
 
-def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> DataLoader[Batch]:
+def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
+    if not num_workers and not pin_memory:
+        # As a DataLoader would, without what it does around each batch.
+        return (reader.__getitems__(batch) for batch in batches)
     start: Callable[[int], None] | None = _start_loader_worker if num_workers else None
     return DataLoader(
         reader,

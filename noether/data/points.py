@@ -46,8 +46,10 @@ class PointDraw:
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
-        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         drawn = dict(sample)
+        if "surface_points" not in sample and not self.per_update:
+            return drawn  # Nothing is drawn: a generator costs as much as reading a small sample.
+        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         if "surface_points" in sample:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
             points = sample["surface_points"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
@@ -16,6 +16,7 @@ from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
+from noether.training.gradients import Clipping
 from noether.training.rehearsal import without_trace
 from noether.training.time_use import Clock, Part
 
@@ -58,6 +59,7 @@ class Updater:
         self.state, self.config, self.precision, self.group = state, config, precision, group
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
+        self.clipping = Clipping(self.parameters, config.clip_gradient_norm)
         forward: nn.Module = state.model
         if group.world_size > 1:
             forward = DistributedDataParallel(
@@ -116,19 +118,18 @@ class Updater:
         if self._last_gradient is not None:
             self._last_gradient.settle()
         scaler.unscale_(state.optimizer)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = self.clipping.norm()
         skipped = self._why_not(norm, batches, before)
         if skipped is None:
-            if self.config.clip_gradient_norm is not None:
-                clip_grads_with_norm_(self.parameters, self.config.clip_gradient_norm, norm)
+            self.clipping.clip(norm)
             for group in state.optimizer.param_groups:
                 group["lr"] = learning_rate
             scaler.step(state.optimizer)
             if state.averages is not None:
                 state.averages.update(state.model, state.progress.updates)
         scaler.update()
-        state.optimizer.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None
         clock.switch(Part.OTHER)
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
@@ -183,7 +184,7 @@ class Updater:
             if bad is not None:
                 raise NonFiniteError(self._describe(progress.updates, bad))
             return None
-        if bool(torch.isfinite(norm)):
+        if isfinite(norm.item()):
             progress.skipped_in_a_row = 0
             return None
         progress.skipped_in_a_row += 1
