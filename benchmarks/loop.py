@@ -4,8 +4,8 @@
 
 Three arms in turn, ROUNDS times, one process and one thread: noether's loop with logging every 10 updates to a file and
 averaged weights off; a raw loop (DataLoader, AdamW as torch makes it, clipping, the loss read every 10 updates); the
-same with AdamW(fused=True). 30,000 parameters, 20 samples an update. Ratios are of CPU time, which other work on the machine
-disturbs least, and of wall time; their median and range over the rounds.
+same with AdamW(fused=True). 30,000 parameters, 20 samples an update. Ratios are of CPU time, which other work on the
+machine disturbs least, and of wall time; their median and range over the rounds.
 """
 
 import itertools
