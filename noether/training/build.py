@@ -10,7 +10,9 @@ from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.progress import Progress
 from noether.checkpoints.state import TrainingState, seed_everything
 from noether.config.schema import RunConfig
+from noether.config.trainer import LENGTHS
 from noether.distributed.group import Group
+from noether.errors import RequestError
 from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
@@ -95,3 +97,15 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
     return Run(problem, state, plan, length, schedule, precision)
+
+
+def already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:
+    """A length counts from the first update of the run, not from where it is resumed."""
+    name = next(name for name in LENGTHS if getattr(config.trainer, name) is not None)
+    asked = f"trainer.{name}={getattr(config.trainer, name)}"
+    return RequestError(
+        "the run is past the length that is asked for",
+        seen=f"{asked}, which is {length.total_updates} updates; {updates} are made",
+        expected="a length counted from the run's first update",
+        fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
+    )

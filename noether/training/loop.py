@@ -13,6 +13,7 @@ from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.distributed.stop import AgreedStop, StopAgreed
+from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
 from noether.training.log_window import LogWindow
@@ -180,6 +181,7 @@ class Loop:
 
     def _log(self, kind: str, **values: Any) -> None:
         progress = self.built.state.progress
+        progress.rows += kind not in UNCOUNTED
         position = {
             "update": progress.updates,
             "epoch": progress.updates / self.built.length.updates_per_epoch,

@@ -32,12 +32,14 @@ from noether.runs.folder import DISK_ERRNOS, DiskRefusal, RunFolder, refusals_to
 from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
 from noether.runs.records import read_record, write_record
+from noether.runs.trust import mark_own
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
+from noether.tracking.services import open_services
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.arithmetic import measure_arithmetic
-from noether.training.build import Run, build_run
+from noether.training.build import Run, already_past, build_run
 from noether.training.equality import differences_of_resume
 from noether.training.loop import Loop
 from noether.training.profile import UpdateProfile
@@ -77,6 +79,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if start.checkpoint is not None:
         _resume(run, start, group, console, config.seed, context.host)
     began_at, total = run.state.progress.updates, run.length.total_updates
+    if began_at > total:
+        raise already_past(config, run.length, began_at)
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
@@ -222,6 +226,7 @@ def _note(console: Console, write: Callable[[], None]) -> None:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)
     write_record(folder.plan, plan, lease)
     drop_checkpoints_after(folder.checkpoints, began_at, lease)
@@ -238,11 +243,12 @@ def _trackers(
     if lease is None:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn))
+        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn, rows=run.state.progress.rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start, lease))
+    trackers += open_services(config.tracker.services, folder.path, config.model_dump(mode="json"), console.warn)
     return Trackers(trackers, console.warn, lease.check)
 
 
