@@ -30,10 +30,7 @@ class DataCommands:
 
     def prepare(
         self,
-        source: str,
-        out: str,
-        folder: str | None = None,
-        *,
+        *paths: str,
         map: str | None = None,
         workers: str | None = None,
         skip_broken: bool = False,
@@ -46,9 +43,7 @@ class DataCommands:
         `prepare ARCHIVE OUT --map shapenet_car`.
 
         Args:
-            source: the folder above the cases, or the raw archive (.zip, .tar, .tar.gz) of ShapeNet-Car
-            out: the folder to make, which dataset_root then names
-            folder: only where the first word is shapenet_car: the folder to make
+            paths: CASES OUT: the folder above the cases (or a raw archive), and the one to make, for dataset_root
             map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
             workers: processes (default: one for each CPU)
             skip_broken: leave out the cases that are refused, and name them
@@ -56,9 +51,7 @@ class DataCommands:
         """
         from noether.data.commands import prepare_here
 
-        return prepare_here(
-            source, out, folder, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run
-        )
+        return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
 
     def pack(self, folder: str, *, out: str | None = None) -> int:
         """Pack a prepared folder into the one memory-mapped file that training reads.
@@ -167,6 +160,7 @@ class Commands:
         checkpoint: str | None = None,
         vtk: bool = False,
         json: bool = False,
+        trust: bool = False,
     ) -> int:
         """Evaluate a run again: any split, any weights, any checkpoint.
 
@@ -177,8 +171,13 @@ class Commands:
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             vtk: also write the best, the median and the worst cases as files that ParaView opens
             json: print the figures as one JSON object
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import evaluate_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
 
         return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
 
@@ -194,6 +193,7 @@ class Commands:
         chunk: str = "16384",
         weights: str | None = None,
         checkpoint: str | None = None,
+        trust: bool = False,
     ) -> int:
         """Predict the fields on a mesh or on points of your own, at any resolution.
 
@@ -209,8 +209,13 @@ class Commands:
             chunk: points predicted at once, which bounds memory and changes nothing
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import predict_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
 
         if not mesh:
             raise RequestError(
@@ -229,6 +234,7 @@ class Commands:
         weights: str | None = None,
         checkpoint: str | None = None,
         weights_only: bool = False,
+        trust: bool = False,
     ) -> int:
         """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
@@ -238,8 +244,13 @@ class Commands:
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             weights_only: leave out the program, for models that torch.export cannot write
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import export_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
 
         return export_here(run, out, program=not weights_only, weights=weights, checkpoint=checkpoint)
 

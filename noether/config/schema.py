@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from noether.config.control_characters import refuse_control_characters
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
@@ -113,6 +114,13 @@ class RunConfig(Section):
                     fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
                 )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_of_one_line(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            refuse_control_characters(settings)
+        return settings
 
     @field_validator("run_id")
     @classmethod

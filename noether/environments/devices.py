@@ -1,4 +1,4 @@
-"""Which devices may this process use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
+"""Finds the devices that this process may use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
 
 import platform
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ class MlflowService:
         """Begins the run, or goes on with it under its id."""
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
         if uri.startswith("file:"):
-            # Recent versions of MLflow ask for this variable before they write to a folder; a node has no server to ask.
+            # Recent versions of MLflow write to a folder only where this is set; a node has no server.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = MlflowClient(uri)
         if facts.session is not None:

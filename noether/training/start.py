@@ -28,6 +28,7 @@ from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
+from noether.runs.trust import mark_own
 from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
@@ -139,4 +140,5 @@ def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
     write_record(folder.plan, plan.as_dict(), lease)
     write_record(folder.environment, describe_environment(), lease)
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

@@ -41,6 +41,7 @@ from noether.runs.folder import DISK_ERRNOS, DiskRefusal, RunFolder, refusals_to
 from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
 from noether.runs.records import read_record, write_record
+from noether.runs.trust import mark_own
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
@@ -284,6 +285,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)
     write_record(folder.plan, plan, lease)
     drop_checkpoints_after(folder.checkpoints, began_at, lease)
@@ -300,7 +302,7 @@ def _trackers(
     if lease is None:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn))
+        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn, rows=run.state.progress.rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
