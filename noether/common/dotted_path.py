@@ -1,4 +1,4 @@
-"""Imports the object that a dotted path names: users' own models, data sets and tasks."""
+"""Imports the object that a dotted path names: a user's own model, data set or task."""
 
 import importlib
 import os

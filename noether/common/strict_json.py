@@ -1,4 +1,4 @@
-"""Writes JSON with NaN and infinity as null."""
+"""Writes JSON with NaN and infinity as null: JSON has neither."""
 
 import json
 import math

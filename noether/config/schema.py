@@ -96,7 +96,7 @@ class RunConfig(Section):
                 seen=", ".join(
                     f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
                 ),
-                expected="three for fields at points, or three for classes of images",
+                expected="all three for fields at points, or all three for classes of images",
                 fix="+experiment/mnist=convnet      (or all three of the ellipsoid: leave them out)",
             )
         return self

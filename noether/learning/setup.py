@@ -9,6 +9,7 @@ from torch import nn
 from noether.checkpoints.state import seed_everything
 from noether.config.schema import RunConfig
 from noether.data.build import Splits, open_splits
+from noether.data.checks import checked_samples
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
 from noether.learning.first_sample import check_sample
@@ -32,10 +33,15 @@ class Problem:
     def fit_task(self) -> None:
         """Computes the task's statistics over the training samples, the validation split left out.
 
-        As in a batch, `index` says which sample each is.
+        RequestError: an array that is used is not finite, or does not fit the first sample's; it names the sample.
         """
-        train, used = self.splits.train, self.draw.for_statistics
-        self.task.fit({**used(train[index]), "index": torch.tensor(index)} for index in self.train_indices)
+        fields = getattr(self.task, "fields", {})
+        rows = {name: points for name, field in fields.items() if (points := getattr(field, "points", None))}
+        used = {*rows, *rows.values(), *getattr(self.task, "inputs", ())}
+        samples = checked_samples(
+            self.splits.train, self.train_indices, rows, used=used, shorten=self.draw.for_statistics
+        )
+        self.task.fit(samples)
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat, TypeAdapter
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from noether.config.task import FieldConfig, ForceCoefficientConfig
 from noether.data.loader import Batch
@@ -15,6 +17,21 @@ from noether.tasks.base import Predictions, SampleFigures, Task
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
+
+
+class _Statistics(TypedDict):
+    mean: list[FiniteFloat]
+    std: list[FiniteFloat]
+
+
+class _PointsSeen(TypedDict):
+    count: int
+    low: list[FiniteFloat]
+    high: list[FiniteFloat]
+
+
+_STATISTICS = TypeAdapter(dict[str, _Statistics])
+_POINTS = TypeAdapter(dict[str, _PointsSeen])
 
 
 class FieldsTask(Task):
@@ -61,7 +78,6 @@ class FieldsTask(Task):
         mean: dict[str, np.ndarray] = {}
         squares: dict[str, np.ndarray] = {}
         for sample in samples:
-            _refuse_unless_finite(sample, keys)
             self._see(sample)
             for key in keys:
                 values = _by_channel(sample[key]).numpy().astype(np.float64)
@@ -96,9 +112,11 @@ class FieldsTask(Task):
         return {"statistics": statistics, "points": self.seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back the statistics of a checkpoint."""
-        self.statistics = {key: (item["mean"], item["std"]) for key, item in state["statistics"].items()}
-        self.seen = dict(state.get("points", {}))
+        """Takes back the statistics of a checkpoint. Raises ValueError where they are none."""
+        statistics = _STATISTICS.validate_python(state["statistics"])
+        self.statistics = {key: (item["mean"], item["std"]) for key, item in statistics.items()}
+        points = _POINTS.validate_python(state.get("points", {}))
+        self.seen = {key: dict(seen) for key, seen in points.items()}
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""
@@ -199,22 +217,6 @@ class FieldsTask(Task):
 
 def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:
     return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.fields")
-
-
-def _refuse_unless_finite(sample: Mapping[str, Tensor], keys: Iterable[str]) -> None:
-    """Refuses a sample whose numbers would make the statistics, and with them every sample, not finite."""
-    used = [key for key in sample if key in keys or key.endswith("_points")]
-    bad = [key for key in used if not bool(torch.isfinite(sample[key]).all())]
-    if bad:
-        name = f"training sample {int(sample['index'])}" if "index" in sample else "a training sample"
-        count = int((~torch.isfinite(sample[bad[0]])).sum())
-        raise RequestError(
-            f"{name} holds numbers that are not finite",
-            seen=f"{count} of {sample[bad[0]].numel()} numbers of {bad[0]} are NaN or infinite"
-            + (f"; also in {', '.join(bad[1:])}" if len(bad) > 1 else ""),
-            expected="finite numbers: the mean and the spread of the training data are made of them",
-            fix="correct the sample or take it out of the data set",
-        )
 
 
 def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:

@@ -66,6 +66,10 @@ class CasesDataset:
         """The case's name, as in the source folder, with "-" for "/"."""
         return self.cases[index].replace("/", "-")
 
+    def where(self, index: int) -> str:
+        """The folder of the case's files."""
+        return str(case_folder(self.root, self.cases[index]))
+
     def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
         key = (case, name)
         if key not in self._open:
