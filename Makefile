@@ -33,6 +33,7 @@ test-fast: $(READY)
 # 200 runs, each killed up to three times and resumed: about a quarter of an hour on two cores.
 faults: $(READY)
 	$(BIN)/python -m tests.faults.kill --seeds 200 $(ARGS)
+	$(BIN)/python -m tests.faults.strangers --rounds 12
 
 lint: $(READY)
 	$(BIN)/ruff check .
