@@ -5,6 +5,7 @@ seen from outside. Lengths are in metres.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,56 @@ def frontal_area(points: Array, faces: Faces) -> float:
         inside &= sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0
         covered[x0 : x1 + 1, y0 : y1 + 1] |= inside
     return float(covered.sum()) * pixel**2
+
+
+@dataclass(frozen=True)
+class Holes:
+    """The openings of a surface: edges that only one face has, how many holes they bound, and their area in m²."""
+
+    edges: int
+    holes: int
+    area: float
+
+
+def find_holes(points: Array, faces: Faces) -> Holes:
+    """Finds where a surface is open. A closed surface has no edge that only one face has.
+
+    The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes.
+    """
+    corners = faces.shape[1]
+    directed = np.concatenate([faces[:, [k, (k + 1) % corners]] for k in range(corners)])
+    directed = directed[directed[:, 0] != directed[:, 1]]
+    _, first, uses = np.unique(np.sort(directed, axis=1), axis=0, return_index=True, return_counts=True)
+    rims = _loops(directed[first[uses == 1]])
+    area = 0.0
+    for rim in rims:
+        ring = points[rim] - points[rim].mean(axis=0)
+        area += 0.5 * float(np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum())
+    return Holes(int((uses == 1).sum()), len(rims), area)
+
+
+def _loops(edges: Faces) -> list[list[int]]:
+    """The simple loops that directed edges (E, 2) make; where holes touch in a point, each has its own loop."""
+    onward: dict[int, list[int]] = {}
+    for start, end in edges.tolist():
+        onward.setdefault(start, []).append(end)
+    loops = []
+    for start in list(onward):
+        path, place = [start], {start: 0}
+        while onward.get(path[-1]):
+            point = onward[path[-1]].pop()
+            if point in place:  # The path has closed: what lies behind the point is a loop.
+                loop = path[place[point] :]
+                loops.append(loop)
+                path = path[: place[point] + 1]
+                for passed in loop[1:]:
+                    del place[passed]
+            else:
+                place[point] = len(path)
+                path.append(point)
+        if len(path) > 2:
+            loops.append(path)  # faces wound against each other leave an open path: close it
+    return loops
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:

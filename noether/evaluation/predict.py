@@ -20,7 +20,15 @@ from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.evaluate import predict
 from noether.evaluation.request import PredictRequest
-from noether.evaluation.shape_input import Shape, as_trained, check_range, read_points, read_shape, volume_inputs
+from noether.evaluation.shape_input import (
+    Shape,
+    as_trained,
+    check_range,
+    open_surface_warnings,
+    read_points,
+    read_shape,
+    volume_inputs,
+)
 from noether.evaluation.vtk_output import write_fields
 from noether.learning.precision import Precision
 from noether.models.build import build_model
@@ -148,6 +156,8 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
                 low, high = np.array(seen[key]["low"]), np.array(seen[key]["high"])
                 for words in check_range(path, points, low, high):
                     console.warn(words)
+        for words in open_surface_warnings(request.mesh, shape):
+            console.warn(words)
         if shape.faces is None and len(shape.points) < trained.points_learned:
             console.warn(
                 f"{request.mesh} has {len(shape.points)} points, and the model has learned to read shapes of "

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.data.mesh_files import read_mesh
-from noether.data.surface_mesh import oriented, point_areas, sample_surface, triangles
+from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
 from noether.errors import RequestError
 
 
@@ -108,6 +108,21 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
     return [
         f"{path} reaches beyond the training range along {axes}, and the prediction extrapolates there: "
         f"{seen}, trained on ({_three(low)}) to ({_three(high)})"
+    ]
+
+
+def open_surface_warnings(path: Path, shape: Shape) -> list[str]:
+    """Says that a surface is open, and by how much: forces are integrated over the faces that are there."""
+    if shape.faces is None:
+        return []
+    holes = find_holes(shape.points, shape.faces)
+    if not holes.edges:
+        return []
+    share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
+    return [
+        f"{path} is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
+        f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({share:.1%} of the surface); "
+        "forces lack what acts there"
     ]
 
 
