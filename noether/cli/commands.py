@@ -194,6 +194,7 @@ class Commands:
         weights: str | None = None,
         checkpoint: str | None = None,
         weights_only: bool = False,
+        overwrite: bool = False,
     ) -> int:
         """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
@@ -203,10 +204,13 @@ class Commands:
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             weights_only: leave out the program, for models that torch.export cannot write
+            overwrite: replace an export that is in the folder already
         """
         from noether.evaluation.start import export_here
 
-        return export_here(run, out, program=not weights_only, weights=weights, checkpoint=checkpoint)
+        return export_here(
+            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint
+        )
 
     data = DataCommands
 

@@ -98,26 +98,46 @@ def predict_here(
 
 
 def export_here(
-    run: str, out: str, *, program: bool = True, weights: str | None = None, checkpoint: str | None = None
+    run: str,
+    out: str,
+    *,
+    program: bool = True,
+    overwrite: bool = False,
+    weights: str | None = None,
+    checkpoint: str | None = None,
 ) -> int:
     """Exports a run's model, on the CPU of this machine.
 
     Raises:
-        RequestError: there is no such run or checkpoint, or `out` is a folder with other things in it.
+        RequestError: there is no such run or checkpoint, `out` is a folder with other things in it, or it holds an
+            earlier export and `overwrite` was not asked for.
     """
     folder, target = existing_run(run), Path(out).expanduser()
     chosen, weights = _choose_weights(folder, checkpoint, weights)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not (target / "model.json").is_file():
-        raise RequestError(
-            f"{target} is there and no export",
-            seen="files of another kind",
-            expected="a new folder, or one with an earlier export",
-            fix=f"noether export {run} {target}-export",
-        )
+    _check_export_folder(run, target, overwrite)
     config = _config_here(folder).model_copy(update={"accelerator": "cpu"})
     request = ExportRequest(config, chosen.path, weights, target, program)
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
+
+
+def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not (target / "model.json").is_file():
+        raise RequestError(
+            f"{target} exists and is not an export",
+            seen="files of another kind",
+            expected="a new folder, or one with an earlier export",
+            fix=f"noether export {run} {target}-export",
+        )
+    if not overwrite:
+        raise RequestError(
+            f"{target} holds an export already",
+            seen=f"{target / 'model.json'}",
+            expected="a new folder, or --overwrite to replace the export that is there",
+            fix=f"noether export {run} {target} --overwrite",
+        )
 
 
 def _config_here(folder: RunFolder) -> RunConfig:
