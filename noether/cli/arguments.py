@@ -80,7 +80,8 @@ def parse_arguments(
                 raise RequestError(f"--{name} has no value", seen=word, expected=f"--{name} VALUE")
             value = queue.pop(0)
         if key in own:
-            flags[key] = value
+            # Parameters of a case may each be given by a flag of their own.
+            flags[key] = f"{flags[key]},{value}" if key == "set" and key in flags else value
         else:
             positional.append(_as_override(key, value))
     needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]

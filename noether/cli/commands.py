@@ -157,12 +157,13 @@ class Commands:
         truth: str | None = None,
         scale: str = "1",
         chunk: str = "16384",
+        set: str = "",
         weights: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
         """Predict the fields on a mesh or on points of your own, at any resolution.
 
-        Positions are in m, x across, y up, z along the wind, as in training; scaling comes from the checkpoint.
+        Positions are in m and in the axes of the training data; scaling comes from the checkpoint.
 
         Args:
             run: the run's folder: runs/NAME
@@ -172,6 +173,7 @@ class Commands:
             truth: true values at the mesh's points, .npy: truth and error are written too
             scale: multiplies all positions: 0.001 for a mesh in mm
             chunk: points predicted at once, which bounds memory and changes nothing
+            set: parameters of the case, such as wind_speed=32, several apart by commas
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
         """
@@ -182,8 +184,8 @@ class Commands:
                 "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
             )
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, weights=weights,
-            checkpoint=checkpoint,
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, set=set,
+            weights=weights, checkpoint=checkpoint,
         )  # fmt: skip
 
     def export(

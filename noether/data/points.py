@@ -28,22 +28,25 @@ class PointDraw:
     loader workers changes it.
 
     per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
-    geometry: surface points given as the shape; None: all of them.
+    geometry: points given as the shape, of the sample's geometry_points or else of its surface; None: all of them.
     pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
+    inputs: further keys that the model reads at each point, and so at anchors.
     """
 
     seed: int
     per_update: Mapping[str, int] = field(default_factory=dict)
     geometry: int | None = None
     pad: bool = False
+    inputs: tuple[str, ...] = ()
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
         rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         drawn = dict(sample)
-        if "surface_points" in sample:
+        shape = _shape_of(sample)
+        if shape is not None:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
-            drawn[GEOMETRY] = sample["surface_points"][self._draw(rng, sample["surface_points"], self.geometry)]
+            drawn[GEOMETRY] = shape[self._draw(rng, shape, self.geometry)]
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
@@ -58,20 +61,28 @@ class PointDraw:
         in which points attend to points then attend to as many as they have learned with.
         """
         drawn = dict(sample)
-        if "surface_points" in sample:
-            points = sample["surface_points"]
-            drawn[GEOMETRY] = points[_fixed_rows(len(points), self.geometry)]
+        shape = _shape_of(sample)
+        if shape is not None:
+            drawn[GEOMETRY] = shape[_fixed_rows(len(shape), self.geometry)]
         for prefix, count in self.per_update.items():
-            keys = [key for key in point_keys(sample, prefix) if key.removeprefix(f"{prefix}_") in KNOWN]
+            keys = [key for key in point_keys(sample, prefix) if self._is_known(key, prefix)]
             if keys:
                 rows = _fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
         return drawn
 
+    def _is_known(self, key: str, prefix: str) -> bool:
+        return key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN
+
     @staticmethod
     def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
         wanted = min(count or len(points), len(points))
         return torch.from_numpy(rng.choice(len(points), wanted, replace=False, shuffle=True))
+
+
+def _shape_of(sample: Sample) -> Tensor | None:
+    """The points that show the shape: the sample's own geometry_points where it gives them, else its surface."""
+    return sample.get(GEOMETRY, sample.get("surface_points"))
 
 
 def _fixed_rows(available: int, wanted: int | None) -> Tensor:

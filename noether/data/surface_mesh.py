@@ -94,12 +94,12 @@ def _quadrature(corners: Array) -> Iterator[tuple[Array, Array]]:
             yield weights, 0.25 * np.cross(along_u, along_v)
 
 
-def frontal_area(points: Array, faces: Faces) -> float:
-    """Area in m² of the mesh's shadow along z, the direction of the wind, as cars are measured.
+def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> float:
+    """Area in m² of the mesh's shadow along the wind, z where none is given, as cars are measured.
 
     The shadow is painted on a grid of FRONTAL_PIXELS along its longer side: parts that hide each other count once.
     """
-    flat = points[triangles(faces)][:, :, :2]
+    flat = (points if wind is None else across(points, wind))[triangles(faces)][:, :, :2]
     low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
     pixel = float((high - low).max()) / FRONTAL_PIXELS
     if pixel == 0:
@@ -170,6 +170,15 @@ def _loops(edges: Faces) -> list[list[int]]:
         if len(path) > 2:
             loops.append(path)  # faces wound against each other leave an open path: close it
     return loops
+
+
+def across(points: Array, wind: Array) -> Array:
+    """Points (N, 3) in axes whose third is the direction of the wind; unchanged for a wind along z."""
+    third = np.asarray(wind, np.float64) / np.linalg.norm(wind)
+    helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
+    first = np.cross(helper, third)
+    first /= np.linalg.norm(first)
+    return points @ np.stack([first, np.cross(third, first), third], axis=1)
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:

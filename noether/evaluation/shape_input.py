@@ -69,8 +69,10 @@ def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     return points * scale
 
 
-def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[str]:
+def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "") -> list[str]:
     """Holds the points' bounding box against that of training (low, high); returns warnings in words.
+
+    axes: what each axis is, for the refusals.
 
     Raises:
         RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is
@@ -79,7 +81,7 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())
     seen = f"from ({_three(own_low)}) to ({_three(own_high)})"
-    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)}), x across, y up, z along the wind"
+    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     if not trained / 4 <= size <= trained * 4:
         factor = min(
             (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
@@ -140,6 +142,11 @@ def as_trained(shape: Shape, count: int) -> tuple[np.ndarray, np.ndarray]:
     points = sample_surface(shape.points, shape.faces, count)
     nearest = cKDTree(shape.points).query(points)[1]
     return points, shape.normals[nearest]
+
+
+def nearest_rows(points: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The row of `points` (N, 3) that is nearest to each of `wanted` (M, 3)."""
+    return np.asarray(cKDTree(points).query(wanted)[1])
 
 
 def volume_inputs(points: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Starts an evaluation, a prediction or an export of a run, on one device of this machine."""
 
 import os
+from math import isfinite
 from pathlib import Path
 
 from noether.checkpoints.format import (
@@ -62,6 +63,7 @@ def predict_here(
     truth: str | None = None,
     scale: str = "1",
     chunk: str = "16384",
+    set: str = "",
     weights: str | None = None,
     checkpoint: str | None = None,
 ) -> int:
@@ -83,15 +85,16 @@ def predict_here(
     chosen, weights = _choose_weights(folder, checkpoint, weights)
     config = _config_here(folder)
     request = PredictRequest(
-        config,
-        chosen.path,
-        weights,
-        files["mesh"] or Path(mesh),
-        target,
-        files["volume"],
-        files["truth"],
-        float(numbers["scale"]),
-        int(numbers["chunk"]),
+        config=config,
+        checkpoint=chosen.path,
+        weights=weights,
+        mesh=files["mesh"] or Path(mesh),
+        out=target,
+        volume=files["volume"],
+        truth=files["truth"],
+        scale=float(numbers["scale"]),
+        chunk_size=int(numbers["chunk"]),
+        parameters=_parameters(set),
     )
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
@@ -163,6 +166,26 @@ def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | No
     if damage:
         raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
     return chosen, weights
+
+
+def _parameters(text: str) -> dict[str, float | list[float]]:
+    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    parameters: dict[str, float | list[float]] = {}
+    for part in (part for part in text.split(",") if part.strip()):
+        name, _, value = part.partition("=")
+        try:
+            numbers = [float(word) for word in value.split()]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(map(isfinite, numbers)):
+            raise RequestError(
+                "--set takes a parameter and its number",
+                seen=f"--set {part}",
+                expected="NAME=NUMBER, several apart by commas",
+                fix=f"--set {name.strip() or 'NAME'}=1.0",
+            )
+        parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
+    return parameters
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> float:

@@ -1,18 +1,22 @@
 """What is learned: the data, the task with its statistics, and the model, built from a configuration."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noether.checkpoints.state import seed_everything
 from noether.config.schema import RunConfig
+from noether.data.about import about_data, sample_name
 from noether.data.build import Splits, open_splits
+from noether.data.loader import Dataset
 from noether.data.order import split_validation
-from noether.data.points import PointDraw
+from noether.data.points import PointDraw, Sample
+from noether.errors import RequestError
 from noether.learning.precision import Precision
-from noether.models.build import build_model
+from noether.models.build import REGISTRY, build_model, model_class
 from noether.tasks.base import Task
 from noether.tasks.build import build_task
 
@@ -29,8 +33,63 @@ class Problem:
     model: nn.Module
 
     def fit_task(self) -> None:
-        """Computes the task's statistics over the training samples, the validation split left out."""
-        self.task.fit(self.splits.train[index] for index in self.train_indices)
+        """Computes the task's statistics over the training samples, the validation split left out.
+
+        Raises:
+            RequestError: a sample is not what the task needs; its name is said.
+        """
+        samples = _Samples(self.splits.train, self.train_indices)
+        try:
+            self.task.fit(samples)
+        except RequestError as error:
+            seen = f"{error.seen}; training sample {sample_name(self.splits.train, samples.current)}"
+            raise RequestError(error.summary, seen=seen, expected=error.expected, fix=error.fix) from None
+
+
+class _Samples:
+    """The training samples, as often as they are asked for; `current` is the one that was handed out last."""
+
+    def __init__(self, dataset: Dataset, indices: list[int]) -> None:
+        self._dataset, self._indices = dataset, indices
+        self.current = indices[0] if indices else 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        for index in self._indices:
+            self.current = index
+            yield self._dataset[index]
+
+
+def point_draw(config: RunConfig, task: Task, model: nn.Module) -> PointDraw:
+    """Returns which points of a sample a run uses."""
+    pad = task.reads_masks and getattr(model, "reads_masks", False)
+    settings = config.dataset
+    return PointDraw(config.seed, settings.points_per_update, settings.geometry_points, pad, task.inputs)
+
+
+def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
+    """Refuses samples without what the model reads beside the task's own keys, with a model that does without.
+
+    Raises:
+        RequestError: with the line to change.
+    """
+    layout, model = task.layout(), model_class(kind)
+    needs = getattr(model, "needs", None)
+    if layout is None or needs is None:
+        return
+    model.check_layout(layout)
+    have = {*sample, *(["geometry_points"] if "surface_points" in sample else [])}
+    absent = [key for key in needs(layout) if key not in have]
+    if not absent:
+        return
+    others = [
+        other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
+    ]
+    raise RequestError(
+        f"model.kind={kind} reads {', '.join(absent)}, which the samples do not have",
+        seen=", ".join(sample),
+        expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
+        fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
+    )
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
@@ -38,8 +97,11 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
     task = build_task(config.task.kind, **config.task.options())
+    if train:
+        sample = splits.train[train[0]]
+        task.examine(sample, about_data(splits.train))
+        check_needs(config.model.kind, task, sample)
     seed_everything(config.seed)
-    model = build_model(config.model.kind, **config.model.options()).to(device, precision.weights)
-    pad = task.reads_masks and getattr(model, "reads_masks", False)
-    draw = PointDraw(config.seed, config.dataset.points_per_update, config.dataset.geometry_points, pad)
+    model = build_model(config.model.kind, task.layout(), **config.model.options()).to(device, precision.weights)
+    draw = point_draw(config, task, model)
     return Problem(splits, train, validation, draw, task, model)

@@ -123,7 +123,9 @@ class ABUPT(AnchoredModel):
             ValueError: one of them is absent, or there are fewer geometry points than supernodes.
         """
         if absent := [name for name in ("geometry_points", *self.layout.outputs) if name not in context]:
-            raise ValueError(f"AB-UPT attends to geometry and anchors of each set: the batch has no {', '.join(absent)}")
+            raise ValueError(
+                f"AB-UPT attends to geometry and anchors of each set: the batch has no {', '.join(absent)}"
+            )
         condition = self._condition(context)
         geometry, shape = self._encode_geometry(context["geometry_points"], context.get("geometry_mask"), condition)
         tokens, tables = self._tokens(context, geometry, condition)
@@ -198,7 +200,9 @@ def _of_others(made: BySet, name: str) -> KeysValues:
     if any(one is not None for one in masks):
         like = next(one for one in masks if one is not None)
         sizes = [(like.shape[0], 1, 1, other.keys.shape[2]) for other in others]
-        mask = torch.cat([like.new_ones(size) if one is None else one for one, size in zip(masks, sizes, strict=True)], 3)
+        mask = torch.cat(
+            [like.new_ones(size) if one is None else one for one, size in zip(masks, sizes, strict=True)], 3
+        )
     return KeysValues(torch.cat([o.keys for o in others], 2), torch.cat([o.values for o in others], 2), mask)
 
 

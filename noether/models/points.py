@@ -229,8 +229,8 @@ def split_fields(fields: Tensor, sizes: Mapping[str, int], layout: Layout = CAR_
 
     The head has the channels of every field of every set, one after the other, in the order of the layout.
     """
-    predictions, first = {}, {}
-    channel = 0
+    predictions: Batch = {}
+    first, channel = {}, 0
     for points in layout.outputs:
         first[points] = channel
         channel += layout.width(points)

@@ -1,6 +1,7 @@
 """UPT: geometry to a latent of supernodes, and the fields at any point from that latent.
 
-Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read top to bottom: `encode` makes the latent, `decode` asks it.
+Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read top to bottom:
+`encode` makes the latent, `decode` asks it.
 """
 
 from typing import cast

@@ -25,6 +25,8 @@ class ClassificationTask(Task):
         label_smoothing: share of the target that is spread over all classes, in the training loss only.
     """
 
+    report_parts = ("errors", "classes")
+
     def __init__(
         self, classes: int, label: str = "label", names: tuple[str, ...] = (), label_smoothing: float = 0.0
     ) -> None:
@@ -98,4 +100,4 @@ class ClassificationTask(Task):
 
 
 def _wrong_model(summary: str, seen: str, expected: str) -> RequestError:
-    return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.classes")
+    return RequestError(summary, seen=seen, expected=expected, fix="fix the forward of model.kind, or task.classes")

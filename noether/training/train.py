@@ -38,7 +38,6 @@ from noether.runs.attempts import attempts_without_progress, record_outcome, rec
 from noether.runs.fence import Fence, FencedError
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.provenance import provenance
-from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
@@ -333,9 +332,8 @@ def _finish(
 
 
 def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any]) -> None:
-    fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
-    for table in result_tables(result, fields):
+    for table in result_tables(result, run.problem.task.fields):
         console.say(table)
     with refusals_told(folder.path):
         write_json(folder.result, result)
