@@ -103,7 +103,8 @@ def _write(
 ) -> list[str]:
     lines = []
     for prefix, points, faces in (("surface", shape.points, shape.faces), ("volume", volume, None)):
-        own = {name: values for name, values in fields.items() if task.fields[name].points == f"{prefix}_points"}
+        here = [name for name, field in task.fields.items() if field.points == f"{prefix}_points"]
+        own = {name: fields[name] for name in here if name in fields}
         if points is None or not own:
             continue
         arrays: dict[str, np.ndarray] = {}
