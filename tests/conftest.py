@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from sharing import group_of, reorder, session_number
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -17,6 +18,41 @@ from noether.runs.folder import RunFolder
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 TIME_LIMIT = 180
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the session its number before it starts workers, which inherit it."""
+    session_number()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hands groups of tests to the workers; see sharing.py."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests into the order in which they are handed out; what is nightly is slow as well."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
+    reorder(items)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the images that a worker has begun, also where the session was interrupted."""
+    from images.making import Making
+
+    if session_number() == os.getpid():
+        making = Making(os.environ.get("NOETHER_FLAVOUR", "cpu"), os.getpid())
+        if making.has_begun:
+            making.end()
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ The car is a half ellipsoid with made-up fields; counts, file names, orders and 
 
 from pathlib import Path
 
-import meshio
 import numpy as np
+import pyvista
+from vtkmodules.vtkIOLegacy import vtkUnstructuredGridWriter
 
 RINGS, SPOKES = 64, 56  # 64 · 56 + 2 poles = 3586
 UNUSED = 96
@@ -64,12 +65,41 @@ def write_car(folder: Path, seed: int, *, binary: bool = False) -> None:
     folder.mkdir(parents=True)
     points, quads, pressure = surface_mesh(seed)
     volume, hexahedra, velocity = volume_mesh(points, seed)
-    surface_file = meshio.Mesh(points, [("quad", quads)], point_data={"point_scalars": pressure})
-    volume_file = meshio.Mesh(volume, [("hexahedron", hexahedra)], point_data={"point_vectors": velocity})
-    # Through the writer itself: meshio.write warns of ASCII files.
-    for name, mesh in (("quadpress_smpl.vtk", surface_file), ("hexvelo_smpl.vtk", volume_file)):
-        meshio.vtk.write(folder / name, mesh, fmt_version="4.2", binary=binary)
+    write_grid(folder / "quadpress_smpl.vtk", points, quads, {"point_scalars": pressure}, binary=binary)
+    write_grid(folder / "hexvelo_smpl.vtk", volume, hexahedra, {"point_vectors": velocity}, binary=binary)
     np.save(folder / "press.npy", pressure)
+
+
+def grid_as_text(points, cells, arrays: dict[str, np.ndarray]) -> str:
+    """The grid in ASCII: VTK's own writer of text keeps six digits, the archive's files have more."""
+    lines = ["# vtk DataFile Version 4.2", "a car", "ASCII", "DATASET UNSTRUCTURED_GRID"]
+    lines += [f"POINTS {len(points)} float", *(" ".join(f"{x:.9g}" for x in point) for point in points)]
+    lines += [f"CELLS {len(cells)} {len(cells) * (1 + cells.shape[1])}"]
+    lines += [" ".join(map(str, [cells.shape[1], *cell])) for cell in cells.tolist()]
+    lines += [f"CELL_TYPES {len(cells)}", *[{4: "9", 8: "12"}[cells.shape[1]]] * len(cells)]
+    lines += [f"POINT_DATA {len(points)}"]
+    for name, values in arrays.items():
+        head = f"SCALARS {name} float 1\nLOOKUP_TABLE default" if values.ndim == 1 else f"VECTORS {name} float"
+        rows = values[:, None] if values.ndim == 1 else values
+        lines += [head, *(" ".join(f"{x:.9g}" for x in row) for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def write_grid(path: Path, points, cells, arrays: dict[str, np.ndarray], *, binary: bool = True) -> None:
+    """Writes quadrilaterals or hexahedra as an UNSTRUCTURED_GRID of legacy VTK, version 4.2 as the archive's."""
+    if not binary:
+        path.write_text(grid_as_text(points, cells, arrays))
+        return
+    kind = {4: pyvista.CellType.QUAD, 8: pyvista.CellType.HEXAHEDRON}[cells.shape[1]]
+    grid = pyvista.UnstructuredGrid({kind: cells}, points)
+    for name, values in arrays.items():
+        grid.point_data[name] = values
+    writer = vtkUnstructuredGridWriter()
+    writer.SetFileName(str(path))
+    writer.SetFileVersion(42)
+    writer.SetFileType(2)
+    writer.SetInputData(grid)
+    assert writer.Write()
 
 
 def write_archive(folder: Path, cars: dict[str, int]) -> Path:

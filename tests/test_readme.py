@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import meshio
-import numpy as np
 import pytest
+import pyvista
 from conftest import REPOSITORY, TIME_LIMIT
 from shapenet_car_files import surface_mesh
 
@@ -34,7 +33,7 @@ def commands(path: Path, program: str) -> list[str]:
     return [line for line in lines if line.startswith(f"{program} ")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     """A user's folder, with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
@@ -42,7 +41,7 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
     points, cells, _ = surface_mesh(0)
-    meshio.write_points_cells(folder / "car.stl", points, {"triangle": np.vstack([cells[:, :3], cells[:, [0, 2, 3]]])})
+    pyvista.PolyData.from_regular_faces(points, cells).triangulate().save(folder / "car.stl")
     program = folder / "bin" / "noether"
     program.parent.mkdir()
     program.write_text(
@@ -57,20 +56,24 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", ["README.md"])
-def test_the_documented_commands_run(page: str, workplace) -> None:
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [("README.md", 17), ("docs/index.md", 3), ("docs/doors.md", 3), ("docs/tasks.md", 6)],
+)
+def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether")
     # The line on ShapeNet-Car runs on cars of its format in tests/data.
     lines = [line for line in lines if "/data/" not in line]
-    assert len(lines) > 16
+    assert len(lines) >= least
     for line in lines:
         done = subprocess.run(
             ["sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIME_LIMIT
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
+    if "noether report runs/cars" in lines:
+        assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
 
 
 def test_the_error_in_the_readme_is_what_the_program_says(noether) -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from containers.build import apptainer_arguments
 from containers.engine import docker
 from containers.shell import REPOSITORY, ImagesError, Places, answers, call, install_packages
 
@@ -27,19 +28,20 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotFetchError(ImagesError):
-    """Apptainer is not to be had here: the one step that may be left out."""
+    """Debian sid does not give an Apptainer that starts here: the one step that may be left out."""
 
 
 def install(places: Places) -> None:
     """See that Apptainer is here: the machine's own, else one unpacked into the state folder.
 
     Raises:
-        CannotFetchError: not root, sid's packages cannot be fetched, or what they became does not start.
+        CannotFetchError: sid's packages cannot be fetched, or what they became does not start.
+        ImagesError: there is none, and this user or system cannot install one; tests fail on that.
     """
     if command(places) is not None:
         return
     if os.geteuid() or shutil.which("dpkg") is None:
-        raise CannotFetchError("no apptainer here, and only root on Debian can install one")
+        raise ImagesError("no apptainer on the PATH, and only root on Debian can unpack one: install its package")
     install_packages(PACKAGES)
     folder = places.state / "sid"
     shutil.rmtree(folder, ignore_errors=True)
@@ -107,16 +109,10 @@ def build_sif(places: Places, image: str) -> None:
         call(client, "rm", container, environ=engine)
     scratch = places.state / "scratch"
     scratch.mkdir(exist_ok=True)
-    lock, revision = (
-        call(client, "image", "inspect", f'--format={{{{index .Config.Labels "{label}"}}}}', image, environ=engine)
-        for label in ("noether.lock.sha256", "org.opencontainers.image.revision")
-    )
-    digest = call(client, "image", "inspect", "--format={{.Id}}", image, environ=engine)
     call(
         *(program, "-q", "build", "--force", "--mksquashfs-args=-comp lz4"),
         *("--build-arg=BOOTSTRAP=localimage", f"--build-arg=FROM={places.flat}"),
-        *(f"--build-arg=REVISION={revision.strip()}", f"--build-arg=LOCK_SHA256={lock.strip()}"),
-        *(f"--build-arg=IMAGE={digest.strip()}", places.sif, REPOSITORY / "apptainer.def"),
+        *(*apptainer_arguments(places, image), places.sif, REPOSITORY / "apptainer.def"),
         environ={**environ(), "APPTAINER_CACHEDIR": str(scratch), "APPTAINER_TMPDIR": str(scratch)},
         log=places.logs / "sif.log",
     )

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from hashlib import sha256
 
 from containers.engine import docker
@@ -19,36 +21,81 @@ def has_image(places: Places, name: str) -> bool:
     return answers(client, "image", "inspect", name, environ=environ)
 
 
-def build_image(places: Places, flavour: str, sources: dict[str, str]) -> None:
+def build_image(places: Places, flavour: str, sources: dict[str, str], *, cached: bool = True) -> None:
     """Build the image of a flavour; `sources` are further build arguments."""
     client, environ = docker(places)
-    lock = sha256((REPOSITORY / "constraints.txt").read_bytes()).hexdigest()
-    settings = {"FLAVOUR": flavour, "GIT_REVISION": git_revision(), "LOCK_SHA256": lock, **sources}
-    if flavour == "cpu":
-        settings["NVIDIA_REQUIRE_CUDA"] = ""
-    elif flavour.startswith("cu") and flavour[2:].isdigit():
-        settings["NVIDIA_REQUIRE_CUDA"] = f"cuda>={flavour[2:-1]}.{flavour[-1]}"
-    words = [f"--build-arg={name}={value}" for name, value in settings.items()]
-    log = places.logs / "build.log"
+    words = docker_arguments(flavour, {**sources, **_local_base(places, sources)})
     call(
-        client,
-        "build",
-        "--progress=plain",
-        *words,
-        f"--tag={image_name(flavour)}",
-        REPOSITORY,
-        log=log,
+        *(client, "build", "--progress=plain", *([] if cached else ["--no-cache"]), *words),
+        *(f"--tag={image_name(flavour)}", REPOSITORY),
+        log=places.logs / "build.log",
         environ=environ,
         limit_s=3600,
     )
 
 
-def git_revision() -> str:
-    """Return the revision of the working tree, marked where it was changed; "unknown" outside a repository."""
+def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[str]:
+    """Return the words that tell `docker build` what the Dockerfile cannot see; none holds a space."""
+    settings = {
+        "FLAVOUR": flavour,
+        "GIT_REVISION": git("describe", "--always", "--dirty", "--abbrev=12"),
+        "LOCK_SHA256": sha256((REPOSITORY / "constraints.txt").read_bytes()).hexdigest(),
+        "VERSION": _found(r'^__version__ = "(.+)"$', "noether/__init__.py"),
+        "CREATED": git("log", "-1", "--format=%cI"),
+        "SOURCE": source(os.environ),
+        "BASE_DIGEST": _found(r"^ARG BASE_IMAGE=\S+@(sha256:\w+)$", "Dockerfile"),
+        # Read by BuildKit 0.11 and newer: the time in the image's own record. Older ones write the time of the build.
+        "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct"),
+        **(more or {}),
+    }
+    return [f"--build-arg={name}={value}" for name, value in settings.items()]
+
+
+def apptainer_arguments(places: Places, image: str) -> list[str]:
+    """Return the words that tell `apptainer build` which docker image a SIF is made from."""
+    client, environ = docker(places)
+    (found,) = json.loads(call(client, "image", "inspect", image, environ=environ))
+    labels = found["Config"]["Labels"]
+    names = {
+        "REVISION": "org.opencontainers.image.revision",
+        "VERSION": "org.opencontainers.image.version",
+        "CREATED": "org.opencontainers.image.created",
+        "SOURCE": "org.opencontainers.image.source",
+        "LOCK_SHA256": "noether.lock.sha256",
+    }
+    settings = {name: labels.get(label) or "unknown" for name, label in names.items()} | {"IMAGE": found["Id"]}
+    return [f"--build-arg={name}={value}" for name, value in settings.items()]
+
+
+def git(*words: str) -> str:
+    """Return what git says of the working tree; "unknown" outside a repository."""
     try:
-        return call("git", "-C", REPOSITORY, "describe", "--always", "--dirty", "--abbrev=12").strip()
+        return call("git", "-C", REPOSITORY, *words).strip() or "unknown"
     except ImagesError:
         return "unknown"
+
+
+def source(environ: Mapping[str, str]) -> str:
+    """Return where the sources are: GitHub's own variables, else the clone's origin without a password."""
+    if environ.get("GITHUB_REPOSITORY"):
+        return f"{environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{environ['GITHUB_REPOSITORY']}"
+    origin = git("config", "--get", "remote.origin.url")
+    # A folder of this machine tells nobody anything.
+    return re.sub(r"//[^/@]*@", "//", origin) if "://" in origin and not origin.startswith("file:") else "unknown"
+
+
+def _found(pattern: str, path: str) -> str:
+    found = re.search(pattern, (REPOSITORY / path).read_text(), re.MULTILINE)
+    return found[1] if found else "unknown"
+
+
+def _local_base(places: Places, sources: dict[str, str]) -> dict[str, str]:
+    """Return the digest of a base that was made here: that of its record, for no registry has given it one."""
+    if "BASE_IMAGE" not in sources:
+        return {}
+    client, environ = docker(places)
+    inspect = (client, "image", "inspect", "--format={{.Id}}", sources["BASE_IMAGE"])
+    return {"BASE_DIGEST": call(*inspect, environ=environ).strip()}
 
 
 def layers(places: Places, name: str) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@
     ci/images build                 the docker image, from the Dockerfile
     ci/images apptainer             Apptainer, unpacked into the state folder (root)
     ci/images sif                   the SIF, from the docker image
+    ci/images arguments docker | apptainer    the words that `docker build`, `apptainer build` need beside their own
     ci/images env                   lines for `eval`: the engine, Apptainer, the image and the SIF
     ci/images check                 what keeps this machine from running containers
     ci/images clean                 stop the engine and remove everything that was written
@@ -22,6 +23,7 @@ from pathlib import Path
 from containers import apptainer, base, build, engine
 from containers.shell import ImagesError, Places, step
 
+WORDS: dict[str, tuple[str, ...]] = {"engine": ("start", "stop"), "arguments": ("docker", "apptainer")}
 CANNOT_FETCH = 3
 """Exit code where Debian sid's packages are not to be had: CI may leave out the SIF, and nothing else."""
 
@@ -38,7 +40,7 @@ def make_engine(places: Places) -> bool:
     return True
 
 
-def make_image(places: Places, flavour: str, *, local: bool) -> None:
+def make_image(places: Places, flavour: str, *, local: bool, cached: bool = True) -> None:
     """Build the docker image, with a base and wheels made here where it is built `local`."""
     sources = {}
     if local:
@@ -49,7 +51,7 @@ def make_image(places: Places, flavour: str, *, local: bool) -> None:
             wheels = base.make_wheels(places, flavour)
         sources = {"BASE_IMAGE": base.BASE, "WHEELS_IMAGE": wheels, "PIP_OPTIONS": "--no-index"}
     with step(places, "build"):
-        build.build_image(places, flavour, sources)
+        build.build_image(places, flavour, sources, cached=cached)
 
 
 def main() -> None:
@@ -71,14 +73,15 @@ def _main() -> None:
     parser.add_argument("--state", type=Path, default=Path(default), help=f"folder of everything it writes ({default})")
     parser.add_argument("--flavour", default="cu130", help="torch's build: cu130, cu126, … or cpu (cu130)")
     parser.add_argument("--local", action="store_true", help="base and wheels made here, with an engine that answers")
-    names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "env", "check", "clean")
+    parser.add_argument("--no-cache", action="store_true", help="build every layer anew")
+    names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "arguments", "env", "check", "clean")
     parser.add_argument("command", choices=names, metavar="COMMAND")
-    parser.add_argument("what", nargs="?", choices=("start", "stop"), help="of `engine`")
+    parser.add_argument("what", nargs="?", choices=sum(WORDS.values(), ()), help="of `engine` and of `arguments`")
     arguments = parser.parse_args()
     places, command, flavour = Places(arguments.state.absolute()), arguments.command, arguments.flavour
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
-    if (command == "engine") != (arguments.what is not None):
-        parser.error("engine start, engine stop; the other commands take no word")
+    if arguments.what not in WORDS.get(command, (None,)):
+        parser.error("engine start | stop, arguments docker | apptainer; the other commands take no word")
     if command == "check":
         try:
             engine.docker(places)
@@ -92,6 +95,11 @@ def _main() -> None:
         else:
             with step(places, "engine"):
                 engine.start(places)
+    elif command == "arguments":
+        words = build.docker_arguments(flavour)
+        if arguments.what == "apptainer":
+            words = build.apptainer_arguments(places, build.image_name(flavour))
+        print(*words)
     elif command == "env":
         print(build.variables(places, flavour))
     elif command == "apptainer":
@@ -106,7 +114,7 @@ def _main() -> None:
             with step(places, "wheels"):
                 base.make_wheels(places, flavour)
         if command in ("all", "build"):
-            make_image(places, flavour, local=local)
+            make_image(places, flavour, local=local, cached=not arguments.no_cache)
         if command == "all":
             with step(places, "apptainer"):
                 apptainer.install(places)

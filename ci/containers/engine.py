@@ -12,14 +12,18 @@ import subprocess
 import time
 from pathlib import Path
 
+from containers import firewall
 from containers.shell import ImagesError, Places, answers, call, install_packages, mounts_under
 
 # Debian's client: it fits Debian's daemon, and needs no plugin to build.
 CLIENT = "/usr/bin/docker"
 PACKAGES = {CLIENT: "docker.io", "/usr/sbin/dockerd": "docker.io", "/usr/sbin/iptables": "iptables"}
 START_LIMIT_S = 60
+RULES = "firewall-before"
+"""File of the state folder with the firewall's rules before our engine started."""
 STOP_LIMIT_S = 30
 # Of the private networks, one that hosts and clusters seldom use.
+OWN_NETWORKS = ("10.213.",)
 NETWORKS = ("--bip=10.213.0.1/24", "--default-address-pool=base=10.213.128.0/17,size=24")
 
 
@@ -59,9 +63,7 @@ def start(places: Places) -> None:
         return
     _sweep(places)
     places.logs.mkdir(parents=True, exist_ok=True)
-    policy = places.state / "forward-policy"
-    if not policy.exists():
-        policy.write_text(_forward_policy())
+    firewall.remember(places.state / RULES)
     with (places.logs / "dockerd.log").open("ab") as log:
         daemon = subprocess.Popen(
             [
@@ -87,7 +89,7 @@ def start(places: Places) -> None:
 
 
 def stop(places: Places) -> None:
-    """End our own engine with its containers, and give the machine its forwarding policy back."""
+    """End our own engine with its containers, and give the machine its firewall back."""
     pid = _daemon(places)
     if pid is not None:
         environ = {"DOCKER_HOST": f"unix://{places.socket}"}
@@ -96,24 +98,13 @@ def stop(places: Places) -> None:
                 call(CLIENT, "kill", *left, environ=environ)
         _end(pid, signal.SIGTERM, STOP_LIMIT_S)
     _sweep(places)
-    policy = places.state / "forward-policy"
-    if policy.exists():
-        # dockerd sets DROP, and leaves it behind.
-        with contextlib.suppress(ImagesError):
-            call("/usr/sbin/iptables", "-P", "FORWARD", policy.read_text().strip())
-        policy.unlink()
+    firewall.restore(places.state / RULES, OWN_NETWORKS)
 
 
 def remove(places: Places) -> None:
     """Stop our own engine and remove everything that was written."""
     stop(places)
     shutil.rmtree(places.state, ignore_errors=True)
-
-
-def _forward_policy() -> str:
-    with contextlib.suppress(ImagesError):
-        return call("/usr/sbin/iptables", "-S", "FORWARD").split("\n")[0].split()[-1]
-    return "ACCEPT"
 
 
 def _daemon(places: Places) -> int | None:

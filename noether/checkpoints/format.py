@@ -8,23 +8,37 @@ into a folder of another name, which is then renamed.
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from noether.common.whole_file import ANYBODY, REPLACED, Publisher
+from noether.errors import RequestError
+from noether.runs.records import is_count, parse_object
+
 FORMAT = 2
 """2: meta.json holds its own SHA-256 and the run's settings, state.json an evaluation that a stop cut short."""
 
+META = "meta.json"
 _PREFIX = "update-"
-_REPLACED = ".replaced"
+_NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
+_PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+Warn = Callable[[str], None]
+
+
+class DamagedCheckpoint(RequestError):
+    """A file of a checkpoint is not as it was written."""
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """One checkpoint on disk."""
+    """One checkpoint on disk. Whatever is read from it is verified first."""
 
     path: Path
 
@@ -34,42 +48,101 @@ class CheckpointFolder:
         return int(self.path.name.removeprefix(_PREFIX))
 
     def meta(self) -> dict[str, Any]:
-        """Returns meta.json. Raises OSError or ValueError where it cannot be read."""
-        content = json.loads((self.path / "meta.json").read_text())
-        if not isinstance(content, dict):
-            raise ValueError("meta.json holds no object")
-        return content
+        """Returns meta.json.
+
+        Raises:
+            OSError, ValueError: where it cannot be read, or is not as it was written.
+        """
+        meta = parse_object((self.path / META).read_bytes())
+        if meta.get("format") != FORMAT:
+            raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}, the one this version reads")
+        if meta.get("meta_sha256") != _meta_digest(meta):
+            raise ValueError("another SHA-256 than when it was written")
+        digests = meta.get("sha256")
+        if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
+            raise ValueError("sha256 does not name the files of a checkpoint")
+        if not is_count(meta.get("world_size", 1)) or not isinstance(meta.get("config", {}), dict):
+            raise ValueError("world_size or config are not what a run writes")
+        return meta
 
     def damage(self) -> str | None:
         """Returns what is wrong with the checkpoint, or None where every file is as it was written."""
         try:
-            meta = self.meta()
+            for name in self.meta()["sha256"]:
+                self.verified(name)
+        except DamagedCheckpoint as damage:
+            return damage.seen
         except (OSError, ValueError) as error:
-            return f"meta.json cannot be read: {error}"
-        if meta.get("format") != FORMAT:
-            return f"format {meta.get('format')} is not {FORMAT}, the one this version reads"
-        if meta.get("meta_sha256") != _meta_digest(meta):
-            return "meta.json has another SHA-256 than when it was written"
-        for name, expected in meta["sha256"].items():
-            try:
-                with (self.path / name).open("rb") as file:
-                    found = file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                return f"{name} cannot be read: {error.strerror}"
-            if found != expected:
-                return f"{name} has another SHA-256 than when it was written"
+            return f"{META} cannot be read: {getattr(error, 'strerror', None) or error}"
         return None
+
+    def verified(self, name: str) -> Path:
+        """Returns the path of one of its files, which is as it was written.
+
+        Raises:
+            DamagedCheckpoint: it is not, or meta.json does not name it.
+        """
+        try:
+            expected = self.meta()["sha256"].get(name)
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        if expected is None:
+            raise self._damaged(f"{META} does not name {name}")
+        try:
+            with (self.path / name).open("rb") as file:
+                found = file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
+        if found != expected:
+            raise self._damaged(f"{name} has another SHA-256 than when it was written")
+        return self.path / name
+
+    def has(self, name: str) -> bool:
+        """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
+        try:
+            return name in self.meta()["sha256"]
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+    @contextmanager
+    def loading(self, name: str) -> Iterator[Path]:
+        """Gives the verified path of a file whose content is about to be put into use.
+
+        Raises:
+            DamagedCheckpoint: it is not as it was written, or its content is not what a run writes. Digests that are
+                right are no proof of that: anybody can compute them.
+        """
+        path = self.verified(name)
+        try:
+            yield path
+        except RequestError:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise self._damaged(f"{name} does not hold what a run of these settings writes ({text:.200})") from None
+
+    def _damaged(self, seen: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(
+            f"checkpoint {self.path} is damaged",
+            seen=seen,
+            expected="files as they were written",
+            fix=f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)",
+        )
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
-    """Returns a run's complete checkpoints, oldest first; half-written ones have another name."""
-    found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if (path / "meta.json").is_file()]
-    return sorted(found, key=lambda checkpoint: checkpoint.updates)
+    """Returns a run's checkpoints, oldest first, damaged ones among them; half-written ones have another name."""
+    found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name)]
+    return sorted((one for one in found if one.path.is_dir()), key=lambda checkpoint: checkpoint.updates)
 
 
-def newest_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
+def newest_intact(folder: Path, warn: Warn) -> CheckpointFolder | None:
     """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over."""
-    for checkpoint in reversed(list_checkpoints(folder)):
+    return _first_intact(reversed(list_checkpoints(folder)), warn)
+
+
+def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn) -> CheckpointFolder | None:
+    for checkpoint in checkpoints:
         damage = checkpoint.damage()
         if damage is None:
             return checkpoint
@@ -78,18 +151,30 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder
 
 
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
-    """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None."""
-    rated = [(metric, c.updates, c) for c in list_checkpoints(folder) if (metric := _metric(c)) is not None]
-    return min(rated, key=lambda item: (item[0], item[1]))[2] if rated else None
+    """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None.
+
+    Only meta.json is verified, so that looking costs little: whoever uses the checkpoint verifies its files.
+    """
+    return next((checkpoint for checkpoint in _by_metric(folder) if _metric(checkpoint) is not None), None)
+
+
+def _by_metric(folder: Path) -> list[CheckpointFolder]:
+    """The checkpoints, best first; those without a metric come last, newest first."""
+
+    def place(checkpoint: CheckpointFolder) -> tuple[float, int]:
+        metric = _metric(checkpoint)
+        return (math.inf, -checkpoint.updates) if metric is None else (metric, checkpoint.updates)
+
+    return sorted(list_checkpoints(folder), key=place)
 
 
 def _metric(checkpoint: CheckpointFolder) -> float | None:
     """The selection metric of a checkpoint; None where it has none, or cannot be read, or is not finite."""
     try:
         metric = checkpoint.meta().get("metric")
-    except (OSError, ValueError):
+        return float(metric) if isinstance(metric, (int, float)) and math.isfinite(metric) else None
+    except (OSError, ValueError, OverflowError):
         return None
-    return float(metric) if isinstance(metric, (int, float)) and math.isfinite(metric) else None
 
 
 def newest_update(folder: Path) -> int:
@@ -98,16 +183,30 @@ def newest_update(folder: Path) -> int:
     return found[-1].updates if found else 0
 
 
-def selected_checkpoint(folder: Path) -> CheckpointFolder:
+def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
 
+    Damaged ones are named to `warn` and passed over.
+
     Raises:
-        FileNotFoundError: where the run has no checkpoint.
+        RequestError: where the run has no intact checkpoint.
     """
-    every = list_checkpoints(folder)
-    if not every:
-        raise FileNotFoundError(f"no checkpoint in {folder}")
-    return best_checkpoint(folder) or every[-1]
+    unreadable = []
+    for checkpoint in list_checkpoints(folder):
+        try:
+            checkpoint.meta()
+        except (OSError, ValueError):
+            unreadable.append(checkpoint)  # It may have been the best one: that must be said.
+    ordered = [*unreadable, *(one for one in _by_metric(folder) if one not in unreadable)]
+    chosen = _first_intact(ordered, warn)
+    if chosen is None:
+        raise RequestError(
+            f"{folder.parent} has no intact checkpoint",
+            seen=f"{len(ordered)} in {folder}" + (", none that verifies" if ordered else ""),
+            expected="a checkpoint whose files verify",
+            fix=f"noether checkpoints {folder.parent} --verify",
+        )
+    return chosen
 
 
 def write_checkpoint(
@@ -115,6 +214,8 @@ def write_checkpoint(
     updates: int,
     files: Iterable[tuple[str, Callable[[Path], str]]],
     meta: dict[str, Any],
+    *,
+    by: Publisher = ANYBODY,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
     """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
@@ -124,47 +225,41 @@ def write_checkpoint(
         updates: updates made; names the checkpoint.
         files: file names with the function that writes and flushes each, and returns its SHA-256.
         meta: further content of meta.json.
+        by: gives the checkpoint its name, where it may.
         before_rename: called when all is on the disk and nothing has its name yet; what it raises leaves it so.
 
     Raises:
         OSError: where the disk refuses; the checkpoints that were there are as they were.
+        NoetherError: where `by` may not write any more; likewise.
     """
     final = folder / f"{_PREFIX}{updates:09d}"
-    partial = folder / f".{final.name}.{os.getpid()}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    if not folder.exists():
-        folder.mkdir(parents=True)
+    is_first = not folder.exists()
+    partial = by.partial(final)
+    if is_first:
         flush_folder(folder.parent)
+    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         digests = {name: write(partial / name) for name, write in files}
         content = {"format": FORMAT, "updates": updates, **meta, "sha256": digests}
         content["meta_sha256"] = _meta_digest(content)
-        write_flushed(partial / "meta.json", [json.dumps(content, indent=2).encode()])
+        write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
         flush_folder(partial)
         before_rename()
+        # The same state may have been written before with less knowledge (an evaluation that was cut short).
+        by.publish(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
         raise
-    if final.exists():
-        # The same state, written before with less knowledge (an evaluation that was cut short): the new one replaces
-        # it. `recover_replaced` gives the old one its name back, should this be the last moment of the process.
-        old = folder / f".{final.name}.{os.getpid()}{_REPLACED}"
-        final.rename(old)
-        partial.rename(final)
-        flush_folder(folder)
-        shutil.rmtree(old)
-    else:
-        partial.rename(final)
     flush_folder(folder)
     return CheckpointFolder(final)
 
 
 def recover_replaced(folder: Path) -> None:
     """Gives a checkpoint its name back that was put aside for a new one which then never came."""
-    for old in folder.glob(f".{_PREFIX}*{_REPLACED}"):
+    for old in [*folder.glob(f".{_PREFIX}*{REPLACED}"), *folder.glob(f".attempt-*/.{_PREFIX}*{REPLACED}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
-        if not (final / "meta.json").is_file() and (old / "meta.json").is_file():
+        if not final.exists() and (old / META).is_file():
             old.rename(final)
 
 
@@ -181,7 +276,7 @@ def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
+def prune_checkpoints(folder: Path, keep: int, by: Publisher = ANYBODY) -> list[CheckpointFolder]:
     """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes.
 
     Returns:
@@ -191,7 +286,7 @@ def prune_checkpoints(folder: Path, keep: int) -> list[CheckpointFolder]:
     best = best_checkpoint(folder)
     removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
     for checkpoint in removed:
-        remove_checkpoint(checkpoint)
+        by.drop(checkpoint.path)
     remove_leftovers(folder)
     return removed
 
@@ -202,19 +297,11 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def drop_checkpoints_after(folder: Path, updates: int) -> None:
+def drop_checkpoints_after(folder: Path, updates: int, by: Publisher = ANYBODY) -> None:
     """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
     for checkpoint in list_checkpoints(folder):
         if checkpoint.updates > updates:
-            remove_checkpoint(checkpoint)
-
-
-def remove_checkpoint(checkpoint: CheckpointFolder) -> None:
-    """Removes one checkpoint."""
-    # Renamed first: a removal that is cut short must not leave a folder that looks like a checkpoint.
-    doomed = checkpoint.path.with_name(f".{checkpoint.path.name}.{os.getpid()}.removed")
-    checkpoint.path.rename(doomed)
-    shutil.rmtree(doomed)
+            by.drop(checkpoint.path)
 
 
 def _meta_digest(meta: dict[str, Any]) -> str:

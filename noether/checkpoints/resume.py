@@ -4,25 +4,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noether.checkpoints.format import CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
+from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
-from noether.runs.fence import Fence
-from noether.runs.folder import RunFolder, existing_run, new_run_id, newest_run
+from noether.runs.folder import DISK_ERRNOS, RunFolder, existing_run, new_run_id, newest_run, refusals_told
+from noether.runs.lease import Lease, read_attempt
+from noether.runs.records import read_metrics
 
 
 @dataclass(frozen=True)
 class StartingPoint:
     """The folder a run writes to, and the checkpoint it starts from (None: from the beginning).
 
-    fence: this start's right to write there; None where nothing is to be written.
+    lease: this start's right to write there; None where nothing is to be written.
     changes: a line for each setting that has changed since the checkpoint, and matters.
     """
 
     folder: RunFolder
     checkpoint: Path | None
-    fence: Fence | None = None
+    lease: Lease | None = None
     changes: tuple[str, ...] = ()
 
 
@@ -37,10 +38,11 @@ def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
         RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
             that must not (`resume_rules`).
     """
-    start = _find(config, warn)
-    if start.checkpoint is None:
-        return start
-    before = CheckpointFolder(start.checkpoint).meta().get("config", {})
+    with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
+        start = _find(config, warn)
+        if start.checkpoint is None:
+            return start
+        before = CheckpointFolder(start.checkpoint).meta().get("config", {})
     changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(start.folder.path))
     return replace(start, changes=tuple(changes))
 
@@ -56,7 +58,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
-        if folder.is_made():
+        if folder.holds_work() or _is_led(folder):
             raise RequestError(
                 f"the run {folder.path} exists already",
                 seen=f"run_id={config.run_id}, and resume is not set",
@@ -74,8 +76,9 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
             )
         folder = RunFolder(output / config.run_id)
         recover_replaced(folder.checkpoints)
-        # Where every checkpoint is damaged, beginning anew would bury what may still be mended.
-        return StartingPoint(folder, _intact(folder, warn) if list_checkpoints(folder.checkpoints) else None)
+        # Where every checkpoint is damaged or gone, beginning anew would bury what may still be repaired.
+        has_saved = bool(list_checkpoints(folder.checkpoints)) or _tells_of_checkpoints(folder)
+        return StartingPoint(folder, _intact(folder, warn) if has_saved else None)
     if config.resume == "latest":
         newest = newest_run(output)
         if newest is None:
@@ -98,7 +101,7 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
             fix="resume=latest",
         )
     path = path.resolve()
-    if (path / "meta.json").is_file():
+    if (path / META).is_file():
         run = path.parent.parent
         if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
             raise RequestError(
@@ -120,13 +123,27 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
     return StartingPoint(folder, _intact(folder, warn))
 
 
+def _is_led(folder: RunFolder) -> bool:
+    """Whether a process that is alive leads the run, or may: that of another host cannot be asked."""
+    attempt = read_attempt(folder)
+    return attempt is not None and attempt.alive() is not False
+
+
+def _tells_of_checkpoints(folder: RunFolder) -> bool:
+    """Whether the history says that a checkpoint was written."""
+    return any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
+
+
 def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
     recover_replaced(folder.checkpoints)
     checkpoint = newest_intact(folder.checkpoints, warn)
     if checkpoint is None:
+        count = len(list_checkpoints(folder.checkpoints))
         raise RequestError(
             f"{folder.path} has no intact checkpoint",
-            seen=f"{len(list_checkpoints(folder.checkpoints))} in {folder.checkpoints}, none that verifies",
+            seen=f"{count} in {folder.checkpoints}, none that verifies"
+            if count
+            else f"none in {folder.checkpoints}, though the run has written some",
             expected="a checkpoint whose files verify",
             fix="resume=null run_id=ANOTHER_NAME",
         )

@@ -73,6 +73,8 @@ RULES = (
     _Entry("task.scalars", Rule.SAID, "other figures are derived from the fields; what is learned is the same"),
     _Entry("task", Rule.REFUSED, "another loss and other statistics"),
 )
+SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
+"""Settings of models that change no weight's size; another model's weights cannot be taken, whoever accepts it."""
 _UNLISTED = _Entry("", Rule.REFUSED, "nothing is known of what this setting changes")
 
 
@@ -134,14 +136,22 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
         widest = max(len(str(change)) for change in refused)
         keys = ",".join(change.key for change in refused)
         own = f"--hp {shlex.quote(f'{run}/config.yaml')} {shlex.quote(f'resume={run}')}"
+        other = f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)"
+        if any(_changes_sizes(change.key) for change in refused):
+            other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
         raise RequestError(
             f"the run {run} was made with other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the run that is resumed, or your word that the change is meant",
-            fix=f"{own}      (the run's own settings)\n"
-            f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)",
+            fix=f"{own}      (the run's own settings)\n" + other,
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not Rule.FREE]
+
+
+def _changes_sizes(key: str) -> bool:
+    """Returns whether a setting may change how many weights there are, or what they mean."""
+    outputs = key in ("task.classes", "task.kind") or key.startswith("task.fields")
+    return outputs or (key.startswith("model.") and key not in SAME_SIZES)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

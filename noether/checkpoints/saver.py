@@ -9,10 +9,11 @@ from typing import Any
 from noether.checkpoints.snapshot import Shadow, Snapshot
 from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
 from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written, describe_refusal
+from noether.common.whole_file import ANYBODY
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group
 from noether.errors import NoetherError
-from noether.runs.fence import Fence
+from noether.runs.lease import Lease
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Saver:
     about: further content of meta.json.
     sync: brings the history onto the disk; a checkpoint gets its name after the rows that led to it.
     warn: told where the disk refuses.
-    fence: rank 0's right to write. deadline: learns how long a checkpoint takes.
+    lease: rank 0's right to write. deadline: learns how long a checkpoint takes.
     best: the best selection metric of the checkpoints so far, where there is one.
     """
 
@@ -34,7 +35,7 @@ class Saver:
     about: dict[str, Any]
     sync: Callable[[], None]
     warn: Callable[[str], None]
-    fence: Fence | None
+    lease: Lease | None
     deadline: Deadline | None = None
     best: float | None = None
     _best_before: float | None = field(default=None, init=False)
@@ -45,7 +46,8 @@ class Saver:
     def __post_init__(self) -> None:
         self._best_before = self.best
         if self.group.is_first:
-            self._writer = CheckpointWriter(self.folder, keep=self.keep, before_rename=self._before_rename)
+            by = ANYBODY if self.lease is None else self.lease
+            self._writer = CheckpointWriter(self.folder, keep=self.keep, by=by, before_rename=self.sync)
 
     def __enter__(self) -> "Saver":
         return self
@@ -106,6 +108,11 @@ class Saver:
                 "training goes on, and the next one that is due is tried again"
             )
         if room and writer.given_up:
+            if self.best != self._best_before:
+                self.warn(
+                    f"the best checkpoint so far, that of update {writer.updates}, was not written before that of "
+                    f"update {updates} was due, and is given up"
+                )
             self.best = self._best_before
         return room
 
@@ -129,8 +136,3 @@ class Saver:
             else:
                 self.warn(describe_refusal(news))
         return written
-
-    def _before_rename(self) -> None:
-        self.sync()
-        if self.fence is not None:
-            self.fence.check()

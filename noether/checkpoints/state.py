@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.progress import Progress
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.runs.records import parse_object
 from noether.tasks.base import Task
 
 
@@ -56,13 +58,18 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
     load_weights(state.model, checkpoint, "raw")
     if state.averages is not None:
         load_weights(state.averages.model, checkpoint, "ema")
-    _load_optimizer(state, load_file(checkpoint.path / "optimizer.safetensors"))
-    counters = json.loads((checkpoint.path / "state.json").read_text())
-    state.progress = Progress(**counters["progress"])
-    state.scaler.load_state_dict(counters["scaler"])
+    with checkpoint.loading("optimizer.safetensors") as path:
+        _load_optimizer(state, load_file(path))
+    with checkpoint.loading("state.json") as path:
+        counters = parse_object(path.read_bytes())
+        state.progress = _PROGRESS.validate_python(counters["progress"])
+        if state.progress.updates != checkpoint.updates:
+            raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
+        state.scaler.load_state_dict(counters["scaler"])
     load_task_state(state.task, checkpoint)
     if checkpoint.meta()["world_size"] == group.world_size:
-        _restore_random_state(load_file(checkpoint.path / "random.safetensors"), group)
+        with checkpoint.loading("random.safetensors") as path:
+            _restore_random_state(load_file(path), group)
     else:
         # Other ranks than before: their streams start anew, from where the run stands.
         seed_everything(seed, group.rank, state.progress.updates)
@@ -73,17 +80,21 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 
     Raises:
         RequestError: where the checkpoint was written by another model, or without averaged weights.
+        DamagedCheckpoint: where the file is not as it was written.
     """
-    path = checkpoint.path / {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
-    if not path.is_file():
+    file = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
+    if not checkpoint.has(file):
         raise RequestError(
             f"checkpoint {checkpoint.path.name} has no {weights} weights",
-            seen=f"no {path.name} in {checkpoint.path}",
+            seen=f"no {file} in {checkpoint.path}",
             expected="a run that has averaged its weights from its start",
             fix="trainer.ema_decay=null",
         )
+    with checkpoint.loading(file) as path:
+        tensors = load_file(path)
     try:
-        model.load_state_dict(load_file(path))
+        own = model.state_dict()
+        model.load_state_dict({name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
     except RuntimeError as error:
         # torch lists every key that differs; the first says enough.
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
@@ -97,7 +108,8 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Gives a task back what it knew of the training split (statistics)."""
-    task.load_state(json.loads((checkpoint.path / "task.json").read_text()))
+    with checkpoint.loading("task.json") as path:
+        task.load_state(parse_object(path.read_bytes()))
 
 
 def seed_everything(seed: int, *stream: int) -> None:
@@ -109,8 +121,22 @@ def seed_everything(seed: int, *stream: int) -> None:
     torch.manual_seed(words[2])
 
 
+_PROGRESS = TypeAdapter(Progress)
+
+
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in model.state_dict().items()}
+    return {name: _for_file(value.detach()) for name, value in model.state_dict().items()}
+
+
+def _for_file(value: Tensor) -> Tensor:
+    """Returns what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
+    return torch.view_as_real(value) if value.dtype == torch.complex128 else value
+
+
+def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
+    """Undoes `_for_file` for a tensor that goes where `own` is."""
+    pairs = own is not None and own.dtype == torch.complex128 and value.shape == (*own.shape, 2)
+    return torch.view_as_complex(value) if pairs else value
 
 
 def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -118,14 +144,18 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             if value is not None:
-                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach()
+                tensors[f"{name}/{key}"] = _for_file(torch.as_tensor(value).detach())
     return tensors
 
 
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     for name, parameter in state.model.named_parameters():
         prefix = f"{name}/"
-        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        own = {
+            key.removeprefix(prefix): _as_kept(value, parameter)
+            for key, value in tensors.items()
+            if key.startswith(prefix)
+        }
         if own:
             # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
             state.optimizer.state[parameter] = {

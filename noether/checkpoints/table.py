@@ -11,9 +11,10 @@ from noether.checkpoints.format import (
     CheckpointFolder,
     best_checkpoint,
     list_checkpoints,
-    remove_checkpoint,
 )
+from noether.common.whole_file import ANYBODY
 from noether.runs.folder import RunFolder
+from noether.runs.records import is_count, number
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bo
         meta = checkpoint.meta()
     except (OSError, ValueError):
         meta = {}
-    per_epoch, metric = meta.get("updates_per_epoch"), meta.get("metric")
-    files = [path.stat() for path in checkpoint.path.iterdir()]
+    per_epoch = meta.get("updates_per_epoch")
+    files = [path.lstat() for path in checkpoint.path.iterdir()]
     return CheckpointRow(
         name=checkpoint.path.name,
         update=checkpoint.updates,
-        epoch=checkpoint.updates / per_epoch if isinstance(per_epoch, int) and per_epoch else None,
-        metric=metric if isinstance(metric, float) else None,
+        epoch=checkpoint.updates / per_epoch if is_count(per_epoch) and per_epoch else None,
+        metric=number(meta, "metric"),
         size=sum(file.st_size for file in files),
         age_s=max(0.0, time.time() - max((file.st_mtime for file in files), default=0.0)),
         best=best,
@@ -80,7 +81,7 @@ def choose_to_prune(rows: Sequence[CheckpointRow], keep: int) -> list[Checkpoint
 def remove_checkpoints(folder: RunFolder, doomed: Sequence[CheckpointRow]) -> None:
     """Removes checkpoints."""
     for row in doomed:
-        remove_checkpoint(CheckpointFolder(folder.checkpoints / row.name))
+        ANYBODY.drop(folder.checkpoints / row.name)
 
 
 def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:

@@ -18,6 +18,7 @@ from noether.checkpoints.format import (
     write_flushed,
 )
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
+from noether.common.whole_file import ANYBODY, Publisher
 from noether.errors import NoetherError
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
@@ -67,15 +68,21 @@ class CheckpointWriter:
     refuses is tried again until it is written or a newer one takes its place; meanwhile training goes on.
     """
 
-    def __init__(self, folder: Path, *, keep: int, before_rename: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, *, keep: int, by: Publisher = ANYBODY, before_rename: Callable[[], None] = lambda: None
+    ) -> None:
         """Takes the run's checkpoints folder.
 
         Args:
             folder: where the checkpoints lie.
             keep: newest checkpoints kept.
+            by: gives checkpoints their names and removes old ones, where it may.
             before_rename: called by the thread when a checkpoint is about to get its name; raises what forbids it.
+
+        Raises:
+            NoetherError: where the system has no thread to give.
         """
-        self.folder, self.keep, self._before_rename = folder, keep, before_rename
+        self.folder, self.keep, self._by, self._before_rename = folder, keep, by, before_rename
         self._state: Literal["idle", "writing", "waiting to retry"] = "idle"
         self._abandon = False
         self._written_bytes = self._total_bytes = 0
@@ -83,10 +90,21 @@ class CheckpointWriter:
         self._news: deque[Written | Refused] = deque()
         self._failure: BaseException | None = None
         self._refused: OSError | None = None
-        self._updates = 0
+        self.updates = 0
         self._started = time.monotonic()
         self.given_up = False
         """Whether the last snapshot was given up for a newer one before it was written."""
+        self._next: tuple[Snapshot, bool] | None = None
+        self._closed = False
+        # Once, so that no thread is wanted in the middle of a run, and a daemon, so that a disk that never answers does
+        # not keep a failed process.
+        try:
+            threading.Thread(target=self._serve, name="checkpoint", daemon=True).start()
+        except RuntimeError as error:
+            raise NoetherError(
+                f"there is no thread for writing checkpoints\n  seen      {error}\n"
+                "  expected  one more thread for this user\n  fix       ulimit -u (or the container's --pids-limit)"
+            ) from None
 
     def make_room(self, *, hurry: bool = False, limit_s: float | None = None) -> bool:
         """Waits until the next snapshot may be taken.
@@ -115,7 +133,7 @@ class CheckpointWriter:
         """Returns in words which update's snapshot is on its way, and since when."""
         seconds = time.monotonic() - self._started
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-        return f"that of update {self._updates} has been on its way to the disk since {since}, for {seconds:.0f} s"
+        return f"that of update {self.updates} has been on its way to the disk since {since}, for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, verify: bool = False) -> None:
         """Writes a snapshot behind the caller's back; `make_room` must have been called.
@@ -128,9 +146,9 @@ class CheckpointWriter:
             assert self._state == "idle"
             self._state, self._abandon, self._refused = "writing", False, None
             self._written_bytes, self._total_bytes = 0, snapshot.size
-            self._updates, self._started, self.given_up = snapshot.updates, time.monotonic(), False
-        # A daemon, so that a disk that never answers does not keep a failed process.
-        threading.Thread(target=self._run, args=(snapshot, verify), name="checkpoint", daemon=True).start()
+            self.updates, self._started, self.given_up = snapshot.updates, time.monotonic(), False
+            self._next = (snapshot, verify)
+            self._changed.notify_all()
 
     def wait(self, limit_s: float) -> bool:
         """Waits for a write on its way; returns whether the disk has taken or refused it within `limit_s`."""
@@ -170,6 +188,9 @@ class CheckpointWriter:
     def close(self) -> None:
         """Waits a while for a write on its way, and gives up one that the disk has refused so far."""
         self.make_room(limit_s=LONGEST_WAIT_S)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
         good = newest_intact(self.folder, lambda text: None)
@@ -180,6 +201,15 @@ class CheckpointWriter:
             f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a disk that can be written\n"
             f"  fix       make room and run the same command with resume=auto; {reached}"
         )
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._next is not None or self._closed)
+                work, self._next = self._next, None
+            if work is None:
+                return
+            self._run(*work)
 
     def _run(self, snapshot: Snapshot, verify: bool) -> None:
         try:
@@ -219,13 +249,15 @@ class CheckpointWriter:
             return write_flushed(path, [snapshot.texts[path.name].encode()])
 
         files = [*((name, tensors_file) for name in snapshot.tensors), *((name, text_file) for name in snapshot.texts)]
-        checkpoint = write_checkpoint(self.folder, snapshot.updates, files, dict(snapshot.meta), self._before_rename)
+        checkpoint = write_checkpoint(
+            self.folder, snapshot.updates, files, dict(snapshot.meta), by=self._by, before_rename=self._before_rename
+        )
         damage = checkpoint.damage() if verify else None
         if damage:
             raise OSError(errno.EIO, f"read back, {damage}")
         # Only now, so that the last good one is never the one that goes.
         with suppress(OSError):  # What cannot be removed now is removed after the next one.
-            prune_checkpoints(self.folder, self.keep)
+            prune_checkpoints(self.folder, self.keep, self._by)
         return checkpoint
 
     def _counted(self, parts: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:

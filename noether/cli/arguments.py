@@ -1,5 +1,6 @@
 """What was typed: a verb, its flags, and Hydra overrides, in any order."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -9,6 +10,10 @@ from typing import Any
 from noether.common.suggest import did_you_mean, nearest
 from noether.errors import RequestError
 
+# Words that are programs of an image, typed where its entrypoint takes a command of noether.
+PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
+# The flag that a word too many was probably meant for.
+MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
 SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
 
 
@@ -27,7 +32,7 @@ class CommandLine:
 
 
 def parse_arguments(
-    arguments: Sequence[str], verbs: Mapping[str, Callable[..., Any]], settings: Sequence[str]
+    arguments: Sequence[str], verbs: Mapping[str, Callable[..., Any]], settings: Sequence[str], engine: str = ""
 ) -> CommandLine:
     """Reads a command line.
 
@@ -39,19 +44,14 @@ def parse_arguments(
         arguments: sys.argv without the program.
         verbs: the methods by verb, as they are typed.
         settings: the top-level keys of the configuration.
+        engine: whose container this is in, for the messages; "" for none.
 
     Raises:
         RequestError: for an unknown verb or flag, with the nearest known one, and for a flag without its value.
     """
     verb, *rest = arguments
     if verb not in verbs:
-        near = nearest(verb, verbs)
-        raise RequestError(
-            f"no command {did_you_mean(verb, verbs) if near else repr(verb)}",
-            seen=f"noether {verb}",
-            expected=", ".join(("--help", "--version") if verb.startswith("-") else verbs),
-            fix=f"noether {near} …" if near else "noether --help",
-        )
+        raise _unknown_verb(verb, rest, verbs, engine)
     parameters = signature(verbs[verb]).parameters
     own = {name: p for name, p in parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
     takes_overrides = "overrides" in parameters
@@ -77,7 +77,9 @@ def parse_arguments(
             continue
         if not has_value:
             if not queue or queue[0].startswith("--"):
-                raise RequestError(f"--{name} has no value", seen=word, expected=f"--{name} VALUE")
+                raise RequestError(
+                    f"--{name} has no value", seen=word, expected=f"--{name} VALUE", fix=f"--{name} VALUE"
+                )
             value = queue.pop(0)
         if key in own:
             # Parameters of a case may each be given by a flag of their own.
@@ -87,18 +89,52 @@ def parse_arguments(
     needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
     if not takes_words and len(positional) != len(needed):
-        example = [*positional, *map(_placeholder, needed[len(positional) :])][: len(needed)]
-        named = " ".join(needed).upper()
-        flags_only = ", ".join(f"--{name.replace('_', '-')}" for name in own)
-        raise RequestError(
-            f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
-            seen=" ".join(positional) or "nothing",
-            expected=f"noether {verb} {named}" if needed else flags_only,
-            fix=" ".join(["noether", verb, *example]),
-        )
+        raise _wrong_words(verb, positional, flags, needed, own)
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)
+
+
+def _unknown_verb(verb: str, rest: Sequence[str], verbs: Mapping[str, Any], engine: str) -> RequestError:
+    near = nearest(verb, verbs)
+    if verb.rpartition("/")[2] in PROGRAMS:
+        near = None
+    fix = shlex.join(["noether", near, *rest]) if near else "noether --help"
+    if engine in ("docker", "podman") and not near:
+        fix = f"{engine} run --entrypoint {verb} … IMAGE {shlex.join(rest)}".rstrip()
+    elif engine == "apptainer" and not near:
+        fix = f"apptainer exec IMAGE.sif {shlex.join([verb, *rest])}"
+    elif engine in ("docker", "podman"):
+        fix += f"      (another program of the image: {engine} run --entrypoint PROGRAM …)"
+    return RequestError(
+        f"no command {did_you_mean(verb, verbs) if near else repr(verb)}",
+        seen=f"noether {verb}",
+        expected=", ".join(("--help", "--version") if verb.startswith("-") else verbs),
+        fix=fix,
+    )
+
+
+def _wrong_words(
+    verb: str,
+    words: Sequence[str],
+    flags: Mapping[str, str | bool],
+    needed: Sequence[str],
+    own: Mapping[str, Parameter],
+) -> RequestError:
+    """Too many words, or too few: the whole command as it was probably meant."""
+    example = [*words, *map(_placeholder, needed[len(words) :])][: len(needed)]
+    extra = list(words[len(needed) :])
+    meant = MEANT_FOR.get(verb)
+    given = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
+    if meant is not None and meant in own and meant not in flags and len(extra) == 1:
+        given += [f"--{meant.replace('_', '-')}", *extra]
+    named = " ".join(needed).upper()
+    return RequestError(
+        f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
+        seen=" ".join(words) or "nothing",
+        expected=f"noether {verb} {named}" if needed else ", ".join(f"--{name.replace('_', '-')}" for name in own),
+        fix=shlex.join(["noether", *verb.split(), *example, *given]),
+    )
 
 
 def _placeholder(name: str) -> str:
@@ -111,7 +147,8 @@ def _is_yaml(word: str) -> bool:
 
 def _switch(word: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise RequestError(f"cannot read {word!r}", seen=word, expected=f"{word.split('=')[0]} (a switch)")
+        switch = word.split("=")[0]
+        raise RequestError(f"cannot read {word!r}", seen=word, expected=f"{switch}, or {switch}=false", fix=switch)
     return value.lower() == "true"
 
 
@@ -133,3 +170,9 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
         or "no flags",
         fix=f"--{near}" if near else f"noether {verb} --help",
     )
+
+
+def notes_on_old_names(words: Sequence[str]) -> list[str]:
+    """Returns a line for each group option that is typed by an older name, which works all the same."""
+    old = [word for word in words if word.lstrip("+").startswith("experiment/") and word.endswith("_multi_gpu")]
+    return [f"{word} is now {word.removesuffix('_multi_gpu')}" for word in old]

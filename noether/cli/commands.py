@@ -11,24 +11,54 @@ from noether.errors import ExitCode, RequestError
 
 
 class DataCommands:
-    """Prepare, pack and describe data sets."""
+    """Inspect, prepare, pack and describe data sets."""
 
-    def prepare(self, kind: str, source: str, out: str, *, workers: str | None = None, dry_run: bool = False) -> int:
-        """Turn a raw archive into the folder that training reads.
+    def inspect(self, cases: str, *, out: str = "cases.yaml", workers: str | None = None) -> int:
+        """Look through a folder of simulated cases, and write a draft of the map that prepare takes.
 
-        Each car is checked and appears whole or not at all; what is there and verifies is kept, so that the same
-        command goes on where it stopped.
+        Groups the files into cases by their names; lists sets, arrays and numbers, with how many cases have each; says
+        what is odd. The draft is commented and taken by prepare as it is, or edited.
 
         Args:
-            kind: shapenet_car
-            source: the raw archive (.zip, .tar, .tar.gz), or its unpacked folder
-            out: the folder to make, which dataset_root then names
+            cases: the folder above the cases
+            out: the file to write, which must not exist yet
             workers: processes (default: one for each CPU)
+        """
+        from noether.data.commands import inspect_here
+
+        return inspect_here(cases, out, workers=workers)
+
+    def prepare(
+        self,
+        source: str,
+        out: str,
+        folder: str | None = None,
+        *,
+        map: str | None = None,
+        workers: str | None = None,
+        skip_broken: bool = False,
+        dry_run: bool = False,
+    ) -> int:
+        """Turn a folder of cases, or a raw archive, into the folder that training reads.
+
+        Each case is checked and appears whole or not at all; what is there and current is kept, so that the same
+        command goes on where it stopped. `prepare shapenet_car ARCHIVE OUT` stands for
+        `prepare ARCHIVE OUT --map shapenet_car`.
+
+        Args:
+            source: the folder above the cases, or the raw archive (.zip, .tar, .tar.gz) of ShapeNet-Car
+            out: the folder to make, which dataset_root then names
+            folder: only where the first word is shapenet_car: the folder to make
+            map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
+            workers: processes (default: one for each CPU)
+            skip_broken: leave out the cases that are refused, and name them
             dry_run: count what there is and say what would be made; write nothing
         """
         from noether.data.commands import prepare_here
 
-        return prepare_here(kind, source, out, workers=workers, dry_run=dry_run)
+        return prepare_here(
+            source, out, folder, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run
+        )
 
     def pack(self, folder: str, *, out: str | None = None) -> int:
         """Pack a prepared folder into the one memory-mapped file that training reads.
@@ -114,7 +144,12 @@ class Commands:
         from noether.config.compose import load_config
         from noether.planning.plan import plan_run, render_plan
 
-        plan = plan_run(load_config(overrides, hp), visible_devices=visible_devices)
+        config = load_config(overrides, hp)
+        plan = plan_run(config, visible_devices=visible_devices)
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config)
         if json:
             print(json_module.dumps(plan.as_dict(), indent=2))
         else:
@@ -168,7 +203,7 @@ class Commands:
         Args:
             run: the run's folder: runs/NAME
             mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
-            out: the file to write: .vtu or .vtk, which ParaView and meshio open, or .vtp, which ParaView opens
+            out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
             volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
             truth: true values at the mesh's points, .npy: truth and error are written too
             scale: multiplies all positions: 0.001 for a mesh in mm
@@ -340,25 +375,32 @@ class Commands:
         hp: str | None = None,
         fix: bool = False,
         json: bool = False,
+        format: str = "text",
         rules: bool = False,
     ) -> int:
         """Say what is wrong with a job script before it waits in the queue.
 
-        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone.
+        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
+        2: a file could not be read.
 
         Args:
             scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
             hp: a YAML file with settings, whose batch the job's ranks are to share
-            fix: write the mended script beside each: job.fixed.sbatch
-            json: print one JSON list of findings
+            fix: write what cannot be wrong into a script beside each: job.fixed.sbatch
+            json: short for --format json
+            format: text, json, github (annotations) or sarif (code scanning)
             rules: list the rules instead
         """
-        from noether.lint.command import run_lint
+        from noether.lint.command import list_rules, run_lint
 
-        return run_lint(scripts, hp, fix, json, rules)
+        if rules:
+            return list_rules()
+        from noether.cli.train_lines import OwnTrainLines
+
+        return run_lint(scripts, hp, fix, "json" if json else format, OwnTrainLines())
 
 
-ALONE = ("evaluate", "predict", "export", "report", "data prepare", "data pack")
+ALONE = ("evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
 """The commands that work in one process, and write files: several tasks of a launcher would write the same ones."""
 
 

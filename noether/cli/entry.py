@@ -9,7 +9,9 @@ from typing import NoReturn
 
 from noether import __version__
 from noether.cli.commands import ALONE, Commands, groups, verbs
+from noether.cli.encoding import use_utf8
 from noether.cli.help import command_help, group_help, overview
+from noether.common.container import container_engine, fix_in_container
 from noether.common.process_defaults import set_process_defaults
 from noether.errors import ExitCode, NoetherError, RequestError
 
@@ -18,15 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        use_utf8()
         set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:
-        print(f"noether: {error}", file=sys.stderr)
+        print(f"noether: {_as_typed_here(error)}", file=sys.stderr)
         code = error.exit_code
     except PermissionError as error:
         if not error.filename:
             raise
-        print(f"noether: {_no_permission(error)}", file=sys.stderr)
+        print(f"noether: {_as_typed_here(_no_permission(error))}", file=sys.stderr)
         code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
@@ -38,12 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _leave(int(code))
 
 
+def _as_typed_here(error: NoetherError) -> NoetherError:
+    """Returns a refusal whose fix is what this container's user types."""
+    engine = container_engine(os.environ)
+    if not engine or not isinstance(error, RequestError):
+        return error
+    fix = fix_in_container(error.fix, error.mount, engine, os.environ)
+    return RequestError(error.summary, seen=error.seen, expected=error.expected, fix=fix)
+
+
 def _no_permission(error: PermissionError) -> RequestError:
     return RequestError(
         f"no permission for {error.filename}",
         seen=f"{error.strerror}, as user {os.geteuid()}",
         expected="files and folders that this user may read",
         fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+        mount=os.path.dirname(str(error.filename)) or ".",
     )
 
 
@@ -91,16 +104,18 @@ def _run_command(arguments: list[str]) -> int:
     import fire
     from fire.decorators import SetParseFns
 
-    from noether.cli.arguments import parse_arguments
+    from noether.cli.arguments import notes_on_old_names, parse_arguments
     from noether.config.schema import RunConfig
 
-    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields))
+    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), container_engine(os.environ))
     method = attrgetter(command.verb.replace(" ", "."))(Commands)
     if command.verb in ALONE:
         from noether.environments.process_facts import read_process_facts
         from noether.environments.single_process import refuse_several
 
         refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
+    for note in notes_on_old_names(command.positional):
+        print(f"noether: {note}", file=sys.stderr)
     switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))

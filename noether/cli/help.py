@@ -45,8 +45,7 @@ METAVARS = {
 }  # fmt: skip
 
 
-def command_help(verb: str) -> str:
-    """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
+def _own_help(verb: str) -> str:
     method = verbs()[verb]
     text, _, arguments = inspect.cleandoc(method.__doc__ or "").partition("\nArgs:\n")
     described = dict(line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip())
@@ -60,7 +59,12 @@ def command_help(verb: str) -> str:
             shown = name.upper()
             usage.append(f"[{shown} …]" if parameter.kind is parameter.VAR_POSITIONAL else shown)
         lines.append(f"  {shown:<36} {described[name]}")
-    parts = [" ".join(usage), text.strip(), "\n".join(lines)]
+    return "\n\n".join([" ".join(usage), text.strip(), "\n".join(lines)])
+
+
+def command_help(verb: str) -> str:
+    """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
+    parts = [_own_help(verb)]
     if verb in ("train", "plan", "data describe", "submit"):
         parts.append(settings_help())
     return "\n\n".join(parts)
@@ -68,8 +72,8 @@ def command_help(verb: str) -> str:
 
 def settings_help() -> str:
     """Returns the top-level settings and those of the trainer, each with what it means, and the groups."""
-    from noether.config.compose import configs_folder
     from noether.config.schema import RunConfig
+    from noether.config.settings_file import configs_folder
     from noether.config.trainer import TrainerConfig
 
     lines = ["settings (SETTING=VALUE or --SETTING VALUE)"]
@@ -87,3 +91,16 @@ def settings_help() -> str:
 
 def _first_line(method: Callable[..., Any]) -> str:
     return inspect.cleandoc(method.__doc__ or "").splitlines()[0]
+
+
+def commands_reference() -> str:
+    """Returns docs/commands.md: the help of every command."""
+    parts = [
+        "# Commands",
+        "",
+        "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.",
+        "",
+    ]
+    for verb in verbs():
+        parts += [f"## noether {verb}", "", "```text", _own_help(verb), "```", ""]
+    return "\n".join(parts)

@@ -2,7 +2,10 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from noether.common.whole_file import ANYBODY, Publisher, written_whole
 
 MOST_HELD_BACK = 64 * 2**20
 """Bytes kept in memory while the disk takes none; what comes after them is lost, and said so."""
@@ -11,12 +14,21 @@ MOST_HELD_BACK = 64 * 2**20
 class AppendingFile:
     """Appends records at once; what the disk refuses is held back in memory and written before the next record.
 
-    A write that was taken in part is continued where it stopped, so that no record is cut or doubled.
+    A write that was taken in part is continued where it stopped, so that no record is cut or doubled. A file that was
+    removed or replaced under its name is noticed: the records go on in the file that has the name, and one that was
+    removed is written again from what this process still has open.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, path: Path, by: Publisher = ANYBODY, warn: Callable[[str], None] = lambda text: None) -> None:
+        """Opens the file, which is made where it is missing.
+
+        Args:
+            path: the file.
+            by: asked before a file that was removed or replaced is written to.
+            warn: told that it was.
+        """
+        self.path, self._by, self._warn = path, by, warn
+        self._descriptor = self._open()
         self._held_back = bytearray()
         self._lock = threading.Lock()
 
@@ -25,6 +37,7 @@ class AppendingFile:
 
         Raises:
             OSError: where the disk did not take all of it; it is kept, and written with the next one.
+            NoetherError: where `by` may not write any more.
         """
         with self._lock:
             if len(self._held_back) + len(record) <= MOST_HELD_BACK:
@@ -32,7 +45,7 @@ class AppendingFile:
             self._write()
 
     def sync(self) -> None:
-        """Returns once everything appended is on the disk. Raises OSError where it cannot be."""
+        """Returns once everything appended is on the disk. Raises as `append` does."""
         with self._lock:
             self._write()
             os.fsync(self._descriptor)
@@ -51,11 +64,35 @@ class AppendingFile:
             self._held_back.clear()
             self._close()
 
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
     def _close(self) -> None:
         # Its number may be another file's soon, and a thread that a slow disk has kept may still ask for a flush.
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
     def _write(self) -> None:
+        self._follow_name()
         while self._held_back:
             del self._held_back[: os.write(self._descriptor, self._held_back)]
+
+    def _follow_name(self) -> None:
+        """Goes on in the file that has the name now."""
+        own = os.fstat(self._descriptor)
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            named = None
+        if named is not None and os.path.samestat(own, named):
+            return
+        self._by.check()
+        if named is None:
+            with written_whole(self.path, self._by) as partial:
+                partial.write_bytes(os.pread(self._descriptor, own.st_size, 0))
+            self._warn(f"{self.path} was removed under the run, and is written again")
+        else:
+            self._warn(f"{self.path} was replaced under the run, which goes on in the new file")
+        reopened = self._open()
+        os.close(self._descriptor)
+        self._descriptor = reopened

@@ -9,15 +9,15 @@ from noether.common.suggest import nearest
 from noether.errors import RequestError
 
 
-def build_component(
+def find_component(
     section: str,
     kind: str,
     registry: Mapping[str, str],
     options: Mapping[str, Any],
     base: type | None = None,
     given: Mapping[str, Any] | None = None,
-) -> Any:
-    """Build what a section's `kind` names.
+) -> Callable[..., Any]:
+    """Finds what a section's `kind` names, and checks that its options fit it; nothing is built.
 
     Args:
         section: the section's name, such as "model", for the errors.
@@ -28,7 +28,7 @@ def build_component(
         given: keyword arguments that the program adds, such as a data set's `split`.
 
     Raises:
-        RequestError: no such kind, an option that it does not have or lacks, or not an instance of `base`.
+        RequestError: no such kind, or an option that it does not have or lacks.
     """
     if kind not in registry and "." not in kind:
         raise RequestError(
@@ -37,12 +37,28 @@ def build_component(
             expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
             fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
         )
-    factory = load_object(registry.get(kind, kind), setting=f"{section}.kind")
+    factory: Callable[..., Any] = load_object(registry.get(kind, kind), setting=f"{section}.kind")
     if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
         raise _wrong_type(section, kind, factory, base)
-    given = given or {}
-    _check_options(section, kind, factory, options, given)
-    built = factory(**given, **options)
+    _check_options(section, kind, factory, options, given or {})
+    return factory
+
+
+def build_component(
+    section: str,
+    kind: str,
+    registry: Mapping[str, str],
+    options: Mapping[str, Any],
+    base: type | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Any:
+    """Builds what a section's `kind` names; the arguments are those of `find_component`.
+
+    Raises:
+        RequestError: no such kind, an option that it does not have or lacks, or not an instance of `base`.
+    """
+    factory = find_component(section, kind, registry, options, base, given)
+    built = factory(**(given or {}), **options)
     if base is not None and not isinstance(built, base):
         raise _wrong_type(section, kind, built, base)
     return built
@@ -87,9 +103,8 @@ def _check_options(
 
 
 def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
-    constructor = getattr(factory, "__init__", None)
-    if getattr(constructor, "__module__", "").startswith("torch."):
-        return []  # A module without a constructor of its own: torch's is declared as taking anything.
+    if getattr(getattr(factory, "__init__", None), "__qualname__", "") == "Module.__init__":
+        return []  # An nn.Module without a constructor of its own: torch's is declared as taking anything.
     return list(inspect.signature(factory).parameters.values())
 
 

@@ -1,9 +1,8 @@
 """What one rank says: on the terminal, and in its log file."""
 
-import errno
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,23 @@ from rich.console import RenderableType
 from rich.text import Text
 
 
+class _Terminal(RichConsole):
+    """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, self.file.fileno())  # Also for who prints without this class, and for the last flush.
+        os.close(nowhere)
+
+
 class Console:
     """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
-        self.terminal = RichConsole(
+        self.terminal = _Terminal(
             file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120
         )
         self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
@@ -25,10 +35,10 @@ class Console:
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:
         """Prints text or tables."""
-        with _full_disk_ignored():
+        with suppress(OSError):  # Words that no disk takes are lost; they are no reason to end a run.
             self.terminal.print(*renderables, sep=sep, markup=False)
         if self._log is not None:
-            with _full_disk_ignored():
+            with suppress(OSError):
                 self._log.print(*renderables, sep=sep, markup=False)
 
     def warn(self, text: str) -> None:
@@ -38,15 +48,5 @@ class Console:
     def only_log(self, text: str) -> None:
         """Writes a line to the log file alone."""
         if self._log is not None:
-            with _full_disk_ignored():
+            with suppress(OSError):
                 self._log.print(text)
-
-
-@contextmanager
-def _full_disk_ignored() -> Iterator[None]:
-    """Words that no disk takes are lost; they are no reason to end a run."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
-            raise

@@ -42,6 +42,21 @@ def process_table() -> dict[int, ProcessEntry]:
     return table
 
 
+def process_id(pid: int) -> ProcessId | None:
+    """Return a process's number with its start; None where it is gone, or ended and was not waited for yet."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else ProcessId(pid, int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process runs; one that nobody has waited for yet does not."""
+    return process_id(process.pid) == process
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
     try:

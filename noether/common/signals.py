@@ -6,4 +6,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Each asks a run to stop with everything saved."""
 
 JOB_STOP_SIGNAL = "USR2"
-"""What Slurm is asked to send to the ranks of a job before its time limit, and `noether cancel` sends."""
+"""Tells the ranks of a job to save and stop: sent by Slurm before its time limit, and by `noether cancel`.
+
+submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
+"""

@@ -1,6 +1,7 @@
-"""Files that readers see whole or not at all."""
+"""Files and folders that readers see whole or not at all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -8,33 +9,104 @@ from typing import Any
 
 from noether.common.strict_json import strict_json
 
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes JSON as `write_whole` does; what is no number is null."""
-    write_whole(path, strict_json(content, indent=2) + "\n")
+REPLACED = ".replaced"
+"""Ends the name of a folder that was put aside for a new one; `Publisher.publish` says when."""
 
 
-def write_whole(path: Path, text: str) -> None:
+class Publisher:
+    """Gives finished files and folders their names, and takes names away. Anybody may: nothing is checked.
+
+    The lease of a run is a publisher that first checks whether its start may still write (`noether.runs.lease`).
+    """
+
+    def check(self) -> None:
+        """Returns where this process may write; raises what forbids it."""
+
+    def partial(self, path: Path) -> Path:
+        """Returns where `path` is written before it gets its name; makes the folder above."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.with_name(f".{path.name}.{os.getpid()}")
+
+    def publish(self, partial: Path, path: Path) -> None:
+        """Renames `partial` to `path`. A folder that has the name already is replaced.
+
+        Between the two renames of a replaced folder a kill leaves it under another name, which ends with REPLACED.
+
+        Raises:
+            OSError: where the disk refuses; `path` is as it was.
+        """
+        if not path.is_dir():
+            partial.replace(path)
+            return
+        aside = partial.with_name(f".{path.name}.{os.getpid()}{REPLACED}")
+        path.rename(aside)
+        try:
+            partial.rename(path)
+        except OSError:
+            aside.rename(path)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def drop(self, path: Path) -> None:
+        """Removes a file or a folder. A removal that is cut short leaves nothing under the name.
+
+        Raises:
+            OSError: where the disk refuses; `path` is as it was.
+        """
+        doomed = path.with_name(f".{path.name}.{os.getpid()}.removed")
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+            remove(doomed)
+
+
+ANYBODY = Publisher()
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder as far as the disk lets it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def write_json(path: Path, content: Any, by: Publisher = ANYBODY) -> None:
+    """Writes JSON as `written_whole` does; numbers that are not finite become null."""
+    write_whole(path, strict_json(content, indent=2) + "\n", by)
+
+
+def write_whole(path: Path, text: str, by: Publisher = ANYBODY) -> None:
     """Writes a text as `written_whole` does."""
-    with written_whole(path) as partial:
+    with written_whole(path, by) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[Path]:
     """Gives the name to write a file under, so that readers see the old one or the new one, never half of it.
 
     Makes the file's folder.
 
     Raises:
         OSError: where the disk refuses; the old file is as it was, and nothing is left beside it.
+        NoetherError: where `by` may not write any more; likewise.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = by.partial(path)
     try:
         yield partial
-        partial.replace(path)
-    except OSError:
+        _flush(partial)
+        by.publish(partial, path)
+    except Exception:
         with suppress(OSError):
             partial.unlink()  # On a full disk its bytes are what others wait for.
         raise
+
+
+def _flush(path: Path) -> None:
+    # Without it a power cut may leave the new name on an empty file.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

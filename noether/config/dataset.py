@@ -89,7 +89,29 @@ class ShapeNetCarDatasetConfig(_Dataset):
         return self
 
 
-KNOWN = ("ellipsoid", "shapenet_car", "mnist")
+class CasesDatasetConfig(_Dataset):
+    """Your own simulations, as `noether data prepare CASES OUT --map cases.yaml` made them; `dataset_root` is OUT."""
+
+    problem = "fields"
+    kind: Literal["cases"] = "cases"
+    validation_fraction: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the training split that is held out, where the prepared cases have no validation split.",
+    )
+    points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
+        {"surface": 4096, "volume": 4096},
+        description="Points drawn anew for every update, by the set's name in the map; a set that is not named keeps "
+        "all its points.",
+    )
+    evaluation_points: dict[str, Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Points that evaluation uses at most, by the set's name; others: all. For very large cases.",
+    )
+
+
+KNOWN = ("ellipsoid", "shapenet_car", "cases", "mnist")
 
 
 class CustomDatasetConfig(_Dataset):
@@ -102,6 +124,7 @@ class CustomDatasetConfig(_Dataset):
 DatasetConfig = Annotated[
     Annotated[EllipsoidDatasetConfig, Tag("ellipsoid")]
     | Annotated[ShapeNetCarDatasetConfig, Tag("shapenet_car")]
+    | Annotated[CasesDatasetConfig, Tag("cases")]
     | Annotated[MnistDatasetConfig, Tag("mnist")]
     | Annotated[CustomDatasetConfig, Tag("custom")],
     chosen_by_kind(*KNOWN),

@@ -25,6 +25,9 @@ class DistributedConfig(Section):
     heartbeat_timeout_s: float = Field(
         60.0, gt=0, description="Seconds of silence after which the launcher on another host counts as lost."
     )
+    cpu_collectives: bool = Field(
+        False, description="On GPUs, also connect the ranks by gloo, for code of your own that reduces CPU tensors."
+    )
 
 
 def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> DistributedConfig:

@@ -104,6 +104,13 @@ class CustomModelConfig(ComponentSection):
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KNOWN)]
+    input: str | tuple[str, ...] | None = Field(
+        None,
+        description="Key of the batch, or several, that the model takes as tensors; null: it takes the batch, a dict.",
+    )
+    output: str | None = Field(
+        None, description="Name of the tensor that the model returns (logits, a field); null: it returns a dict."
+    )
 
 
 ModelConfig = Annotated[

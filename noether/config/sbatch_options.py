@@ -36,6 +36,17 @@ OWN_OPTIONS: Mapping[str, str] = {
     "error": "folder",
 }
 """sbatch's options that a key of the section sets."""
+SAME_VALUE = (
+    "nodes",
+    "partition",
+    "ntasks-per-node",
+    "tasks-per-node",
+    "cpus-per-task",
+    "account",
+    "qos",
+    "constraint",
+)
+"""Those of them whose value the key takes as it is."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -83,7 +94,9 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
                 f"--{option} has a key of its own",
                 seen=seen,
                 expected=f"{key}, which the plan of the job is read from",
-                fix=_gpus_fix(slurm, name, option, str(value)) if is_gpus else f"{key}=VALUE",
+                fix=_gpus_fix(slurm, name, option, str(value))
+                if is_gpus
+                else f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {seen.partition('=')[0]})",
             )
         if option in FIXED_OPTIONS:
             raise RequestError(

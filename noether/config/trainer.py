@@ -71,7 +71,12 @@ class TrainerConfig(Section):
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
-                raise ValueError(f"{name}: write updates, epochs or samples, not %")
+                raise RequestError(
+                    f"trainer.{name} cannot be a share of the run",
+                    seen=f"trainer.{name}={interval}",
+                    expected="a number of updates, epochs or samples",
+                    fix=f"'trainer.{name}={Interval(max(1, round(interval.count)), 'epochs')}'",
+                )
         return self
 
     @model_validator(mode="after")

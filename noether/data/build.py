@@ -3,13 +3,14 @@
 A data set of noether's own is added to `SOURCES`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noether.common.components import build_component
 from noether.config.dataset import (
+    CasesDatasetConfig,
     CustomDatasetConfig,
     EllipsoidDatasetConfig,
     MnistDatasetConfig,
@@ -17,7 +18,10 @@ from noether.config.dataset import (
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
-from noether.data.shapenet_car import ensure_packed, open_shapenet_car
+from noether.data.cases.dataset import check_cases, open_cases
+from noether.data.cases.store import refuse_missing
+from noether.data.own import OwnDataset
+from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
 from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
 
@@ -30,10 +34,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of a data set; the validation split is cut from `train` by index."""
+    """The splits of a data set; the validation split is cut from `train` by index.
+
+    validation: positions in `train` that the data set itself holds out; None: a share of it, by the configuration.
+    """
 
     train: "Dataset"
     test: "Dataset"
+    validation: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,13 @@ class DataSource:
     prepare: makes what can be made and checks what must be there, once, in the launching process, without torch;
         takes the dataset section, dataset_root and a Progress; returns what `open` reads: a folder, a file, or None.
     open: opens both splits, in every worker; takes the dataset section and what `prepare` has returned.
+    check: raises what `prepare` would raise of what it is given, at once: it makes nothing and reads no samples.
     without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
     """
 
     prepare: Callable[[Any, Path | None, Progress], Path | None]
     open: Callable[[Any, Path | None], Splits]
+    check: Callable[[Any, Path | None], None]
     without_root: str = "made by its own code"
 
 
@@ -66,6 +76,15 @@ def prepare_data(config: RunConfig, progress: Progress | None = None) -> Path | 
     """
     root = config.dataset_root.expanduser() if config.dataset_root else None
     return data_source(config).prepare(config.dataset, root, progress or (lambda done, total: None))
+
+
+def check_data(config: RunConfig) -> None:
+    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything.
+
+    Raises:
+        RequestError: where `dataset_root` lacks the data.
+    """
+    data_source(config).check(config.dataset, config.dataset_root.expanduser() if config.dataset_root else None)
 
 
 def open_splits(config: RunConfig, folder: Path | None) -> Splits:
@@ -89,24 +108,39 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     return folder
 
 
+def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None:
+    if root is not None:
+        ellipsoid.check_folder(root)
+
+
 def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path | None) -> Splits:
     assert folder is not None
-    return Splits(*(ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test")))
+    train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
+    return Splits(train, test)
 
 
 def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
     return ensure_packed(root, progress)
 
 
+def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) -> None:
+    find_cars(root)
+
+
 def _open_shapenet_car(dataset: ShapeNetCarDatasetConfig, file: Path | None) -> Splits:
     assert file is not None
-    return Splits(*open_shapenet_car(file, dataset.split))
+    train, test = open_shapenet_car(file, dataset.split)
+    return Splits(train, test)
 
 
-def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
     _check_is_folder(dataset.kind, root)
     for split in digits.FILES:
         digits.open_digits(root, split)
+
+
+def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+    _check_mnist(dataset, root)
     return root
 
 
@@ -114,16 +148,50 @@ def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
     return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
 
 
-def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
+    if root is None:
+        raise refuse_missing(None)
+    sets = check_cases(root)["sets"]
+    for prefix, wanted in dataset.points_per_update.items():
+        if prefix not in sets and prefix not in CasesDatasetConfig().points_per_update:
+            raise RequestError(
+                f"the prepared cases have no set {prefix}",
+                seen=f"dataset.points_per_update.{prefix}={wanted}",
+                expected="points of " + ", ".join(sets),
+            )
+        fewest = sets[prefix]["points"][0] if prefix in sets else wanted
+        if wanted > fewest:
+            raise RequestError(
+                f"a case has fewer {prefix} points than an update draws",
+                seen=f"dataset.points_per_update.{prefix}={wanted}, and a case of {fewest}",
+                expected="as many points of every case",
+                fix=f"dataset.points_per_update.{prefix}={fewest}",
+            )
+
+
+def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    _check_cases(dataset, root)
+    assert root is not None
+    return root
+
+
+def _open_cases(dataset: CasesDatasetConfig, folder: Path | None) -> Splits:
+    assert folder is not None
+    train, test, validation = open_cases(folder)
+    return Splits(train, test, validation or None)
+
+
+def _check_own(dataset: CustomDatasetConfig, root: Path | None) -> None:
     _check_is_folder(dataset.kind, root)
+
+
+def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
+    _check_own(dataset, root)
     return root
 
 
 def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
-    train, test = (
-        build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
-        for split in ("train", "test")
-    )
+    train, test = (OwnDataset(_build_own(dataset, split, folder), dataset.kind) for split in ("train", "test"))
     for name, split in (("train", train), ("test", test)):
         if not len(split):
             raise RequestError(
@@ -135,6 +203,10 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     return Splits(train, test)
 
 
+def _build_own(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Any:
+    return build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
+
+
 def _check_is_folder(kind: str, root: Path | None) -> None:
     if root is not None and not root.is_dir():
         raise RequestError(
@@ -142,14 +214,16 @@ def _check_is_folder(kind: str, root: Path | None) -> None:
             seen="no such folder" if not root.exists() else "a file",
             expected=f"the folder that {kind} reads",
             fix="dataset_root=FOLDER",
+            mount=str(root.absolute()),
         )
 
 
 SOURCES: Mapping[str, DataSource] = {
-    "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid),
-    "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car),
-    "mnist": DataSource(_prepare_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
+    "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid, _check_ellipsoid),
+    "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car, _check_shapenet_car),
+    "cases": DataSource(_prepare_cases, _open_cases, _check_cases),
+    "mnist": DataSource(_prepare_mnist, _open_mnist, _check_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""
-OWN_DATA = DataSource(_prepare_own, _open_own)
+OWN_DATA = DataSource(_prepare_own, _open_own, _check_own)
 """The user's own, which `dataset.kind` names by dotted path."""

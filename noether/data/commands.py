@@ -1,40 +1,74 @@
 """What `noether data prepare|pack|describe` do, with a bar while they work. torch only where a data set needs it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from noether.common.console import Console
 from noether.common.strict_json import strict_json
-from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits, prepare_data
+from noether.data.cases.case_map import ready_maps
+from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
 from noether.data.describe import describe_split
+from noether.data.progress import progress_bar
 from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
 
-PREPARED = ("shapenet_car",)
+SHAPENET_CAR = "shapenet_car"
 
 
-def prepare_here(kind: str, source: str, out: str, *, workers: str | None, dry_run: bool) -> int:
-    """Prepares a data set and says what was made, what was kept and what is missing."""
-    if kind not in PREPARED:
+def prepare_here(
+    source: str,
+    out: str,
+    folder: str | None,
+    *,
+    map_name: str | None,
+    workers: str | None,
+    skip_broken: bool,
+    dry_run: bool,
+) -> int:
+    """Prepares a folder of cases by a map, or the raw ShapeNet-Car archive (also as `shapenet_car ARCHIVE OUT`).
+
+    Raises:
+        RequestError: no map was given, or the source does not fit it.
+    """
+    count = _workers(workers)
+    if folder is not None and map_name is None:
+        map_name, source, out = source, out, folder  # the older form, with the kind first
+    elif folder is not None:
         raise RequestError(
-            f"no raw data set is called {kind!r}",
-            seen=kind,
-            expected=", ".join(PREPARED) + "; the embedded data set needs no preparation",
-            fix=f"noether data prepare {nearest(kind, PREPARED) or PREPARED[0]} {source} {out}",
+            f"one word too many: {folder}", expected="the cases and the folder to make", fix=f"--map {map_name}"
         )
+    if map_name is None:
+        raise RequestError(
+            "a map says which files hold what",
+            seen="no --map",
+            expected="a file that inspect writes, or a ready map: " + ", ".join([*ready_maps(), SHAPENET_CAR]),
+            fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
+        )
+    if map_name == SHAPENET_CAR:
+        return _prepare_shapenet_car(source, out, count, dry_run)
+    return prepare_cases_here(source, out, map_name, workers=count, skip_broken=skip_broken, dry_run=dry_run)
+
+
+def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
+    """Looks through a folder of cases and writes a draft of its map. RequestError: it holds no cases."""
+    return inspect_cases_here(cases, out, workers=_workers(workers))
+
+
+def _workers(workers: str | None) -> int:
     if workers is not None and not (workers.isdigit() and int(workers) > 0):
         raise RequestError("--workers is a number", seen=f"--workers {workers}", expected="1 or more")
+    return int(workers) if workers else min(usable_cpus(), 16)
+
+
+def _prepare_shapenet_car(source: str, out: str, workers: int, dry_run: bool) -> int:
     raw, folder, console = Path(source).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if dry_run:
         cars = list_cars(raw)
@@ -43,7 +77,7 @@ def prepare_here(kind: str, source: str, out: str, *, workers: str | None, dry_r
         console.say("dry run: nothing was written")
         return ExitCode.DONE
     with progress_bar(console, "preparing", "cars") as report:
-        done = prepare_folder(raw, folder, workers=int(workers) if workers else min(usable_cpus(), 16), progress=report)
+        done = prepare_folder(raw, folder, workers=workers, progress=report)
     console.say(f"{done.made} cars prepared, {done.kept} were there and whole: {folder}")
     for words in done.shortfalls():
         console.warn(words)
@@ -109,35 +143,3 @@ def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
     found = train["samples"]
     why = f" ({found} of the {ALL_CARS - 100} training cars are here)" if found != ALL_CARS - 100 else ""
     return [f"statistics differ from the published constants{why}:", *(f"  {words}" for words in differing)]
-
-
-@contextmanager
-def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for long work, on a terminal; a line every tenth of it elsewhere. Yields what is called as it goes on."""
-    progress = Progress(
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(f"{things}, left"),
-        TimeRemainingColumn(),
-        console=console.terminal,
-        disable=not console.is_live,
-        transient=True,
-    )
-    bar = progress.add_task(what, total=None)
-    last = -1
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if last < 0:
-            progress.start()
-        progress.update(bar, completed=done, total=total)
-        tenth = 10 * done // max(total, 1)
-        if not console.is_live and tenth > last and total > 20:
-            console.say(f"{what}: {done} of {total} {things}")
-        last = max(last, tenth)
-
-    try:
-        yield report
-    finally:
-        progress.stop()

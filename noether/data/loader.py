@@ -1,5 +1,6 @@
 """Samples → batches: what each rank reads, in which order, by how many processes."""
 
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -12,7 +13,12 @@ from noether.common.signals import STOP_SIGNALS
 from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
 from noether.data.points import PointDraw, Sample
+from noether.errors import RequestError
 from noether.workers.death_signal import die_with_parent
+
+# Loader processes are forked, also where this rank came from a fork server, whose way they would take otherwise: they
+# would import torch anew, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]
 """Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
@@ -37,7 +43,7 @@ class _TrainingReader:
         for key in keys:
             sample = self.draw.for_training(self.dataset[self.indices[key.sample]], key)
             samples.append({**sample, "index": torch.tensor(self.indices[key.sample])})
-        return stack_samples(samples, pad=self.draw.pad)
+        return stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.max_batch_size=1")
 
 
 class _EvaluationReader:
@@ -46,7 +52,7 @@ class _EvaluationReader:
 
     def __getitems__(self, indices: list[int]) -> Batch:
         samples = [{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices]
-        return stack_samples(samples, pad=self.draw.pad)
+        return stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
 
 
 def training_batches(
@@ -94,6 +100,7 @@ def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Da
         pin_memory=pin_memory,
         collate_fn=_already_stacked,
         worker_init_fn=start,
+        multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
         # run makes its iterators at other times.
         generator=torch.Generator(),
@@ -113,36 +120,50 @@ def _start_loader_worker(worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def stack_samples(samples: Sequence[Sample], *, pad: bool = False) -> Batch:
+def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
     """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
+    Args:
+        samples: the samples of a batch.
+        pad: whether model and task read masks.
+        one_at_a_time: the setting that makes batches of one sample, for the message.
+
     Raises:
-        ValueError: where samples differ in their keys or in the shape of one, naming it.
+        RequestError: where samples differ in their keys or in the shape of one, naming it.
     """
     samples = pad_samples(samples) if pad else samples
     first = samples[0]
     for sample in samples[1:]:
         if sample.keys() != first.keys():
             odd = sorted(set(sample) ^ set(first))
-            raise ValueError(f"samples of one batch differ in their keys: {', '.join(odd)}")
+            raise RequestError(
+                "samples of one batch differ in their keys",
+                seen=f"{', '.join(odd)} in some of them only",
+                expected="the same keys in every sample",
+                fix="give every sample the same keys" + (f", or {one_at_a_time}" if one_at_a_time else ""),
+            )
     try:
         return {key: torch.stack([sample[key] for sample in samples]) for key in first}
     except RuntimeError:
         for key in first:
             shapes = {tuple(sample[key].shape) for sample in samples}
             if len(shapes) > 1:
-                raise ValueError(
-                    f"samples of one batch differ in the shape of {key}: {sorted(shapes)}; "
-                    "draw equal numbers of points (dataset.points_per_update, dataset.geometry_points) "
-                    "or use an effective batch of one sample per rank. A model and a task that read masks "
-                    "(reads_masks = True, <set>_mask in the batch) are given padded batches"
+                raise RequestError(
+                    f"samples of one batch differ in the shape of {key}",
+                    seen=", ".join(str(shape) for shape in sorted(shapes)),
+                    expected="one shape, or a model and a task that read masks (reads_masks = True)",
+                    fix=f"{one_at_a_time}      (one sample at a time)" if one_at_a_time else "one sample at a time",
                 ) from None
         raise
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Moves a batch to a device; floating-point tensors become `dtype`, integers stay."""
-    return {
-        key: value.to(device, dtype if value.is_floating_point() else None, non_blocking=True)
-        for key, value in batch.items()
-    }
+    """Moves a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
+
+
+def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    if tensor.is_complex():
+        return dtype.to_complex()
+    return dtype if tensor.is_floating_point() else tensor.dtype

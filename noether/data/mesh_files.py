@@ -1,14 +1,23 @@
-"""Which points, cells and values does a mesh file hold? Read through meshio, or refused in words."""
+"""Points, faces and values of a mesh file, read through pyvista (VTK), or refused in words; and NumPy's own files."""
 
-import contextlib
-import io
+import json
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noether.errors import RequestError
+
+MESH_SUFFIXES = (".vtk", ".vtu", ".vtp", ".stl", ".ply", ".obj")
+REFUSED = 3  # exit code of a child that has printed why it refuses a file
+VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD = 5, 7, 9
+"""VTK's numbers of the cells that are faces: https://docs.vtk.org/en/latest/vtk_file_formats/vtk_legacy_file_format.html"""
 
 
 @dataclass(frozen=True)
@@ -21,31 +30,74 @@ class MeshFile:
     values: dict[str, np.ndarray]
 
 
-def read_mesh(path: Path, file_format: str | None = None) -> MeshFile:
-    """Reads a mesh in any format that meshio knows: legacy VTK (unstructured grids), VTU, STL, PLY, OBJ, ...
+def import_pyvista() -> ModuleType:
+    """Returns pyvista, which is imported only where meshes are read or written. RequestError: not installed."""
+    try:
+        import pyvista
+    except ImportError as error:
+        raise RequestError(
+            "meshes are read and written through pyvista, which is not installed here",
+            seen=str(error),
+            expected="noether with its extra `mesh`",
+            fix="pip install 'noether[mesh]'",
+        ) from None
+    return pyvista
+
+
+def read_mesh_apart(path: Path) -> MeshFile:
+    """Reads a mesh as `read_mesh` does, in a process of its own: VTK's readers crash on some broken files.
+
+    Raises:
+        RequestError: as `read_mesh`, and where the reader crashed.
+    """
+    if not path.is_file():
+        raise _missing(path)
+    import_pyvista()
+    with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
+        result = Path(folder) / "mesh.npz"
+        child = [sys.executable, "-c", "import sys; from noether.data.mesh_files import main; main(*sys.argv[1:])"]
+        ended = subprocess.run([*child, str(path), str(result)], capture_output=True, text=True, errors="replace")
+        if ended.returncode == REFUSED:
+            raise RequestError(**json.loads(ended.stdout.splitlines()[-1]))
+        if ended.returncode or not result.is_file():
+            said = " ".join(ended.stderr.split())[-120:]
+            raise _unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
+        with np.load(result, allow_pickle=False) as arrays:
+            values = {key.partition(":")[2]: arrays[key] for key in arrays.files if key.startswith("value:")}
+            return MeshFile(arrays["points"], arrays["triangles"], arrays["quads"], values)
+
+
+def main(path: str, result: str) -> None:
+    """Runs the child of `read_mesh_apart`: writes the mesh to `result`, or prints the refusal as JSON."""
+    try:
+        mesh = read_mesh(Path(path))
+    except RequestError as error:
+        about = {"summary": error.summary, "seen": error.seen, "expected": error.expected, "fix": error.fix}
+        print(json.dumps(about))
+        sys.exit(REFUSED)
+    values = {f"value:{name}": array for name, array in mesh.values.items()}
+    with open(result, "wb") as file:
+        np.savez(file, points=mesh.points, triangles=mesh.triangles, quads=mesh.quads, **values)  # type: ignore[arg-type]
+
+
+def read_mesh(path: Path) -> MeshFile:
+    """Reads the points, faces and values at points of a mesh: .vtk, .vtu, .vtp, .stl, .ply or .obj.
+
+    Faces are triangles and quadrilaterals; polygons of more corners and strips become triangles, and cells of other
+    kinds are left out. Arrays that are not numbers, or have no row for each point, are left out.
 
     Raises:
         RequestError: the file is missing, cut short, not of a known format, or not finite.
     """
     if not path.is_file():
-        raise RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh that meshio reads")
-    import meshio
-
-    said = io.StringIO()
+        raise _missing(path)
+    mesh = read_dataset(path)
     try:
-        # meshio prints its refusals and then leaves the program.
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            mesh = meshio.read(path, file_format)
-    except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
-        # Its own words for an unknown type are a list of all that it knows.
-        seen = " ".join(str(error).split()) if not isinstance(error, SystemExit) else " ".join(said.getvalue().split())
-        raise RequestError(
-            f"{path} cannot be read as a mesh",
-            seen=(seen or type(error).__name__)[:200],
-            expected="a whole file: .vtk (UNSTRUCTURED_GRID), .vtu, .stl, .ply or .obj",
-            fix=f"meshio info {path}      (or export the mesh again)",
-        ) from None
-    points = np.asarray(mesh.points, np.float64)
+        points = np.asarray(mesh.points, np.float64)
+        triangles, quads = _faces(mesh, len(points))
+        values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
+    except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
+        raise _unreadable(path, " ".join(str(error).split())) from None
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):
         raise RequestError(f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)")
     if not np.isfinite(points).all():
@@ -54,16 +106,83 @@ def read_mesh(path: Path, file_format: str | None = None) -> MeshFile:
             seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
             expected="numbers",
         )
-    faces = {kind: [block.data for block in mesh.cells if block.type == kind] for kind in ("triangle", "quad")}
-    triangles, quads = (
-        np.concatenate([np.empty((0, corners), np.int64), *faces[kind]]).astype(np.int64)
-        for kind, corners in (("triangle", 3), ("quad", 4))
+    for name in [name for name, array in values.items() if array.dtype.kind not in "fiub" or len(array) != len(points)]:
+        del values[name]
+    return MeshFile(points, triangles, quads, values)
+
+
+def read_dataset(path: Path) -> Any:
+    """Reads one file as pyvista's PolyData or UnstructuredGrid. RequestError: it cannot be read to its end."""
+    pyvista = import_pyvista()
+    if path.suffix.lower() not in MESH_SUFFIXES:
+        raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
+    try:
+        reader = pyvista.get_reader(path).reader
+        # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
+        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+            reader.Update()
+        if caught.error_events:
+            raise ValueError(str(caught.error_events[0].alert))
+        mesh = pyvista.wrap(reader.GetOutputDataObject(0))
+        if not isinstance(mesh, pyvista.PolyData | pyvista.UnstructuredGrid):
+            mesh = mesh.cast_to_unstructured_grid()
+    except Exception as error:  # whatever a parser raises on bytes that are not its format
+        raise _unreadable(path, " ".join(str(error).split()) or type(error).__name__) from None
+    return mesh
+
+
+def _missing(path: Path) -> RequestError:
+    return RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES))
+
+
+def _unreadable(path: Path, seen: str) -> RequestError:
+    return RequestError(
+        f"{path} cannot be read as a mesh",
+        seen=seen[:200],
+        expected="a whole file: " + ", ".join(MESH_SUFFIXES),
+        fix=f"open {path.name} in ParaView, and export the mesh again",
     )
-    for cells in (triangles, quads):
-        if cells.size and not 0 <= cells.min() <= cells.max() < len(points):
-            raise RequestError(
-                f"{path} has a face of points that are not there",
-                seen=f"point {int(cells.max())}",
-                expected=f"indices below {len(points)}",
-            )
-    return MeshFile(points, triangles, quads, {name: np.asarray(values) for name, values in mesh.point_data.items()})
+
+
+def _faces(mesh: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns triangles (T, 3) and quadrilaterals (Q, 4), with every index below `count`."""
+    flat = hasattr(mesh, "n_strips")
+    if flat and mesh.n_strips:
+        mesh = mesh.triangulate()
+    cells = mesh.GetPolys() if flat else mesh.GetCells()
+    if cells is None or not cells.GetNumberOfCells():
+        return np.empty((0, 3), np.int64), np.empty((0, 4), np.int64)
+    connectivity, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
+    kinds = (VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD)
+    faces = np.ones(len(offsets) - 1, bool) if flat else np.isin(np.asarray(mesh.celltypes), kinds)
+    corners = np.diff(offsets)
+    if connectivity.size and not 0 <= connectivity.min() <= connectivity.max() < count:
+        raise ValueError(f"a face of point {int(connectivity.max())}, where there are {count} points")
+    starts = offsets[:-1]
+    triangles = [connectivity[starts[faces & (corners == 3)][:, None] + np.arange(3)]]
+    quads = connectivity[starts[faces & (corners == 4)][:, None] + np.arange(4)]
+    for start, number in zip(starts[faces & (corners > 4)], corners[faces & (corners > 4)], strict=True):
+        polygon = connectivity[start : start + number]
+        triangles.append(np.stack([np.broadcast_to(polygon[0], number - 2), polygon[1:-1], polygon[2:]], axis=-1))
+    return np.concatenate(triangles).astype(np.int64), quads.astype(np.int64)
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """Returns a VTK array as a NumPy array that shares its memory."""
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+
+    return vtk_to_numpy(array)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Reads the array of a .npy file, without running code. RequestError: it cannot be read."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    # NumPy parses the header as Python: a broken one raises whatever its parser does.
+    except (Exception, RecursionError, MemoryError) as error:
+        seen = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RequestError(f"{path} cannot be read", seen=seen, expected="an array saved by numpy.save") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        kind = str(array.dtype) if isinstance(array, np.ndarray) else "several arrays"
+        raise RequestError(f"{path} cannot be read", seen=kind, expected="one array of numbers, saved by numpy.save")
+    return array

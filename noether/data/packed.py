@@ -9,7 +9,6 @@ https://github.com/huggingface/safetensors#format
 import json
 import math
 import os
-import secrets
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from noether.data.digest import digest_of, digest_path, record_digest
+from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
 # safetensors' names of the types that NumPy has too; the data are little-endian on every machine.
@@ -111,7 +112,7 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
             the format.
     """
     header, offsets, total = _layout(specs, metadata)
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial = path.with_name(partial_name(path.name))
     try:
         with open(partial, "xb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
@@ -120,7 +121,10 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
             yield PackedWriter(file, specs, offsets)
             file.flush()
             os.fsync(file.fileno())
+        digest = digest_of(partial)
+        digest_path(path).unlink(missing_ok=True)  # That of an older file; without one nothing is checked.
         os.replace(partial, path)
+        record_digest(path, digest)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -1,6 +1,6 @@
 """Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ GEOMETRY = "geometry_points"
 """Key under which a model finds the shape itself: surface points, in random order."""
 ANCHOR = "anchor_"
 """Prefix of the points that a model attends to, where those are not the ones it is asked about."""
+STATISTICS_POINTS = 262_144
+"""Of a set of shuffled points, as many make a field's statistics: more would change them by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
 """What is known of a point before any flow is: all that an anchor may show."""
 
@@ -31,6 +33,9 @@ class PointDraw:
     geometry: points given as the shape, of the sample's geometry_points or else of its surface; None: all of them.
     pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
     inputs: further keys that the model reads at each point, and so at anchors.
+    shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
+        from a random start, so that a memory-mapped sample of any size is read by one contiguous piece.
+    evaluation: points by prefix that evaluation uses at most, the first of a shuffled sample; others: all.
     """
 
     seed: int
@@ -38,6 +43,8 @@ class PointDraw:
     geometry: int | None = None
     pad: bool = False
     inputs: tuple[str, ...] = ()
+    shuffled: bool = False
+    evaluation: Mapping[str, int] = field(default_factory=dict)
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
@@ -46,12 +53,12 @@ class PointDraw:
         shape = _shape_of(sample)
         if shape is not None:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
-            drawn[GEOMETRY] = shape[self._draw(rng, shape, self.geometry)]
+            drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
-                rows = self._draw(rng, sample[keys[0]], count)
-                drawn.update({name: sample[name][rows] for name in keys})
+                take = self._draw(rng, len(sample[keys[0]]), count)
+                drawn.update({name: take(sample[name]) for name in keys})
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
@@ -60,24 +67,40 @@ class PointDraw:
         A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
         in which points attend to points then attend to as many as they have learned with.
         """
-        drawn = dict(sample)
+        drawn = first_points(sample, self.evaluation)
         shape = _shape_of(sample)
         if shape is not None:
-            drawn[GEOMETRY] = shape[_fixed_rows(len(shape), self.geometry)]
+            drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
         for prefix, count in self.per_update.items():
             keys = [key for key in point_keys(sample, prefix) if self._is_known(key, prefix)]
             if keys:
-                rows = _fixed_rows(len(sample[keys[0]]), count)
+                rows = self._fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
         return drawn
+
+    def for_statistics(self, sample: Sample) -> Sample:
+        """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
+        prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
+        return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
 
     def _is_known(self, key: str, prefix: str) -> bool:
         return key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN
 
-    @staticmethod
-    def _draw(rng: np.random.Generator, points: Tensor, count: int | None) -> Tensor:
-        wanted = min(count or len(points), len(points))
-        return torch.from_numpy(rng.choice(len(points), wanted, replace=False, shuffle=True))
+    def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
+        wanted = min(count or available, available)
+        if self.shuffled:
+            start = int(rng.integers(max(available, 1)))
+            over = max(0, start + wanted - available)
+            return lambda array: torch.cat([array[start : start + wanted], array[:over]])
+        rows = torch.from_numpy(rng.choice(available, wanted, replace=False, shuffle=True))
+        return lambda array: array[rows]
+
+    def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
+        if self.shuffled:
+            return slice(0, min(wanted or available, available))
+        # One fixed permutation: strides alone would follow whatever order a mesh has.
+        order = np.random.default_rng(available).permutation(available)
+        return torch.from_numpy(order[: min(wanted or available, available)])
 
 
 def _shape_of(sample: Sample) -> Tensor | None:
@@ -85,10 +108,12 @@ def _shape_of(sample: Sample) -> Tensor | None:
     return sample.get(GEOMETRY, sample.get("surface_points"))
 
 
-def _fixed_rows(available: int, wanted: int | None) -> Tensor:
-    # One fixed permutation: strides alone would follow whatever order a mesh has.
-    order = np.random.default_rng(available).permutation(available)
-    return torch.from_numpy(order[: min(wanted or available, available)])
+def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
+    """Returns the sample with the first points of the named sets alone."""
+    shorter = dict(sample)
+    for prefix, count in most.items():
+        shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
+    return shorter
 
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noether.data.about import CAR_SPACE
+from noether.data.digest import check_digest
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
 from noether.data.shared_work import cache_root, locked, process_map, remove_stale, usable_cpus
@@ -124,13 +125,11 @@ def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[in
     return train, test
 
 
-def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
-    """Returns the packed file of a data folder, made if it is missing or older than the folder's files.
-
-    It lies in the folder, or where that cannot be written in the user's cache.
+def find_cars(root: Path | None) -> list[Path]:
+    """Returns the cars' folders, or none where the folder holds the packed file alone. Nothing is read or written.
 
     Raises:
-        RequestError: no folder was given, it holds no cars, or a car is broken, which is named.
+        RequestError: no folder was given, or it holds no cars.
     """
     fix = "noether data prepare shapenet_car ARCHIVE FOLDER      (then dataset_root=FOLDER)"
     if root is None:
@@ -143,13 +142,30 @@ def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lamb
     folders = car_folders(root)
     if not folders:
         if (root / PACKED_NAME).is_file():
-            return root / PACKED_NAME
+            return []
         raise RequestError(
             f"dataset_root={root} does not hold ShapeNet-Car",
             seen="no such folder" if not root.is_dir() else f"neither preprocessed/param0 nor {PACKED_NAME}",
             expected="preprocessed/param{0..8}/<id>/*.pt",
             fix=fix,
+            mount="" if root.is_dir() else str(root.absolute()),
         )
+    return folders
+
+
+def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
+    """Returns the packed file of a data folder, made if it is missing or older than the folder's files.
+
+    It lies in the folder, or where that cannot be written in the user's cache.
+
+    Raises:
+        RequestError: no folder was given, it holds no cars, or a car is broken, which is named.
+    """
+    folders = find_cars(root)
+    assert root is not None
+    if not folders:
+        check_digest(root / PACKED_NAME)
+        return root / PACKED_NAME
     mark = _fingerprint(folders)
     places = [
         root,
@@ -324,6 +340,9 @@ def _is_current(path: Path, mark: str) -> bool:
         return False
     try:
         metadata: Mapping[str, Any] = open_packed(path).metadata
+        if metadata.get("fingerprint") == mark:
+            check_digest(path)
+            return True
     except RequestError:
-        return False  # cut short: made again
-    return metadata.get("fingerprint") == mark
+        pass  # Cut short or damaged: it is made again.
+    return False

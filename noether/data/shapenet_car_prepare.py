@@ -5,17 +5,15 @@ car that is there already is known to be whole.
 """
 
 import json
-import os
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 
+from noether.data.digest import digest_of
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, RawCar, list_cars, make_car, raw_cars
-from noether.data.shared_work import STALE_SECONDS, locked, process_map
+from noether.data.shared_work import locked, partial_name, process_map, remove_stale
 from noether.errors import RequestError
 
 DIGESTS = "sha256.json"
@@ -78,7 +76,7 @@ def prepare_folder(
     try:
         base.mkdir(parents=True, exist_ok=True)
         with locked(base), process_map(workers) as run:
-            _remove_leftovers(base)
+            remove_stale(base, "param*/.*.partial")
             jobs = ((car, base) for car in raw_cars(source, wanted))
             for param in run(_make_and_write, jobs):
                 made += 1
@@ -100,7 +98,7 @@ def is_whole(folder: Path) -> bool:
     """Whether a car's folder holds every file as it was written."""
     try:
         digests = json.loads((folder / DIGESTS).read_text())
-        return bool(digests) and all(_digest(folder / name) == digest for name, digest in digests.items())
+        return bool(digests) and all(digest_of(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -111,13 +109,12 @@ def _make_and_write(job: tuple[RawCar, Path]) -> str:
     car, base = job
     arrays = make_car(car)
     final = base / car.param / car.name
-    partial = final.with_name(f".{car.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = final.with_name(partial_name(car.name))
     partial.mkdir(parents=True)
     try:
         for key, array in arrays.items():
             torch.save(torch.from_numpy(array), partial / f"{key}.pt")
-        digests = {path.name: _digest(path) for path in sorted(partial.glob("*.pt"))}
+        digests = {path.name: digest_of(path) for path in sorted(partial.glob("*.pt"))}
         (partial / DIGESTS).write_text(json.dumps(digests, indent=1))
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
@@ -128,15 +125,3 @@ def _make_and_write(job: tuple[RawCar, Path]) -> str:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return car.param
-
-
-def _remove_leftovers(base: Path) -> None:
-    """Removes what killed processes left; by age, since where locks do not work another may be writing."""
-    for path in base.glob("param*/.*.partial"):
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,9 @@ ShapeNet-Car (N. Umetani and B. Bickel, Learning Three-Dimensional Flow for Inte
 """
 
 import io
+import lzma
 import re
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -20,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from noether.config.dataset import SHAPENET_CAR_SURFACE_POINTS
-from noether.data.mesh_files import MeshFile, read_mesh
+from noether.data.mesh_files import MeshFile, read_array, read_mesh
 from noether.data.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.errors import RequestError
 
@@ -42,7 +44,15 @@ MOST_VOLUME_POINTS = 28504
 MOST_MISFIT = 0.1
 """Of the pressures of the two files, as a share of their spread: far above other digits, far below another order."""
 _MEMBER = re.compile(r"(?:^|/)(param[0-8])/([^/.][^/]*)/(" + "|".join(map(re.escape, RAW_FILES)) + r")$")
-UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
+UNREADABLE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError),
+    # An encrypted member (RuntimeError), one of a compression that Python does not know, numbers beyond every file.
+    *(RuntimeError, NotImplementedError, OverflowError, struct.error),
+)
+MOST_BYTES = 256 * 2**20
+"""Of one file of a car, unpacked; the largest published is a hundredth of it."""
+MOST_INNER_BYTES = 4 * 2**30
+"""Of a param folder's archive inside the archive."""
 _INNER = re.compile(r"(?:^|/)param[0-8]\.(?:tar|tar\.gz|tgz|zip)$")
 
 
@@ -210,8 +220,11 @@ def _archive_members(source: Path | IO[bytes], name: str) -> Iterator[tuple[str,
                     if "__MACOSX" in member.filename:
                         continue
                     if _INNER.search(member.filename):
-                        # In memory: a param folder is some hundred megabytes.
-                        yield from _archive_members(io.BytesIO(archive.read(member)), member.filename)
+                        if not isinstance(source, Path):
+                            raise ValueError(f"{member.filename}: an archive in an archive in an archive")
+                        with tempfile.TemporaryFile() as inner, archive.open(member) as packed:
+                            _copy(packed, inner, MOST_INNER_BYTES)
+                            yield from _archive_members(inner, member.filename)
                     elif (match := _MEMBER.search(member.filename)) and match[2] not in EXCLUDED:
                         yield match[1], match[2], match[3], partial(_whole, name, archive.open, member)
             return
@@ -229,9 +242,23 @@ def _archive_members(source: Path | IO[bytes], name: str) -> Iterator[tuple[str,
 def _whole(name: str, opener: Callable[[Any], IO[bytes] | None], member: Any) -> bytes:
     try:
         with opener(member) or io.BytesIO() as file:
-            return file.read()
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES // 2**20} MiB in one file of a car")
+        return content
     except UNREADABLE as error:
         raise _cut_short(name, error) from error
+
+
+def _copy(source: IO[bytes], target: IO[bytes], most: int) -> None:
+    """Copies at most so many bytes, to the disk and not to memory. Raises ValueError where there are more."""
+    left = most
+    while piece := source.read(2**20):
+        left -= len(piece)
+        if left < 0:
+            raise ValueError(f"more than {most // 2**30} GiB in one archive")
+        target.write(piece)
+    target.seek(0)
 
 
 def _cut_short(name: str, error: Exception) -> RequestError:
@@ -257,17 +284,17 @@ def _file(car: RawCar, name: str, scratch: Path) -> Path:
 
 def _read(car: RawCar, name: str, files: dict[str, Path]) -> MeshFile:
     try:
-        return read_mesh(files[name], "vtk")
+        return read_mesh(files[name])
     except RequestError as error:
         raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
 
 
 def _read_pressure(car: RawCar, path: Path) -> np.ndarray:
     try:
-        pressure = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        pressure = read_array(path)
+    except RequestError as error:
         raise RequestError(
-            f"{car.where}/{PRESSURE} cannot be read", seen=str(error), expected="an array of numbers"
+            f"{car.where}/{PRESSURE} cannot be read", seen=error.seen, expected="an array of numbers"
         ) from None
     return np.asarray(pressure, np.float64).squeeze()
 

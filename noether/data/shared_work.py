@@ -1,10 +1,13 @@
 """How is data made once, by all cores: a place for it, a lock, leftovers removed, work dealt to processes."""
 
+import contextlib
 import errno
 import fcntl
 import multiprocessing
 import os
+import secrets
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -15,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from noether.common.processes import process_id
+from noether.common.whole_file import remove
 from noether.errors import NoetherError, RequestError
 
 STALE_SECONDS = 3600.0
@@ -55,7 +60,7 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
         return
     # Spawned, not forked: the caller may have threads. Nor from the fork server: it is one per process, and
     # what it preloads is the launcher's to choose.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
 
     def run(function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
         waiting: deque[Future[Made]] = deque()
@@ -78,7 +83,7 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
         executor.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     parent = multiprocessing.parent_process()
@@ -107,8 +112,25 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove what killed processes left; by age, since where locks do not work another may be writing."""
-    for path in folder.glob(".*.partial"):
-        if path.is_file() and time.time() - path.stat().st_mtime > STALE_SECONDS:
-            path.unlink(missing_ok=True)
+def partial_name(name: str) -> str:
+    """Returns the name of a file or folder while this process writes it."""
+    return f".{name}.{socket.gethostname()}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+
+
+def remove_stale(folder: Path, pattern: str = ".*.partial") -> None:
+    """Remove what killed processes of this host left, and by age what those of others did.
+
+    Locks do not tell: where they do not work between hosts, another may be writing.
+    """
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if _is_abandoned(path):
+                remove(path)
+
+
+def _is_abandoned(path: Path) -> bool:
+    before, _, process = path.name.removesuffix(".partial").rpartition(".")
+    pid = process.partition("-")[0]
+    if before.endswith(f".{socket.gethostname()}") and pid.isdecimal() and process_id(int(pid)) is None:
+        return True
+    return time.time() - path.stat().st_mtime > STALE_SECONDS

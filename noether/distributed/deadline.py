@@ -17,7 +17,7 @@ ASSUMED_BYTES_PER_S = 50e6
 class Deadline:
     """The moment by which a run must have left, and how long its last steps take.
 
-    moment: seconds since the epoch. source: what said so.
+    moment: seconds of the monotonic clock, which nobody sets. source: what said so.
     save_s: seconds that a checkpoint takes, the longest measured so far. boundary_s: the same of the time between two
         boundaries at which the ranks agree.
     """
@@ -36,7 +36,7 @@ class Deadline:
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 
-    def is_near(self, now: Callable[[], float] = time.time) -> bool:
+    def is_near(self, now: Callable[[], float] = time.monotonic) -> bool:
         """Whether it is time to stop; called at every boundary at which the ranks agree, whose distance it measures."""
         moment = now()
         if self._last_boundary is not None:
@@ -46,7 +46,12 @@ class Deadline:
 
     def describe(self) -> str:
         """Returns the deadline for the plan: "2026-01-31 14:05:00 (slurm.timeout_min=60)"."""
-        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.moment))} ({self.source})"
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.moment + _clock_offset()))} ({self.source})"
+
+
+def _clock_offset() -> float:
+    """Seconds since the epoch at which the monotonic clock would have stood at 0."""
+    return time.time() - time.monotonic()
 
 
 def find_deadline(
@@ -63,7 +68,7 @@ def find_deadline(
         timeout_min: `trainer.timeout_min`, counted from `started`.
         job_minutes: `slurm.timeout_min`, what the job asked for; it counts inside a job whose end nothing else tells.
         environ: the environment this process was started with. SLURM_JOB_END_TIME is what newer versions of Slurm set.
-        started: seconds since the epoch when this process started.
+        started: when this process started, in seconds of the monotonic clock.
         ask: tells the time left to a job, in the words of `squeue --format=%L`; None asks squeue, where it is there.
     """
     found = []
@@ -79,12 +84,13 @@ def _job_end(
     job: str, minutes: int | None, environ: Mapping[str, str], started: float, ask: Callable[[str], str | None]
 ) -> list[Deadline]:
     end = environ.get("SLURM_JOB_END_TIME", "")
-    if end.isdigit() and int(end) > started:  # One in the past was inherited from another job.
-        return [Deadline(float(end), "SLURM_JOB_END_TIME")]
+    moment = int(end) - _clock_offset() if end.isdecimal() else 0.0
+    if moment > started:  # One in the past was inherited from another job.
+        return [Deadline(moment, "SLURM_JOB_END_TIME")]
     said = ask(job)
     if said:
         left = seconds_left(said)
-        return [] if left is None else [Deadline(time.time() + left, f"squeue: {said} left to job {job}")]
+        return [] if left is None else [Deadline(time.monotonic() + left, f"squeue: {said} left to job {job}")]
     return [] if minutes is None else [Deadline(started + 60 * minutes, f"slurm.timeout_min={minutes}")]
 
 

@@ -1,20 +1,25 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from noether.distributed.control import ControlChannel
 from noether.distributed.join import meet
-from noether.distributed.network import interface_towards, resolve_host
+from noether.distributed.listeners import listening_descriptors, shut
+from noether.environments.network import interface_towards
 from noether.workers.context import WorkerContext
+
+T = TypeVar("T")
 
 LONGEST_FINISH_S = 24 * 3600.0
 """How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
@@ -23,18 +28,21 @@ LONGEST_FINISH_S = 24 * 3600.0
 class Group:
     """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent."""
 
-    def __init__(self, context: WorkerContext, device: torch.device) -> None:
+    def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
         self.rank = context.worker.rank
         self.world_size = context.world_size
         self.local_rank = context.worker.local_rank
         self.device = device
         self._line = context.line
         self._timeouts = context.terms.timeouts
-        self._timeout_s = self._timeouts.init_timeout_s
-        # Decisions (stop, objects) travel on the CPU and beside the gradients, never between them.
-        self._control = (
-            dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout_s)) if self.world_size > 1 else None
-        )
+        # Decisions and objects travel beside the gradients, never between them.
+        self._channel = channel
+        self._set_timeout(self._timeouts.init_timeout_s)
+
+    def _set_timeout(self, seconds: float) -> None:
+        self._timeout_s = seconds
+        if self._channel is not None:
+            self._channel.limit_s = seconds
 
     @property
     def is_first(self) -> bool:
@@ -42,55 +50,51 @@ class Group:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Returns the sum of a tensor over all ranks, in place; every rank must call it."""
+        """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
             with self.waiting("all_reduce of figures"):
                 dist.all_reduce(tensor)
         return tensor
 
-    def start_max(self, flag: Tensor) -> Any:
-        """Starts the maximum of a CPU tensor over all ranks, in place; returns the work to wait for."""
-        if self._control is None:
-            return None
-        return _NotedWork(dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._control, async_op=True), self)
+    def pass_boundary(self, reason: int) -> int:
+        """Returns why all ranks stop at this boundary, or 0; `reason` is why this rank wants to, or 0."""
+        return self._line.pass_boundary(reason)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
-        if self._control is None:
+        if self._channel is None:
             return [value]
-        gathered: list[Any] | None = [None] * self.world_size if self.is_first else None
         with self.waiting("gather on rank 0"):
-            dist.gather_object(value, gathered, group=self._control)
-        return gathered or []
+            return self._channel.gather(value)
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: T) -> T:
         """Returns rank 0's value on every rank; the others' are ignored."""
-        if self._control is None:
+        if self._channel is None:
             return value
-        box = [value]
         with self.waiting("broadcast from rank 0"):
-            dist.broadcast_object_list(box, src=0, group=self._control)
-        return box[0]
+            first: T = self._channel.from_first(value)
+            return first
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
         if self.world_size > 1:
             for tensor in tensors:
                 with self.waiting("broadcast from rank 0"):
-                    dist.broadcast(tensor, src=0)
+                    # Gloo sends no complex numbers.
+                    dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
         """Waits for every rank."""
-        if self._control is not None:
+        if self._channel is not None:
             with self.waiting("barrier"):
-                dist.barrier(group=self._control)
+                self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
         """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
-        if self._control is not None:
-            set_group_timeout(self._control, max(limit_s, self._timeouts.init_timeout_s))
-            self.barrier()
-            set_group_timeout(self._control, self._timeout_s)
+        before = self._timeout_s
+        self._set_timeout(max(limit_s, self._timeouts.init_timeout_s))
+        self.barrier()
+        self._set_timeout(before)
 
     def expect_steady_pace(self) -> None:
         """From now on a collective may take `distributed.timeout_s` only. Every rank calls it, after an update.
@@ -98,12 +102,11 @@ class Group:
         The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
         as in torchtitan, so that no rank is measured by the short time while another is still at its first.
         """
-        if self._control is None or self._timeout_s == self._timeouts.timeout_s:
+        if self._channel is None or self._timeout_s == self._timeouts.timeout_s:
             return
         self.barrier()
-        self._timeout_s = self._timeouts.timeout_s
+        self._set_timeout(self._timeouts.timeout_s)
         set_group_timeout(dist.group.WORLD, self._timeout_s)
-        set_group_timeout(self._control, self._timeout_s)
 
     def begin_update(self, update: int) -> None:
         """Notes, for whoever asks why a rank is late, which update it is making."""
@@ -112,18 +115,6 @@ class Group:
     def waiting(self, collective: str) -> AbstractContextManager[None]:
         """Notes that this rank is in a collective, one of `COLLECTIVES`, until the block is left."""
         return self._line.waiting(collective)
-
-
-class _NotedWork:
-    """A collective under way, whose wait is noted for the launcher."""
-
-    def __init__(self, work: Any, group: Group) -> None:
-        self._work, self._group = work, group
-
-    def wait(self) -> None:
-        """Waits for it."""
-        with self._group.waiting("all_reduce of the stop flags"):
-            self._work.wait()
 
 
 def set_group_timeout(group: dist.ProcessGroup | None, seconds: float) -> None:
@@ -161,26 +152,46 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
+    joined = meet(context)
     # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
-    interface = interface_towards(resolve_host(context.endpoint.host))
+    interface = interface_towards(joined.point.address)
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    joined = meet(context)
     if device.type == "cuda":
-        os.environ.update(nccl_defaults(os.environ, Path(joined.log_folder)))
+        os.environ.update(nccl_defaults(os.environ, Path(joined.point.log_folder)))
+    before = listening_descriptors()
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        back_ends(device.type, context.terms.cpu_collectives),
         store=joined.store,
         rank=context.worker.rank,
         world_size=context.world_size,
         timeout=timedelta(seconds=context.terms.timeouts.init_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    group = Group(context, device)
+    channel = ControlChannel(joined.store, context.worker.rank, context.world_size, joined.point.secret)
+    group = Group(context, device, channel)
+    group.barrier()  # From here on nobody has to connect to anybody, but NCCL, which does so when it needs to.
+    gloo = listening_descriptors() - before if device.type == "cpu" else set()
+    shut(gloo | _store_descriptors(joined.point.port))
     yield group
-    if group.is_first:
-        joined.warn_of_strays()
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
     dist.destroy_process_group()
+
+
+def back_ends(device_kind: str, cpu_collectives: bool) -> str:
+    """Returns torch's back ends of the default group: on GPUs no gloo mesh beside NCCL unless it is asked for."""
+    if device_kind != "cuda":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"
+
+
+def _store_descriptors(port: int) -> set[int]:
+    """Returns the descriptor on which this process serves the ranks' store; an empty set where it does not."""
+    found = set()
+    for descriptor in listening_descriptors():
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            if copy.getsockname()[1] == port:
+                found.add(descriptor)
+    return found

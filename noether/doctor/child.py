@@ -1,6 +1,6 @@
-"""How does a step that may hang end in time: it runs in a child, is asked line by line, and is left behind if need be.
+"""Runs a step that may hang in a child process, which answers line by line and can be ended.
 
-A thread cannot be ended and a process group of NCCL or a dead NFS server can hold one for ever; a child can be killed.
+A thread cannot be ended, and NCCL or a dead NFS server can hold one for ever; a child can be killed.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ END_SECONDS = 1.0
 
 
 class ChildError(Exception):
-    """The child did not answer: the text says whether it was too slow, or how it ended and its last words."""
+    """The child did not answer: the text says that it was too slow, or how it ended and its last line."""
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command line that runs a module of this very noether, as this interpreter would, from any folder.
+    """Returns the command line that runs a module of this noether with this interpreter, from any folder.
 
     The working folder stays off sys.path, as it is for the installed command.
     """
     root = str(Path(__file__).parents[2])
-    # Its folder is first for one import only: nothing else in it may hide another module.
+    # The folder is on sys.path for one import only, so that nothing else in it hides another module.
     found = f"sys.path.insert(0, {root!r}); import noether; sys.path.pop(0)"
     code = f"import runpy, sys; {found}; runpy.run_module({module!r}, run_name='__main__')"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ class Child:
 
     def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
-        # A group of its own, so that what the child has started ends with it.
+        # A process group of its own, so that whatever the child started ends with it.
         self._process = subprocess.Popen(
             child_command(module, *arguments),
             env=dict(environ),
@@ -69,7 +69,7 @@ class Child:
         self._lines.put(None)
 
     def tell(self, request: Mapping[str, Any]) -> None:
-        """Sends a request; a child that is gone is noticed by `answer`."""
+        """Sends a request; `answer` notices a child that has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -101,7 +101,7 @@ class Child:
         return f"the child process {how}" + (f": {words[-1][:300]}" if words else "")
 
     def end(self) -> None:
-        """Ends the child and all it has started; one that the kernel does not let go of is left behind."""
+        """Ends the child and all it started; one stuck in the kernel is left behind."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ class Child:
 
 
 def ask_all(children: Sequence[Child], requests: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Asks every child at the same time and returns the answers; one that fails has {"error": why} for one."""
+    """Asks every child at once and returns the answers; the answer of one that fails is {"error": why}."""
     for child, request in zip(children, requests, strict=True):
         child.tell(request)
     deadline, answers = time.monotonic() + seconds, []

@@ -1,4 +1,4 @@
-"""What is here: the facts of a host, gathered without torch by a child that may hang and be left behind.
+"""The facts of a host, gathered without torch by a child that may hang.
 
 Run as a program with a JSON object of folders on the command line, it prints the facts as one JSON object.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from noether import __version__
+from noether.common.container import container_engine
 from noether.common.cpus import usable_cpus
 from noether.doctor.mounts import mount_of, read_mounts
 from noether.environments.devices import Gpu, NvmlDriver
@@ -52,7 +53,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Infiniband:
-    """What of InfiniBand is here: `ports` are (device, state), `nodes` the files under /dev/infiniband."""
+    """InfiniBand on this host: `ports` are (device, state), `nodes` the files under /dev/infiniband."""
 
     ports: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Infiniband:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver as NVML tells: `gpus` is None where it does not answer, and `error` says why."""
+    """The NVIDIA driver according to NVML: `gpus` is None where it does not answer, and `error` says why."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None
@@ -71,7 +72,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class User:
-    """Who runs this: `name` is "" without a passwd entry."""
+    """The user of this process: `name` is "" without a passwd entry."""
 
     uid: int
     name: str
@@ -81,7 +82,7 @@ class User:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on one host; None (and an entry in `unanswered`) stands for what did not answer."""
+    """What was found on one host. What did not answer is None and named in `unanswered`."""
 
     host: str = ""
     boot: str = ""
@@ -104,7 +105,7 @@ class HostFacts:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "HostFacts":
-        """Returns what `as_dict` was made of."""
+        """Reads what `as_dict` returns."""
         values = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
         values["folders"] = tuple(Folder(**folder) for folder in values.get("folders") or ())
         values["shadows"] = tuple((name, where) for name, where in values.get("shadows") or ())
@@ -125,7 +126,7 @@ class HostFacts:
 
 
 def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Returns (purpose, path, what names another) of the folders a run writes to.
+    """Returns (purpose, path, the setting that names another) of each folder a run writes to.
 
     The caches are where torch, triton, CUDA and matplotlib put them: their own documentation's defaults.
     """
@@ -149,7 +150,11 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """Returns the facts as `HostFacts.from_dict` reads them; what needs longer than `seconds` is left out."""
-    found: dict[str, Any] = {"host": socket.gethostname(), "versions": _versions(), "container": container_kind()}
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "versions": _versions(),
+        "container": container_engine(os.environ),
+    }
     probes: dict[str, Callable[[], Any]] = {
         "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "shared_memory": lambda: _size("/dev/shm"),
@@ -196,22 +201,13 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
     try:
         numbers = os.statvfs(nearest)
         free = numbers.f_bavail * numbers.f_frsize
-        # Permissions do not tell: read-only mounts and full disks show only in a write.
+        # Permissions are not enough: read-only mounts and full disks show only in a write.
         with tempfile.TemporaryFile(dir=nearest) as probe:
             probe.write(b"0" * 4096)
     except OSError as error:
         refusal = f"{error.strerror or error} ({nearest})"
     kind, source, network = (mount.kind, mount.source, mount.on_network) if mount else ("", "", False)
     return Folder(purpose, path, fixed_by, True, kind, source, network, free, refusal)
-
-
-def container_kind(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
-    """Returns "apptainer", "podman", "docker", or "" outside a container."""
-    if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or (root / ".singularity.d").exists():
-        return "apptainer"
-    if (root / "run/.containerenv").exists():
-        return "podman"
-    return "docker" if (root / ".dockerenv").exists() else ""
 
 
 def cpu_quota(text: str) -> float | None:
@@ -245,7 +241,7 @@ def _driver() -> Driver:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception as error:  # ImportError, or any of NVML's words for "no driver here".
+    except Exception as error:  # ImportError, or any of NVML's errors for "no driver here".
         return Driver(error=str(error) or type(error).__name__, nodes=nodes)
     number = pynvml.nvmlSystemGetDriverVersion()
     gpus = NvmlDriver().gpus()

@@ -1,8 +1,8 @@
-"""Is this host fit to train on: shared memory, locked memory, InfiniBand, cores, user, folders. Pure judgements."""
+"""Checks of a host: shared memory, locked memory, InfiniBand, cores, user, folders. Pure functions of its facts."""
 
 from collections.abc import Mapping
 
-from noether.doctor.finding import Finding, skipped
+from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import Folder, HostFacts
 
 MIB = 1 << 20
@@ -17,14 +17,14 @@ NO_DISK = 100 * MIB
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes as people say it."""
+    """Returns a number of bytes with its unit."""
     for unit, factor in (("GiB", GIB), ("MiB", MIB)):
         if count >= factor:
             return f"{count / factor:.4g} {unit}"
     return f"{count / 1024:.4g} KiB"
 
 
-def check_shared_memory(facts: HostFacts, needed: bool) -> Finding:
+def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
     """Loaders and NCCL pass data through /dev/shm; `needed` says that this run has either."""
     if facts.shared_memory is None:
         return skipped("shared memory", "/dev/shm cannot be looked at")
@@ -35,47 +35,47 @@ def check_shared_memory(facts: HostFacts, needed: bool) -> Finding:
         "podman": "podman run --shm-size=8g …      (or --ipc=host)",
     }.get(facts.container, "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)")
     if facts.shared_memory >= ENOUGH_SHARED_MEMORY:
-        return Finding("shared memory", "ok", seen)
+        return Diagnosis("shared memory", "ok", seen)
     small = facts.shared_memory <= SMALL_SHARED_MEMORY and needed
-    return Finding("shared memory", "error" if small else "warning", seen, expected, fix)
+    return Diagnosis("shared memory", "error" if small else "warning", seen, expected, fix)
 
 
-def check_infiniband(facts: HostFacts) -> Finding:
-    """A card that cannot be used is the costly case: NCCL falls back to TCP without a word."""
+def check_infiniband(facts: HostFacts) -> Diagnosis:
+    """A card that cannot be used is expensive: NCCL silently falls back to TCP."""
     found = facts.infiniband
     if found is None:
         return skipped("infiniband", "/sys/class/infiniband cannot be looked at")
     if not found.ports:
-        return Finding("infiniband", "ok", "none here")
+        return Diagnosis("infiniband", "ok", "none here")
     active = [device for device, state in found.ports if state == "ACTIVE"]
     seen = "ports: " + ", ".join(f"{device} {state}" for device, state in found.ports)
-    without = "NCCL takes TCP instead, without a word"
+    without = "NCCL silently uses TCP instead"
     if not active:
-        return Finding(
+        return Diagnosis(
             "infiniband", "warning", seen, f"a port that is ACTIVE; {without}", "ibstat      (cable, switch)"
         )
     if not any(name.startswith("uverbs") for name in found.nodes):
         fix = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 …"
-        return Finding("infiniband", "warning", f"{seen}; no /dev/infiniband/uverbs*", f"the devices; {without}", fix)
+        return Diagnosis("infiniband", "warning", f"{seen}; no /dev/infiniband/uverbs*", f"the devices; {without}", fix)
     if not found.has_verbs:
         fix = "apt-get install rdma-core libibverbs1 ibverbs-providers"
-        return Finding("infiniband", "warning", f"{seen}; no libibverbs.so.1", f"the library; {without}", fix)
-    return Finding("infiniband", "ok", seen)
+        return Diagnosis("infiniband", "warning", f"{seen}; no libibverbs.so.1", f"the library; {without}", fix)
+    return Diagnosis("infiniband", "ok", seen)
 
 
-def check_locked_memory(facts: HostFacts) -> Finding:
-    """InfiniBand registers the memory it sends from, which counts as locked (RLIMIT_MEMLOCK)."""
+def check_locked_memory(facts: HostFacts) -> Diagnosis:
+    """InfiniBand locks the memory it sends from (RLIMIT_MEMLOCK)."""
     if facts.memlock is None:
         return skipped("locked memory", "RLIMIT_MEMLOCK cannot be read")
     seen = "unlimited" if facts.memlock in UNLIMITED else f"{size(facts.memlock)} may be locked (ulimit -l)"
     active = facts.infiniband is not None and any(state == "ACTIVE" for _, state in facts.infiniband.ports)
     if facts.memlock in UNLIMITED or facts.memlock >= ENOUGH_LOCKED_MEMORY or not active:
-        return Finding("locked memory", "ok", seen)
+        return Diagnosis("locked memory", "ok", seen)
     fix = "ulimit -l unlimited      (docker run --ulimit memlock=-1, LimitMEMLOCK=infinity for slurmd)"
-    return Finding("locked memory", "error", seen, "unlimited: InfiniBand cannot register memory otherwise", fix)
+    return Diagnosis("locked memory", "error", seen, "unlimited: InfiniBand cannot register memory otherwise", fix)
 
 
-def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -> Finding:
+def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -> Diagnosis:
     """The threads of the ranks on this host against the cores that this process may use."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
@@ -86,52 +86,52 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -
     if text:
         seen += f", OMP_NUM_THREADS={text}"
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
-        return Finding("cores", "warning", seen, "a number of threads", "unset OMP_NUM_THREADS")
+        return Diagnosis("cores", "warning", seen, "a number of threads", "unset OMP_NUM_THREADS")
     if text and int(text) > cores:
         expected = f"at most {cores:g} threads in a process: more wait for each other"
-        return Finding("cores", "warning", seen, expected, "unset OMP_NUM_THREADS")
+        return Diagnosis("cores", "warning", seen, expected, "unset OMP_NUM_THREADS")
     if cores < facts.cpus and not text:
         expected = "threads for the quota: torch counts the cores and not the quota"
         fix = f"export OMP_NUM_THREADS={max(1, int(cores / max(1, ranks_here)))}"
-        return Finding("cores", "warning", seen, expected, fix)
-    return Finding("cores", "ok", seen)
+        return Diagnosis("cores", "warning", seen, expected, fix)
+    return Diagnosis("cores", "ok", seen)
 
 
-def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Finding:
-    """Caches are named after the user and lie in HOME: without either, libraries fail in their own ways."""
+def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
+    """Caches are named after the user and lie in HOME: without them, libraries fail in many ways."""
     if facts.user is None:
         return skipped("user", "the passwd entry cannot be read (a directory service that hangs?)")
     user = facts.user
     name = user.name or environ.get("USER") or environ.get("LOGNAME") or ""
     seen = f"uid {user.uid}, {user.name or 'no passwd entry'}, HOME={user.home or '(not set)'}"
     if not name:
-        return Finding("user", "warning", seen, "a passwd entry, or USER", f"export USER=uid{user.uid}")
+        return Diagnosis("user", "warning", seen, "a passwd entry, or USER", f"export USER=uid{user.uid}")
     if not user.home_exists:
-        return Finding("user", "warning", seen, "a home folder that exists", "export HOME=/tmp")
-    return Finding("user", "ok", seen)
+        return Diagnosis("user", "warning", seen, "a home folder that exists", "export HOME=/tmp")
+    return Diagnosis("user", "ok", seen)
 
 
-def check_container(facts: HostFacts) -> Finding:
-    """Which kind of container this is: the fixes differ."""
-    return Finding("container", "ok", facts.container or "none")
+def check_container(facts: HostFacts) -> Diagnosis:
+    """Names the kind of container: the fixes differ."""
+    return Diagnosis("container", "ok", facts.container or "none")
 
 
-def check_folder(folder: Folder) -> Finding:
-    """One folder that a run writes to: it answers, can be written, has space, and a cache is not on the network."""
+def check_folder(folder: Folder) -> Diagnosis:
+    """A folder that a run writes to must answer, be writable and have space; a cache should not be on the network."""
     check, is_output = folder.purpose, folder.fixed_by == "output_path"
     other = "output_path=FOLDER" if is_output else f"export {folder.fixed_by}=/tmp/cache-$(id -u)"
     if not folder.answered:
-        return Finding(check, "error", f"{folder.path}: its file system does not answer", "a folder that does", other)
+        return Diagnosis(check, "error", f"{folder.path}: its file system does not answer", "a folder that does", other)
     place = f"{folder.path} on {folder.kind or 'an unknown file system'}, {size(folder.free)} free"
     needed = folder.purpose in ("output", "data cache")
     if folder.refusal:
         level = "error" if needed else "warning"
-        return Finding(check, level, f"{folder.path}: {folder.refusal}", "a folder that can be written", other)
+        return Diagnosis(check, level, f"{folder.path}: {folder.refusal}", "a folder that can be written", other)
     if folder.free < NO_DISK and needed:
-        return Finding(check, "error", place, f"{size(LITTLE_DISK)} or more", other)
+        return Diagnosis(check, "error", place, f"{size(LITTLE_DISK)} or more", other)
     if folder.on_network and not is_output and folder.purpose != "data cache":
         seen = f"{place} ({folder.source})"
-        return Finding(check, "warning", seen, "a local folder: ranks lock and rename files in it at once", other)
+        return Diagnosis(check, "warning", seen, "a local folder: ranks lock and rename files in it at once", other)
     if folder.free < LITTLE_DISK:
-        return Finding(check, "warning", place, f"{size(LITTLE_DISK)} or more", other)
-    return Finding(check, "ok", place)
+        return Diagnosis(check, "warning", place, f"{size(LITTLE_DISK)} or more", other)
+    return Diagnosis(check, "ok", place)

@@ -1,11 +1,9 @@
-"""Who is there: the doctor's processes meet at the run's own address and port, and go through the steps together.
+"""Connects the doctor's processes at the run's own address and port.
 
-One line of JSON each way over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
-listens on the very port that a run would use; it may pass the listening socket on, and the connections stay.
+They exchange lines of JSON over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
+listens on the port that a run would use; it may pass the listening socket on, and the connections stay open.
 """
 
-import contextlib
-import json
 import select
 import socket
 import time
@@ -13,86 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST_LINE = 1 << 20
+from noether.common.json_lines import Garbled, JsonLines, Unanswered
+
 RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 3.0
+MOST_WAITING = 64
+"""Connections that have not said hello yet; beyond these the oldest is closed."""
 
 
-class Unanswered(Exception):
-    """The other side did not answer, or what it said is not the doctor's."""
-
-
-class Connection:
-    """A TCP connection that carries JSON objects, a line each."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
-        self._buffer = b""
-
-    def fileno(self) -> int:
-        """The descriptor to wait for."""
-        return self.socket.fileno()
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Sends an object; a peer that is gone is noticed by `receive`."""
-        with contextlib.suppress(OSError):
-            self.socket.settimeout(CONNECT_SECONDS)
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, seconds: float) -> dict[str, Any]:
-        """Returns the next object.
-
-        Raises:
-            Unanswered: none within `seconds`, the peer is gone, or it speaks another language.
-        """
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise Unanswered(f"no answer within {seconds:.0f} s")
-            self.read(left)
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            raise Unanswered("another program answers there")
-        return message
-
-    def read(self, seconds: float) -> bool:
-        """Takes what has arrived, and returns whether a whole line is there.
-
-        Raises:
-            Unanswered: the peer is gone, or sends what is no line.
-        """
-        self.socket.settimeout(max(0.001, seconds))
-        try:
-            data = self.socket.recv(1 << 16)
-        except TimeoutError:
-            return False
-        except OSError as error:
-            raise Unanswered(f"the connection broke: {error.strerror or error}") from None
-        if not data or len(self._buffer) > LONGEST_LINE:
-            raise Unanswered("the connection was closed" if not data else "another program answers there")
-        self._buffer += data
-        return b"\n" in self._buffer
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self.socket.close()
-
-
-def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> Connection:
-    """Connects to rank 0's process, says hello, and returns the connection once it has welcomed us.
+def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> JsonLines:
+    """Connects to rank 0's process and returns the connection once rank 0 has accepted it.
 
     Raises:
-        Unanswered: nobody let us in within `seconds`; the text says how the attempts ended.
+        Unanswered: not accepted within `seconds`; the text says how the attempts ended.
     """
     deadline, why = time.monotonic() + seconds, "never tried"
     while (left := deadline - time.monotonic()) > 0:
         try:
-            connection = Connection(socket.create_connection((address, port), timeout=min(left, CONNECT_SECONDS)))
+            connection = JsonLines(socket.create_connection((address, port), timeout=min(left, CONNECT_SECONDS)))
         except OSError as error:
             why = _why(error)
             time.sleep(min(RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -103,7 +39,7 @@ def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> 
         except Unanswered as error:
             connection.close()
             why = str(error)
-            if "another program" in why:
+            if isinstance(error, Garbled):
                 break
             time.sleep(RETRY_SECONDS)
             continue
@@ -123,10 +59,10 @@ def _why(error: OSError) -> str:
 
 
 @dataclass(frozen=True)
-class Peer:
+class Visitor:
     """Another process of the run, as its hello says."""
 
-    connection: Connection
+    connection: JsonLines
     host: str
     node_rank: int
     ranks: tuple[int, ...]
@@ -134,7 +70,7 @@ class Peer:
 
 def gather_peers(
     listening: socket.socket, run: Sequence[Any], own_ranks: Sequence[int], world_size: int, seconds: float
-) -> tuple[list[Peer], list[str]]:
+) -> tuple[list[Visitor], list[str]]:
     """Accepts the other processes of a run until all ranks are there or the time is up.
 
     Args:
@@ -147,39 +83,52 @@ def gather_peers(
     Returns:
         The peers that came, and a line for each visitor that was sent away.
     """
-    deadline, peers, strangers = time.monotonic() + seconds, list[Peer](), list[str]()
-    waiting: dict[int, Connection] = {}
+    deadline, peers, strangers = time.monotonic() + seconds, list[Visitor](), list[str]()
+    waiting: dict[int, JsonLines] = {}
     here = set(own_ranks)
     while len(here) < world_size and (left := deadline - time.monotonic()) > 0:
-        ready, _, _ = select.select([listening.fileno(), *waiting], [], [], min(left, 1.0))
-        for descriptor in ready:
+        poll = select.poll()  # select() cannot wait for descriptors above 1,023.
+        for descriptor in (listening.fileno(), *waiting):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(1000 * min(left, 1.0)):
             if descriptor == listening.fileno():
-                accepted, _ = listening.accept()
-                waiting[accepted.fileno()] = Connection(accepted)
-                continue
-            entry = waiting[descriptor]
-            try:
-                if not entry.read(0.1):
+                _accept(listening, waiting)
+            elif descriptor in waiting:
+                connection = waiting[descriptor]
+                messages, alive = connection.read()
+                if not messages and alive:
                     continue
-                hello = entry.receive(0.1)
-                peer = Peer(entry, hello["host"], hello["node_rank"], tuple(hello["ranks"]))
-            except (Unanswered, KeyError, TypeError):
                 del waiting[descriptor]
-                entry.close()
-                continue
-            del waiting[descriptor]
-            refusal = _refusal(hello, run, peer.ranks, here, world_size)
-            if refusal:
-                strangers.append(f"a process on {peer.host}: {refusal}")
-                entry.send({"do": "refuse", "why": refusal})
-                entry.close()
-                continue
-            entry.send({"do": "welcome"})
-            here |= set(peer.ranks)
-            peers.append(peer)
+                visitor = _visitor(connection, messages)
+                refusal = _refusal(messages[0], run, visitor.ranks, here, world_size) if visitor else ""
+                if visitor is None or refusal:
+                    if visitor is not None:
+                        strangers.append(f"a process on {visitor.host}: {refusal}")
+                        connection.send({"do": "refuse", "why": refusal})
+                    connection.close()
+                    continue
+                connection.send({"do": "welcome"})
+                here |= set(visitor.ranks)
+                peers.append(visitor)
     for entry in waiting.values():
         entry.close()
     return sorted(peers, key=lambda peer: peer.ranks), strangers
+
+
+def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
+    accepted, _ = listening.accept()
+    waiting[accepted.fileno()] = JsonLines(accepted)
+    if len(waiting) > MOST_WAITING:
+        waiting.pop(next(iter(waiting))).close()
+
+
+def _visitor(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> Visitor | None:
+    """Returns who said hello, or None where this was not a hello."""
+    try:
+        hello = messages[0]
+        return Visitor(connection, str(hello["host"]), int(hello["node_rank"]), tuple(map(int, hello["ranks"])))
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _refusal(hello: Mapping[str, Any], run: Sequence[Any], ranks: Sequence[int], here: set[int], world: int) -> str:
@@ -192,7 +141,7 @@ def _refusal(hello: Mapping[str, Any], run: Sequence[Any], ranks: Sequence[int],
 
 
 def ask_peers(
-    peers: Sequence[Peer], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
+    peers: Sequence[Visitor], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
 ) -> list[dict[str, Any]]:
     """Sends a request to all, answers it for this process by `own`, and returns the answers, the own one first.
 
@@ -210,7 +159,7 @@ def ask_peers(
     return answers
 
 
-def clock_offset(peer: Peer, seconds: float = 2.0) -> tuple[float, float]:
+def clock_offset(peer: Visitor, seconds: float = 2.0) -> tuple[float, float]:
     """Returns how far a peer's clock is ahead of ours and how uncertain that is, in seconds.
 
     Half the time of a round trip bounds the error (RFC 5905, the offset of one exchange).

@@ -1,4 +1,4 @@
-"""On which file system does a folder lie, and is that one on the network."""
+"""Finds the file system of a folder, and whether it is on the network."""
 
 import re
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class Mount:
 
     @property
     def on_network(self) -> bool:
-        """Whether the files are on another machine: slow to lock, and able to hang."""
+        """Whether the files are on another machine, where locks are slow and any call may hang."""
         return self.kind in NETWORK_TYPES
 
 

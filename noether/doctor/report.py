@@ -1,4 +1,4 @@
-"""What the doctor shows: a table, worst first, or one JSON object."""
+"""Shows the doctor's findings: a table, worst first, or one JSON object."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from noether import __version__
 from noether.common.console import Console
-from noether.doctor.finding import Finding, merged
+from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import HostFacts
 from noether.environments.placement import Placement
 
@@ -20,11 +20,11 @@ HOSTS_SHOWN = 4
 
 
 @dataclass
-class Report:
-    """Everything found so far; the watchdog shows it as it stands."""
+class DoctorReport:
+    """Everything found so far; the watchdog may show it at any time."""
 
     limit: float
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Diagnosis] = field(default_factory=list)
     launcher: str = ""
     world_size: int = 0
     nodes: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Report:
     started: float = field(default_factory=time.monotonic)
 
     def describe(self, placement: Placement | None, host: str) -> None:
-        """Notes where this process stands."""
+        """Notes this process's place in the run."""
         self.host = host
         if placement is not None:
             self.launcher, self.world_size, self.nodes = placement.launcher, placement.world_size, placement.nodes
@@ -48,7 +48,7 @@ class Report:
         self.hosts.append({"ranks": list(ranks), "facts": facts.as_dict()})
 
     def as_follower(self) -> None:
-        """Leaves standard output to rank 0, and good news with it."""
+        """Leaves standard output to rank 0, and shows only errors and warnings."""
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
@@ -71,7 +71,7 @@ class Report:
         }
 
 
-def summary(findings: list[Finding]) -> str:
+def summary(findings: list[Diagnosis]) -> str:
     """Returns the last line: how many of each level."""
     counts = {level: sum(finding.level == level for finding in findings) for level in STYLES}
     parts = [
@@ -82,23 +82,23 @@ def summary(findings: list[Finding]) -> str:
     return ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
 
 
-def where(finding: Finding, hosts: int) -> str:
-    """Returns the hosts and ranks of a finding, "" where it is of all."""
+def where(finding: Diagnosis, hosts: int) -> str:
+    """Returns the hosts of a finding; "" where it concerns all."""
     if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
         return ""
     shown = ", ".join(finding.hosts[:HOSTS_SHOWN])
     return shown + (f" and {len(finding.hosts) - HOSTS_SHOWN} more" if len(finding.hosts) > HOSTS_SHOWN else "")
 
 
-def print_report(report: Report, as_json: bool) -> None:
-    """Prints the report; of a process that did not reach rank 0 to standard error."""
+def print_report(report: DoctorReport, as_json: bool) -> None:
+    """Prints the report; a process that did not reach rank 0 prints to standard error."""
     stream = sys.stderr if report.to_stderr else sys.stdout
     if as_json and not report.to_stderr:
         print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)
         return
     findings = merged(report.findings)
     on = f" on {', '.join(report.nodes[:HOSTS_SHOWN])}" if report.nodes else f" on {report.host}"
-    ranks = f"{report.world_size} rank{'s' if report.world_size != 1 else ''}" if report.world_size else "no place"
+    ranks = f"{report.world_size} rank{'s' if report.world_size != 1 else ''}" if report.world_size else "no ranks"
     head = f"noether doctor: {report.launcher + ', ' if report.launcher else ''}{ranks}{on}"
     if report.to_stderr:
         head = f"noether doctor on {report.host}, not heard by rank 0"

@@ -1,10 +1,10 @@
-"""Do torch, CUDA, the driver and the devices fit together, and is it our own software that is imported. Pure."""
+"""Checks that torch, CUDA, driver and devices fit together, and that the installed modules are imported. Pure."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from noether.doctor.finding import Finding, skipped
+from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.environments.devices import NO_DEVICES
 
@@ -13,75 +13,77 @@ OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 compatibility"): 580.65.06, 525.60.13, 450.80.02."""
 
 
-def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Finding:
-    """What is installed."""
+def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
+    """Lists what is installed."""
     words = [f"{name} {number}" for name, number in facts.versions.items()]
     if "torch" not in facts.versions:
         fix = "pip install --constraint constraints.txt torch"
-        return Finding("versions", "error", ", ".join(words), "an installed torch", fix)
+        return Diagnosis("versions", "error", ", ".join(words), "an installed torch", fix)
     words += [f"{name} {torch[key]}" for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)]
-    return Finding("versions", "ok", ", ".join(words))
+    return Diagnosis("versions", "ok", ", ".join(words))
 
 
-def check_torch(torch: Mapping[str, Any]) -> Finding:
-    """Whether `import torch` works in time."""
+def check_torch(torch: Mapping[str, Any]) -> Diagnosis:
+    """Checks that `import torch` works in time."""
     if "error" in torch:
         expected = "an installed torch that can be imported (from a cold network file system it can take minutes)"
         fix = "pip install --force-reinstall --constraint constraints.txt torch"
-        return Finding("torch", "error", f"import torch: {torch['error']}", expected, fix)
+        return Diagnosis("torch", "error", f"import torch: {torch['error']}", expected, fix)
     if not torch["gloo"]:
-        return Finding("torch", "error", "torch without gloo", "a torch with distributed support", "pip install torch")
-    return Finding("torch", "ok", f"torch {torch['version']} imports")
+        return Diagnosis(
+            "torch", "error", "torch without gloo", "a torch with distributed support", "pip install torch"
+        )
+    return Diagnosis("torch", "ok", f"torch {torch['version']} imports")
 
 
-def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Finding:
-    """The NVIDIA driver against the CUDA that torch was built with."""
+def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
+    """Compares the NVIDIA driver with the CUDA that torch was built for."""
     driver, cuda = facts.driver, str(torch.get("cuda", ""))
     if driver is None:
         fix = "nvidia-smi      (hangs too: the GPU or the driver needs a reset)"
-        return Finding("driver", "error", "the NVIDIA driver does not answer", "an answer within seconds", fix)
+        return Diagnosis("driver", "error", "the NVIDIA driver does not answer", "an answer within seconds", fix)
     if driver.gpus is None:
         if driver.nodes:
             seen = f"/dev/{driver.nodes[0]} is here, and NVML says: {driver.error or 'nothing'}"
             fix = "nvidia-smi      (in a container: docker run --gpus all, apptainer exec --nv)"
-            return Finding("driver", "error", seen, "a driver that lists its GPUs", fix)
+            return Diagnosis("driver", "error", seen, "a driver that lists its GPUs", fix)
         if cuda:
             seen = f"no NVIDIA driver ({driver.error}); torch is built for CUDA {cuda}"
             fix = "docker run --gpus all …, apptainer exec --nv …      (accelerator=cpu where there is no GPU)"
-            return Finding("driver", "warning", seen, "a driver, if this host has a GPU", fix)
-        return Finding("driver", "ok", "no NVIDIA GPU here")
+            return Diagnosis("driver", "warning", seen, "a driver, if this host has a GPU", fix)
+        return Diagnosis("driver", "ok", "no NVIDIA GPU here")
     seen = f"driver {driver.version}, {len(driver.gpus)} GPU{'s' if len(driver.gpus) != 1 else ''}"
     if "error" in torch or not torch:
-        return Finding("driver", "ok", seen)
+        return Diagnosis("driver", "ok", seen)
     if not cuda:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cu126"
-        return Finding("driver", "warning", f"{seen}; torch is built without CUDA", "a torch with CUDA", fix)
+        return Diagnosis("driver", "warning", f"{seen}; torch is built without CUDA", "a torch with CUDA", fix)
     oldest = OLDEST_DRIVER.get(int(cuda.partition(".")[0]))
     here = tuple(int(number) for number in re.findall(r"\d+", driver.version)[:2])
     if oldest and here and here < oldest:
         fits = next((major for major, number in OLDEST_DRIVER.items() if here >= number), None)
         wanted = f"driver {oldest[0]}.{oldest[1]} or newer for CUDA {cuda}"
         fix = f"a torch built for CUDA {fits}.x, or a newer driver" if fits else "a newer driver"
-        return Finding("driver", "error", f"{seen}; torch is built for CUDA {cuda}", wanted, fix)
-    return Finding("driver", "ok", f"{seen}; torch is built for CUDA {cuda}")
+        return Diagnosis("driver", "error", f"{seen}; torch is built for CUDA {cuda}", wanted, fix)
+    return Diagnosis("driver", "ok", f"{seen}; torch is built for CUDA {cuda}")
 
 
-def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
-    """What the driver lists, what the mask lets through and what torch can use must be the same devices."""
+def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping[str, str]) -> Diagnosis:
+    """Checks that the driver, CUDA_VISIBLE_DEVICES and torch agree about the devices."""
     if "error" in devices or not devices:
         why = devices.get("error", "torch was not asked")
         level = "error" if facts.driver is not None and facts.driver.gpus else "skipped"
         fix = "nvidia-smi      (a GPU that hangs needs a reset)" if level == "error" else ""
-        return Finding("devices", level, f"torch cannot be asked: {why}", fix=fix)
+        return Diagnosis("devices", level, f"torch cannot be asked: {why}", fix=fix)
     listed = len(facts.driver.gpus) if facts.driver and facts.driver.gpus is not None else 0
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     masked = "CUDA_VISIBLE_DEVICES is not set" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}"
     seen = f"the driver lists {listed}, {masked}, torch sees {devices['count']}"
     if not listed and not devices["count"]:
-        return Finding("devices", "ok", "the CPU only")
+        return Diagnosis("devices", "ok", "the CPU only")
     if devices["why"]:
         fix = "unset CUDA_VISIBLE_DEVICES" if mask is not None else "nvidia-smi"
-        return Finding("devices", "error", f"{seen}: {devices['why']}", "devices that torch can use", fix)
+        return Diagnosis("devices", "error", f"{seen}: {devices['why']}", "devices that torch can use", fix)
     divided = bool(facts.driver and facts.driver.gpus and any(gpu.mig_uuids for gpu in facts.driver.gpus))
     if mask is None:
         allowed = min(listed, 1) if divided else listed
@@ -89,20 +91,20 @@ def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping
         allowed = 0 if mask.strip() in NO_DEVICES else len(mask.split(","))
     if devices["count"] != allowed and listed and not divided:
         fix = "unset CUDA_VISIBLE_DEVICES" if mask is not None else "nvidia-smi -q"
-        return Finding("devices", "error", seen, f"{allowed} devices in torch", fix)
+        return Diagnosis("devices", "error", seen, f"{allowed} devices in torch", fix)
     names = ", ".join(dict.fromkeys(devices["names"]))
-    return Finding("devices", "ok", f"{seen} ({names})" if names else seen)
+    return Diagnosis("devices", "ok", f"{seen} ({names})" if names else seen)
 
 
-def check_imports(facts: HostFacts) -> Finding:
-    """Modules of other folders that are imported in place of the standard library's or the installed ones."""
+def check_imports(facts: HostFacts) -> Diagnosis:
+    """Finds modules in PYTHONPATH or ~/.local that hide standard or installed ones."""
     if "shadows" in facts.unanswered:
         return skipped("imports", "a folder of PYTHONPATH or ~/.local does not answer")
     if not facts.shadows:
-        return Finding("imports", "ok", "nothing in PYTHONPATH or ~/.local stands before what is installed")
+        return Diagnosis("imports", "ok", "nothing in PYTHONPATH or ~/.local stands before what is installed")
     folders = list(dict.fromkeys(folder for _, folder in facts.shadows))
     names = [name for name, _ in facts.shadows]
     seen = f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''} from {', '.join(folders)}"
     local = all("/.local/" in folder for folder in folders)
     fix = "export PYTHONNOUSERSITE=1" if local else "unset PYTHONPATH"
-    return Finding("imports", "warning", seen, "the installed modules", fix)
+    return Diagnosis("imports", "warning", seen, "the installed modules", fix)

@@ -1,4 +1,4 @@
-"""Do torch, its store, gloo and NCCL work between the ranks: the one part of the doctor that imports torch.
+"""Tests torch, its store, gloo and NCCL between the ranks: the only part of the doctor that imports torch.
 
 A program that answers each JSON line on standard input with one on standard output; the doctor starts one for a rank,
 and ends it when an answer takes too long. `STEPS` lists what it can be asked.
@@ -27,7 +27,7 @@ class TorchSteps:
         self.rank = self.world = 0
 
     def torch(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the installed torch is built for."""
+        """Returns what the installed torch is built for."""
         import torch
         import torch.distributed as dist
 
@@ -38,7 +38,7 @@ class TorchSteps:
         return {"version": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "gloo": gloo}
 
     def devices(self, request: dict[str, Any]) -> dict[str, Any]:
-        """How many CUDA devices torch can use, by using the first of them."""
+        """Returns how many CUDA devices torch can use; uses the first of them."""
         import torch
 
         if torch.version.cuda is None:
@@ -78,9 +78,9 @@ class TorchSteps:
         import torch
         import torch.distributed as dist
 
-        from noether.distributed.network import interface_towards
+        from noether.environments.network import interface_towards
 
-        # As the trainer does it: gloo otherwise binds what the host's own name resolves to.
+        # As the trainer does it: otherwise gloo binds the address that the host's own name resolves to.
         interface = interface_towards(request["address"])
         if interface is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -1,9 +1,9 @@
-"""Do the hosts of a run fit together: everyone is there, with one version, one configuration and one time. Pure."""
+"""Checks that the hosts of a run fit together: all ranks present, same versions, configuration and time. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noether.doctor.finding import Finding
+from noether.doctor.diagnosis import Diagnosis
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
@@ -12,7 +12,7 @@ MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "configuration")
 
 
 def short_ranks(ranks: Sequence[int]) -> str:
-    """Returns ranks as people write them: 0-3, 6."""
+    """Returns ranks in short form: "0-3, 6"."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][1] == rank - 1:
@@ -28,8 +28,8 @@ def _named(ranks: Sequence[int]) -> str:
 
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
-) -> Finding:
-    """Who came to the meeting.
+) -> Diagnosis:
+    """Checks that all ranks are present.
 
     Args:
         world_size: how many ranks there are to be.
@@ -40,7 +40,7 @@ def check_presence(
     here = sorted(rank for _, ranks in came.values() for rank in ranks)
     missing = sorted(set(range(world_size)) - set(here))
     if not missing:
-        return Finding("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
+        return Diagnosis("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
     absent = [name for index, name in enumerate(nodes) if index not in came]
     there = ", ".join(f"{_named(ranks)} on {host}" for host, ranks in came.values())
     who = f"none from {', '.join(absent)}" if absent else "their hosts are here"
@@ -48,11 +48,11 @@ def check_presence(
     fix = "noether doctor"
     if absent:
         fix = f"noether doctor      (on {absent[0]} alone: does it start, does it reach this host)"
-    return Finding("peers", "error", seen, f"{world_size} ranks", fix, ranks=tuple(missing))
+    return Diagnosis("peers", "error", seen, f"{world_size} ranks", fix, ranks=tuple(missing))
 
 
-def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Finding:
-    """Every host must have one version of what talks to each other, and one configuration.
+def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
+    """Checks that all hosts have the same versions and the same configuration.
 
     Args:
         versions: by host, what is installed there by name.
@@ -68,12 +68,12 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Finding:
             fix = "start every rank from one image or one shared environment"
             if name == "configuration":
                 fix = "start every rank with the same command line and the same files"
-            return Finding("agreement", level, seen, where, fix)
-    return Finding("agreement", "ok", "the same versions and configuration everywhere")
+            return Diagnosis("agreement", level, seen, where, fix)
+    return Diagnosis("agreement", "ok", "the same versions and configuration everywhere")
 
 
-def check_names(boots: Mapping[int, tuple[str, str]]) -> Finding:
-    """Two machines with one name.
+def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
+    """Checks that no two machines share a name.
 
     Args:
         boots: by node rank, the name and the kernel's boot id, which no two machines share.
@@ -85,14 +85,14 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Finding:
         if len(machines) > 1:
             nodes = ", ".join(str(node) for node in machines.values())
             fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
-            return Finding("host names", "error", f"nodes {nodes} are both called {name}", "a name for each", fix)
-    return Finding(
+            return Diagnosis("host names", "error", f"nodes {nodes} are both called {name}", "a name for each", fix)
+    return Diagnosis(
         "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each of one machine"
     )
 
 
-def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
-    """The clocks of the hosts against rank 0's.
+def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
+    """Compares the hosts' clocks with rank 0's.
 
     Args:
         offsets: by host, how far it is ahead and how uncertain that is, in seconds.
@@ -103,15 +103,15 @@ def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
             f"{host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" for host, ahead in off.items()
         )
         fix = "timedatectl set-ntp true      (or chronyc makestep, on the host)"
-        return Finding(
+        return Diagnosis(
             "clocks", "warning", seen, f"within {CLOCK_SECONDS:g} s of rank 0's: logs and files are compared", fix
         )
     worst = max((abs(ahead) for ahead, _ in offsets.values()), default=0.0)
-    return Finding("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
+    return Diagnosis("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
 
 
-def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Finding:
-    """What the network carries, as the slowest rank saw it."""
+def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
+    """Judges the bandwidth measured by the slowest rank."""
     slowest = min(measured, key=lambda figures: figures["bus_mb_per_s"])
     seen = (
         f"{backend}: a sum of {slowest['large_bytes'] >> 20} MiB at {slowest['mb_per_s']:.0f} MB/s "
@@ -121,5 +121,5 @@ def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: 
     enough = SLOW_MB_PER_S[backend]
     if hosts > 1 and slowest["bus_mb_per_s"] < enough:
         fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (ip -br address: the fast one)"
-        return Finding("bandwidth", "warning", seen, f"{enough:.0f} MB/s or more between hosts", fix)
-    return Finding("bandwidth", "ok", seen)
+        return Diagnosis("bandwidth", "warning", seen, f"{enough:.0f} MB/s or more between hosts", fix)
+    return Diagnosis("bandwidth", "ok", seen)

@@ -14,7 +14,7 @@ from noether.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Task:
+class LaunchedTask:
     """One process that a launcher started, among the `count` processes of its run.
 
     `local_rank` and `local_count` are its place among those on this node; `most_local` is the largest number of
@@ -52,7 +52,7 @@ class Binding:
     warnings: tuple[str, ...] = ()
 
 
-def bind_devices(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+def bind_devices(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
     """Give a task its devices, and so its ranks.
 
     Args:
@@ -90,7 +90,7 @@ def bind_devices(task: Task, inventory: DeviceInventory, setting: str | None) ->
     return _one(task, device, reason, warnings)
 
 
-def _bind_cpu(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
     devices = choose_devices(inventory, setting)
     if task.may_spawn:
         threads = f"{_tasks(task.local_count)} on this node, {inventory.evidence}"
@@ -105,7 +105,7 @@ def _bind_cpu(task: Task, inventory: DeviceInventory, setting: str | None) -> Bi
     return _one(task, Device("cpu", task.local_rank), reason, [])
 
 
-def _bind_only_device(task: Task, inventory: DeviceInventory, setting: str | None) -> Binding:
+def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
     """Bind one of several local tasks that sees a single device."""
     if not task.bound:
         raise _mismatch(task, inventory, 1, setting)
@@ -128,12 +128,12 @@ def _requested(setting: str) -> int:
     return len([entry for entry in entries if entry])
 
 
-def _one(task: Task, device: Device, reason: str, warnings: list[str]) -> Binding:
+def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:
     worker = Worker(task.rank, task.local_rank, task.node_rank, device)
     return Binding((worker,), task.count, task.local_count, reason, tuple(warnings))
 
 
-def _spawned(task: Task, devices: tuple[Device, ...], reason: str) -> Binding:
+def _spawned(task: LaunchedTask, devices: tuple[Device, ...], reason: str) -> Binding:
     each = len(devices)
     counts = task.device_counts
     if counts is not None and counts[task.rank] != each:
@@ -156,7 +156,7 @@ def _tasks(count: int) -> str:
     return f"{count} task{'s' if count != 1 else ''}"
 
 
-def _mismatch(task: Task, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
+def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
     chosen = f", devices={setting}" if setting is not None else ""
     kind = "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device"
     fix = task.line.format(n=devices)

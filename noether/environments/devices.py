@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from noether.common.cpus import usable_cpus
+from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
 from noether.environments.placement import Device
+from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.errors import RequestError
 
 ACCELERATORS = ("auto", "gpu", "cpu", "mps")
@@ -92,6 +94,7 @@ def find_devices(
     *,
     visible_devices: str | None = None,
     system: str | None = None,
+    facts: ProcessFacts = NOTHING_KNOWN,
 ) -> DeviceInventory:
     """Find the devices that this process may use, without torch and without touching CUDA.
 
@@ -106,10 +109,11 @@ def find_devices(
         visible_devices: a mask for a machine that is not this one; no driver is asked and
             CUDA_VISIBLE_DEVICES is not read.
         system: "Linux-x86_64", "Darwin-arm64", …; None asks this machine.
+        facts: what the system shows of this process.
 
     Raises:
-        RequestError: the accelerator is not here, or the mask names a device that is not. CUDA would cut
-            the list at the first wrong entry without a word and train on fewer devices.
+        RequestError: the accelerator is not here, GPUs were granted and none answers, or the mask names a device
+            that is not here. CUDA would cut the list at the first wrong entry and train on fewer devices.
     """
     if accelerator not in ACCELERATORS:
         raise RequestError(
@@ -127,12 +131,15 @@ def find_devices(
             return DeviceInventory("cuda", devices, evidence, cpu_count)
         absence = evidence
     if accelerator == "gpu":
+        container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
         raise RequestError(
             "accelerator=gpu, and no GPU is visible",
             seen=absence,
             expected="at least one CUDA device",
-            fix="accelerator=mps" if apple else "accelerator=cpu",
+            fix=container + ("accelerator=mps" if apple else "accelerator=cpu"),
         )
+    if accelerator == "auto" and visible_devices is None and not apple:
+        refuse_silent_cpu(environ, facts, absence)
     if accelerator == "mps" and not apple:
         raise RequestError(
             "accelerator=mps needs an Apple silicon machine",

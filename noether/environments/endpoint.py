@@ -10,20 +10,14 @@ from noether.errors import RequestError
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still holds.
 BACKLOG = 4096
-# How long rank 0 stays to tell ranks of other hosts, which are on their way, that it could not have its port.
-REFUSAL_S = 60.0
 
 
 @dataclass(frozen=True)
 class HeldPort:
-    """A port that is taken: `endpoint` has its real number, `socket` is listening on it.
-
-    `refusal` is why another was wanted in vain: this one is held to tell the other ranks.
-    """
+    """A port that is taken: `endpoint` has its real number, `socket` is listening on it."""
 
     endpoint: Endpoint
     socket: socket.socket
-    refusal: RequestError | None = None
 
     def close(self) -> None:
         """Let go of this process's copy; a copy that a worker was given stays open."""
@@ -55,11 +49,6 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     except (OSError, OverflowError) as error:
         raise _port_error(endpoint, error) from error
     return HeldPort(replace(endpoint, port=held.getsockname()[1]), held)
-
-
-def port_beside(endpoint: Endpoint) -> Endpoint:
-    """Where rank 0 tells the ranks of other hosts that it could not have the port that was asked for: the next one."""
-    return replace(endpoint, port=endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1)
 
 
 def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:

@@ -35,6 +35,10 @@ class RunIdentity:
         named += f", configuration {self.configuration}" if self.configuration else ""
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
+    def printable(self) -> str:
+        """Return `str` of it without characters that a terminal acts on: it may be what a stranger said."""
+        return "".join(letter if letter.isprintable() else "?" for letter in str(self)[:500])
+
     @property
     def digest(self) -> str:
         """A short name for files."""
@@ -52,9 +56,12 @@ class RunIdentity:
             ValueError: that is no identity.
         """
         try:
-            return cls(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"no identity of a run: {text!r}") from error
+            read = cls(**json.loads(text))
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"not the identity of a run: {text[:200]!r}") from error
+        if [type(value) for value in vars(read).values()] != [type(value) for value in vars(NO_RUN).values()]:
+            raise ValueError(f"not the identity of a run: {text[:200]!r}")
+        return read
 
 
 NO_RUN = RunIdentity()
@@ -84,7 +91,19 @@ def run_identity(
     return RunIdentity(" ".join([launcher, *names]), world_size, attempt, configuration, device_kind)
 
 
+def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return what only the processes of this run know, as far as the hosts' other users cannot read its settings.
+
+    NOETHER_RUN_KEY, the same on every host, adds a secret of the user's own.
+    """
+    return hashlib.sha256(f"{_shared(settings)}\0{environ.get('NOETHER_RUN_KEY', '')}".encode()).hexdigest()
+
+
+def _shared(settings: Mapping[str, Any]) -> str:
+    shared = {name: settings[name] for name in SHARED_SECTIONS if name in settings}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
 def configuration_digest(settings: Mapping[str, Any]) -> str:
     """Return eight hexadecimal digits of the settings that all ranks must share."""
-    shared = {name: settings[name] for name in SHARED_SECTIONS if name in settings}
-    return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return hashlib.sha256(_shared(settings).encode()).hexdigest()[:8]

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from noether.environments.binding import Binding, Task, bind_devices
+from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
@@ -184,7 +184,7 @@ def _bind(
     inventory: DeviceInventory,
     request: LaunchRequest,
 ) -> Binding:
-    task = Task(
+    task = LaunchedTask(
         rank=process.rank,
         count=process.count,
         local_rank=process.local_rank,

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.container import container_engine
+
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
 # Enough for a name and a shell's options; what else a command line holds is none of our business.
@@ -22,12 +24,17 @@ class ProcessFacts:
     """What can be seen of this process besides its environment; the default knows nothing.
 
     `ancestors` are command lines as `ps` shows them, the parent first, as far as this PID namespace reaches.
-    `cgroup` is the text of /proc/self/cgroup. The cores that the process may use are the inventory's `cpu_count`.
+    `cgroup` is the text of /proc/self/cgroup. `container` is the engine whose container this is in, "" for none.
+    `nvidia_kernel` says that the kernel has NVIDIA GPUs, which is seen inside a container too; `amd_driver` that AMD's
+    driver is here. The cores that the process may use are the inventory's `cpu_count`.
     """
 
     stdin_is_terminal: bool = False
     ancestors: tuple[str, ...] = ()
     cgroup: str = ""
+    container: str = ""
+    nvidia_kernel: bool = False
+    amd_driver: bool = False
 
 
 NOTHING_KNOWN = ProcessFacts()
@@ -50,7 +57,11 @@ def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
     cgroup = ""
     with contextlib.suppress(OSError):
         cgroup = (proc / "self" / "cgroup").read_text(errors="replace")
-    return ProcessFacts(terminal, _ancestors(proc), cgroup)
+    nvidia = False
+    with contextlib.suppress(OSError):
+        nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
+    amd = os.path.exists("/dev/kfd")
+    return ProcessFacts(terminal, _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd)
 
 
 def _ancestors(proc: Path) -> tuple[str, ...]:

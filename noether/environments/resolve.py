@@ -50,7 +50,11 @@ def resolve_placement(
     """
     try:
         inventory = find_devices(
-            environ, request.accelerator, nvml or NvmlDriver(), visible_devices=request.visible_devices
+            environ,
+            request.accelerator,
+            nvml or NvmlDriver(),
+            visible_devices=request.visible_devices,
+            facts=facts,
         )
     except RequestError as error:
         # A login node has no GPU: that this is no place to train is the cause, and comes first.

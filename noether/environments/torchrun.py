@@ -14,7 +14,7 @@ Where srun or mpirun started this process, RANK and WORLD_SIZE must agree with i
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from noether.environments.binding import Binding, Task, bind_devices
+from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
@@ -177,7 +177,7 @@ def _bind(
             fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
         )
     local_rank = ranks.local_rank or 0
-    task = Task(
+    task = LaunchedTask(
         rank=ranks.rank,
         count=ranks.count,
         local_rank=local_rank,
@@ -199,7 +199,7 @@ def _bind_pod(
     inventory: DeviceInventory,
     request: LaunchRequest,
 ) -> Binding:
-    task = Task(
+    task = LaunchedTask(
         rank=ranks.node_rank if ranks.node_rank is not None else ranks.rank,
         count=pods,
         local_rank=0,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noether.common.whole_file import written_whole
+from noether.common.whole_file import ANYBODY, Publisher, written_whole
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.padding import mask_of
 from noether.data.points import PointDraw
@@ -81,6 +81,7 @@ def write_cases(
     shown: Sequence[tuple[str, int, Predictions, Batch]],
     names: Sequence[str],
     about: Mapping[str, Any],
+    by: Publisher = ANYBODY,
 ) -> None:
     """Writes what the report draws, as one compressed npz file of plain arrays."""
     arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
@@ -107,7 +108,7 @@ def write_cases(
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.
-    with written_whole(path) as partial, partial.open("wb") as file:
+    with written_whole(path, by) as partial, partial.open("wb") as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 
 

@@ -57,7 +57,7 @@ def evaluate_samples(
             batch = to_device(batch, group.device, precision.weights)
             with precision.autocast():
                 predictions = predict(model, task.prepare(batch), chunk_size)
-            predictions = {name: value.to(precision.weights) for name, value in predictions.items()}
+            predictions = {name: value.to(precision.type_of(value)) for name, value in predictions.items()}
             figures = (measure or task.metrics)(predictions, batch)
             rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
             after_batch(predictions, batch)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from noether.common.whole_file import ANYBODY, Publisher
 from noether.config.schema import RunConfig
 from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
@@ -18,7 +19,7 @@ from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.records import read_metrics
+from noether.runs.records import number, read_metrics
 from noether.tasks.base import Predictions, SampleFigures
 
 
@@ -44,11 +45,13 @@ def evaluate_run(
     batch_size: int,
     world_size: int,
     vtk: bool = False,
+    by: Publisher = ANYBODY,
     at_boundary: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
 
     With `vtk`, the fields of the shown cases are also written as files that ParaView opens.
+    `by` writes what the report draws, where it may.
     `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
 
     Returns:
@@ -127,7 +130,7 @@ def evaluate_run(
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         with refusals_told(folder.path):
-            write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about)
+            write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about, by=by)
         if vtk:
             from noether.evaluation.case_files import write_case_files
 
@@ -144,11 +147,11 @@ def faces_of(dataset: Dataset, index: int) -> np.ndarray | None:
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
-    rows = read_metrics(folder.metrics) if folder.metrics.exists() else []
-    rows = [row for row in rows if row.get("kind") == "training"]
+    rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     # Lines cover equally many updates, so the mean time per sample is the mean of the inverse rates.
-    rate = float(1.0 / np.mean([1.0 / row["samples_per_second"] for row in rows])) if rows else None
-    uses = [row["device_use"] for row in rows if row.get("device_use") is not None]
+    rates = [rate for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
+    rate = float(1.0 / np.mean([1.0 / rate for rate in rates])) if rates else None
+    uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {"samples_per_second": rate, "device_use": float(np.mean(uses)) if uses else None}
 
 

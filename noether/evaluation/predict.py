@@ -9,6 +9,7 @@ import torch
 
 from noether.common.console import Console
 from noether.data.about import axes_words
+from noether.data.mesh_files import read_array
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
@@ -73,10 +74,7 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
     found = {name: value for name, value in shape.values.items() if name in task.fields}
     if request.truth is None:
         return found
-    try:
-        values = np.asarray(np.load(request.truth, allow_pickle=False), np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        raise RequestError(f"{request.truth} cannot be read", seen=str(error), expected="a .npy file") from None
+    values = np.asarray(read_array(request.truth), np.float64)
     name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
     if name is None:
         raise RequestError("--truth is of a field on the surface", seen=", ".join(task.fields), expected="such a field")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
-from noether.data.mesh_files import read_mesh
+from noether.data.mesh_files import read_array, read_mesh_apart
 from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
 from noether.errors import RequestError
 
@@ -30,7 +30,7 @@ class Shape:
 
 
 def read_shape(path: Path, scale: float = 1.0) -> Shape:
-    """Reads a mesh (.stl, .vtk, .vtu, .ply, .obj) or points (.npy); points that no face uses are left out.
+    """Reads a mesh (.stl, .vtk, .vtu, .vtp, .ply, .obj) or points (.npy); points that no face uses are left out.
 
     Raises:
         RequestError: the file cannot be read, or holds no points.
@@ -39,7 +39,7 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
         points = read_points(path, scale)
         zeros = np.zeros(len(points))
         return Shape(points, None, np.zeros_like(points), zeros, {}, np.arange(len(points)))
-    mesh = read_mesh(path)
+    mesh = read_mesh_apart(path)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
     cells, points = np.concatenate(corners), mesh.points * scale
     if not len(cells):
@@ -57,11 +57,8 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
 def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
     if path.suffix != ".npy":
-        return read_mesh(path).points * scale
-    try:
-        points = np.asarray(np.load(path, allow_pickle=False), np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        raise RequestError(f"{path} cannot be read", seen=str(error), expected="an array saved by numpy.save") from None
+        return read_mesh_apart(path).points * scale
+    points = np.asarray(read_array(path), np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
         seen = "values that are not finite" if fits else f"shape {points.shape}"

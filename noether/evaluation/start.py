@@ -1,16 +1,20 @@
 """Starts an evaluation, a prediction or an export of a run, on one device of this machine."""
 
 import os
+import sys
 from math import isfinite
 from pathlib import Path
 
 from noether.checkpoints.format import (
+    META,
     CheckpointFolder,
     list_checkpoints,
     selected_checkpoint,
 )
+from noether.checkpoints.resume_rules import Rule, compare_configs
+from noether.common.console import Console
 from noether.common.suggest import nearest
-from noether.config.compose import load_config
+from noether.config.compose import load_config, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.placement import Placement
@@ -39,16 +43,16 @@ def evaluate_here(
         RequestError: where there is no such run, split, kind of weights or checkpoint.
     """
     folder = existing_run(run)
-    config = _config_here(folder)
     _one_of("split", split, SPLITS)
-    if split == "validation" and not config.dataset.validation_fraction:
+    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    config = _config_here(folder, chosen)
+    if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
             seen="dataset.validation_fraction=0.0",
             expected="test or train",
             fix="--split test",
         )
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
     request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.worker.evaluate_worker", request, folder.logs)
@@ -83,7 +87,7 @@ def predict_here(
     check_suffix(target := Path(out).expanduser())
     numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
     chosen, weights = _choose_weights(folder, checkpoint, weights)
-    config = _config_here(folder)
+    config = _config_here(folder, chosen)
     request = PredictRequest(
         config=config,
         checkpoint=chosen.path,
@@ -118,7 +122,7 @@ def export_here(
     folder, target = existing_run(run), Path(out).expanduser()
     chosen, weights = _choose_weights(folder, checkpoint, weights)
     _check_export_folder(run, target, overwrite)
-    config = _config_here(folder).model_copy(update={"accelerator": "cpu"})
+    config = _config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
     request = ExportRequest(config, chosen.path, weights, target, program)
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
@@ -143,9 +147,23 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
 
 
-def _config_here(folder: RunFolder) -> RunConfig:
-    """A run's configuration, for one device of this machine, which need not be the one that trained."""
-    config = load_config(hp=folder.config)
+def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
+    """A run's configuration, for one device of this machine, which need not be the one that trained.
+
+    The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
+    checkpoint's counts.
+    """
+    saved = checkpoint.meta().get("config") or {}
+    try:
+        config = load_config(hp=folder.config)
+    except RequestError as error:
+        if not saved:
+            raise
+        _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
+        config = validate(saved)
+    for change in compare_configs(saved, config) if saved else ():
+        if change.rule is not Rule.FREE:
+            _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
     here = {"accelerator": "auto", "devices": "1"}
     config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
@@ -160,11 +178,16 @@ def _place_here(config: RunConfig) -> Placement:
 
 def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
     chosen = _choose_checkpoint(folder, checkpoint)
-    have = ["ema", "raw"] if (chosen.path / "ema.safetensors").is_file() else ["raw"]
-    weights = _one_of("weights", weights or have[0], have)
     damage = chosen.damage()
     if damage:
-        raise RequestError(f"checkpoint {chosen.path} is damaged", seen=damage, expected="files as they were written")
+        raise RequestError(
+            f"checkpoint {chosen.path} is damaged",
+            seen=damage,
+            expected="files as they were written",
+            fix="--checkpoint best      (the best that is intact)",
+        )
+    have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
+    weights = _one_of("weights", weights or have[0], have)
     return chosen, weights
 
 
@@ -217,5 +240,11 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
             seen=f"nothing in {folder.checkpoints}",
             expected="a run that has written a checkpoint",
         )
-    named = {"best": selected_checkpoint(folder.checkpoints), "latest": list(found.values())[-1], **found}
-    return named[_one_of("checkpoint", name or "best", tuple(named))]
+    name = _one_of("checkpoint", name or "best", ("best", "latest", *found))
+    if name == "best":
+        return selected_checkpoint(folder.checkpoints, _warn)
+    return {"latest": list(found.values())[-1], **found}[name]
+
+
+def _warn(text: str) -> None:
+    Console(None, speaks=True, stream=sys.stderr).warn(text)

@@ -19,7 +19,7 @@ from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
 from noether.evaluation.shape_input import Shape, as_trained, nearest_rows, volume_inputs
 from noether.learning.precision import Precision
-from noether.learning.setup import point_draw
+from noether.learning.setup import place_model, point_draw
 from noether.models.build import build_model
 from noether.models.points import PointModel
 from noether.tasks.build import build_task
@@ -78,7 +78,7 @@ def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torc
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
-    model = build_model(config.model.kind, task.layout(), **config.model.options()).to(device, precision.weights)
+    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
     load_weights(model, CheckpointFolder(checkpoint), weights)
     return TrainedModel(config, model.eval(), task, device, precision)
 

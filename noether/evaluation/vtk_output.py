@@ -1,22 +1,20 @@
-"""Fields at points or on a mesh → a file that ParaView opens: .vtu and .vtk through meshio, .vtp written here.
+"""Fields at points or on a mesh → a file that ParaView, and `predict --mesh`, open: .vtu, .vtk or .vtp."""
 
-meshio opens .vtu and .vtk again with every array; it does not know .vtp (PolyData).
-"""
-
-import contextlib
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from noether.data.mesh_files import import_pyvista
 from noether.errors import RequestError
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
+CELL_TYPES = {1: 1, 3: 5, 4: 9}
+"""VTK's number of the cell with so many corners: vertex, triangle, quadrilateral."""
 
 
 def check_suffix(path: Path) -> None:
-    """Refuses a name whose suffix is no format that can be written. RequestError."""
+    """Refuses a name whose suffix is not a format that can be written. RequestError."""
     if path.suffix not in SUFFIXES:
         raise RequestError(
             f"{path.name} names no format that can be written",
@@ -30,24 +28,27 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
     """Writes points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
 
     Raises:
-        RequestError: the suffix is no known format, or the file cannot be written.
+        RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
     """
     check_suffix(path)
+    pyvista = import_pyvista()
     points = np.asarray(points, np.float32)
-    cells = np.arange(len(points))[:, None] if faces is None else faces
-    kind = {1: "vertex", 3: "triangle", 4: "quad"}[cells.shape[1]]
-    values = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+    cells = np.arange(len(points))[:, None] if faces is None else np.asarray(faces, np.int64)
+    rows = np.insert(cells, 0, cells.shape[1], axis=1).ravel()
+    if path.suffix == ".vtp":
+        mesh = pyvista.PolyData(points, **{"verts" if faces is None else "faces": rows})
+    else:
+        mesh = pyvista.UnstructuredGrid(rows, np.full(len(cells), CELL_TYPES[cells.shape[1]], np.uint8), points)
+    for name, array in arrays.items():
+        mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".vtp":
-            partial.write_text(_poly_data(points, cells, values))
-        else:
-            import meshio
-
-            mesh = meshio.Mesh(points, [(kind, cells.astype(np.int64))], point_data=values)
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                mesh.write(partial, file_format="vtk42" if path.suffix == ".vtk" else "vtu")
+        partial.touch()  # the reason why a folder cannot be written, which VTK does not give
+        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+            mesh.save(partial)
+        if errors := caught.error_events:
+            raise OSError(" ".join(str(errors[0].alert).split()))
         partial.replace(path)
     except OSError as error:
         raise RequestError(
@@ -55,42 +56,3 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
         ) from None
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _poly_data(points: np.ndarray, cells: np.ndarray, arrays: Mapping[str, np.ndarray]) -> str:
-    """PolyData in VTK's XML, as text (https://docs.vtk.org/en/latest/vtk_file_formats/vtkxml_file_format.html)."""
-    kind = "Verts" if cells.shape[1] == 1 else "Polys"
-    ends = np.arange(1, len(cells) + 1) * cells.shape[1]
-    body = [_data_array("Points", points)]
-    lines = [
-        '<?xml version="1.0"?>',
-        '<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">',
-        "<PolyData>",
-        f'<Piece NumberOfPoints="{len(points)}" NumberOfVerts="{len(cells) if kind == "Verts" else 0}" '
-        f'NumberOfLines="0" NumberOfStrips="0" NumberOfPolys="{len(cells) if kind == "Polys" else 0}">',
-        "<PointData>",
-        *(_data_array(name, array) for name, array in arrays.items()),
-        "</PointData>",
-        "<Points>",
-        *body,
-        "</Points>",
-        f"<{kind}>",
-        _data_array("connectivity", cells.ravel()),
-        _data_array("offsets", ends),
-        f"</{kind}>",
-        "</Piece>",
-        "</PolyData>",
-        "</VTKFile>",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _data_array(name: str, array: np.ndarray) -> str:
-    whole = array.dtype.kind == "i"
-    numbers = " ".join(map(str, array.ravel().tolist())) if whole else " ".join(f"{x:.9g}" for x in array.ravel())
-    components = array.shape[1] if array.ndim > 1 else 1
-    kind = "Int64" if whole else "Float32"
-    return (
-        f'<DataArray type="{kind}" Name="{name}" NumberOfComponents="{components}" format="ascii">\n'
-        f"{numbers}\n</DataArray>"
-    )

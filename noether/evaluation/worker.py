@@ -1,10 +1,12 @@
 """Evaluating a run that was made before: what the worker of `noether evaluate` does."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.strict_json import strict_json
-from noether.common.whole_file import write_json
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
@@ -13,7 +15,14 @@ from noether.evaluation.tables import result_tables
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
 from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.records import write_record
 from noether.workers.context import WorkerContext
+
+
+def samples_of_a_device(meta: Mapping[str, Any]) -> int:
+    """Returns how many samples a device of the run held at once, from a checkpoint's meta.json."""
+    # Checkpoints of older versions do not say; a rank's share is the most that it can have been.
+    return int(meta.get("micro_batch_size") or max(1, meta["effective_batch_size"] // meta["world_size"]))
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
@@ -44,12 +53,12 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             folder,
             group,
             precision,
-            batch_size=config.trainer.evaluation_batch_size or config.trainer.effective_batch_size,
+            batch_size=config.trainer.evaluation_batch_size or samples_of_a_device(checkpoint.meta()),
             world_size=checkpoint.meta()["world_size"],
             vtk=request.vtk,
         )
     with refusals_told(folder.path):
-        write_json(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
+        write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:
         print(strict_json(result, indent=2))
     else:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from noether.data.loader import type_like
+
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -19,6 +21,10 @@ class Precision:
     def weights(self) -> torch.dtype:
         """Type of weights and data."""
         return torch.float64 if self.name == "float64" else torch.float32
+
+    def type_of(self, tensor: torch.Tensor) -> torch.dtype:
+        """Returns the type that a tensor of weights takes: real or complex as it is; integers stay."""
+        return type_like(tensor, self.weights)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Returns the context in which the model's forward pass runs."""

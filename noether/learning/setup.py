@@ -38,7 +38,7 @@ class Problem:
         Raises:
             RequestError: a sample is not what the task needs; its name is said.
         """
-        samples = _Samples(self.splits.train, self.train_indices)
+        samples = _Samples(self.splits.train, self.train_indices, self.draw)
         try:
             self.task.fit(samples)
         except RequestError as error:
@@ -49,21 +49,41 @@ class Problem:
 class _Samples:
     """The training samples, as often as they are asked for; `current` is the one that was handed out last."""
 
-    def __init__(self, dataset: Dataset, indices: list[int]) -> None:
-        self._dataset, self._indices = dataset, indices
+    def __init__(self, dataset: Dataset, indices: list[int], draw: PointDraw) -> None:
+        self._dataset, self._indices, self._draw = dataset, indices, draw
         self.current = indices[0] if indices else 0
 
     def __iter__(self) -> Iterator[Sample]:
         for index in self._indices:
             self.current = index
-            yield self._dataset[index]
+            # As in a batch, `index` says which sample it is.
+            yield {**self._draw.for_statistics(self._dataset[index]), "index": torch.tensor(index)}
 
 
-def point_draw(config: RunConfig, task: Task, model: nn.Module) -> PointDraw:
-    """Returns which points of a sample a run uses."""
+def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
+    """Moves a model to its device, with its weights and buffers in the precision of the run.
+
+    Complex ones stay complex, of the same precision: `module.to(dtype)` would drop their imaginary parts.
+    """
+    model = model.to(device)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.to(precision.type_of(tensor))
+    return model
+
+
+def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointDraw:
+    """Returns which points of a sample a run uses; shuffled: they are in random order already."""
     pad = task.reads_masks and getattr(model, "reads_masks", False)
     settings = config.dataset
-    return PointDraw(config.seed, settings.points_per_update, settings.geometry_points, pad, task.inputs)
+    return PointDraw(
+        config.seed,
+        settings.points_per_update,
+        settings.geometry_points,
+        pad,
+        task.inputs,
+        shuffled=shuffled,
+        evaluation=getattr(settings, "evaluation_points", {}),
+    )
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
@@ -96,12 +116,16 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
+    if splits.validation is not None:
+        validation = list(splits.validation)
+        train = sorted(set(range(len(splits.train))) - set(validation))
     task = build_task(config.task.kind, **config.task.options())
+    for split in (splits.test, splits.train):
+        task.examine(split[0], about_data(split))
     if train:
         sample = splits.train[train[0]]
-        task.examine(sample, about_data(splits.train))
         check_needs(config.model.kind, task, sample)
     seed_everything(config.seed)
-    model = build_model(config.model.kind, task.layout(), **config.model.options()).to(device, precision.weights)
-    draw = point_draw(config, task, model)
+    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
+    draw = point_draw(config, task, model, shuffled=getattr(splits.train, "points_are_shuffled", False))
     return Problem(splits, train, validation, draw, task, model)

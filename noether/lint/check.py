@@ -1,57 +1,77 @@
-"""What is wrong with these files? Reads them, asks every rule, and says what the job would start."""
+"""Reads files, asks every rule, and says what each job would start."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
-from noether.lint import batch, claims, ending, hosts, meeting, ranks, reach, submission
+from noether.lint import claim_rules, ending_rules, options_rules, rank_rules, rendezvous_rules
 from noether.lint.finding import Finding
 from noether.lint.job import Job
+from noether.lint.rank_rules import Requested, world_size
+from noether.lint.rules import CODES
 from noether.lint.script import Script
 
-CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    submission.form, submission.words, submission.ignored, submission.values, submission.together,
-    ranks.tasks, ranks.step_ranks, reach.idle_nodes, reach.bare,
-    ranks.launchers, ranks.mpi, ranks.inherited, ranks.resources,
-    meeting.master, hosts.lists_as_hosts, meeting.port, meeting.early, meeting.environment, meeting.interfaces,
-    ending.exit_code, ending.signals, ending.output, ending.requeue, ending.containers, claims.comments,
+OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
+    options_rules.form, options_rules.syntax, options_rules.words, options_rules.ignored, options_rules.values,
+    options_rules.together,
+)  # fmt: skip
+COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
+    rank_rules.tasks, rank_rules.launchers, rank_rules.reach, rank_rules.idle_nodes, rank_rules.step_options,
+    rank_rules.mpi, rank_rules.devices, rendezvous_rules.master, rendezvous_rules.c10d, rendezvous_rules.port,
+    rendezvous_rules.environment, rendezvous_rules.interfaces, ending_rules.exit_code, ending_rules.background_jobs,
+    ending_rules.signals, ending_rules.output, ending_rules.requeue, ending_rules.containers, claim_rules.comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
 """Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""
+_PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
 @dataclass(frozen=True)
 class Report:
-    """The findings of one file by line, its text, and what its jobs would start."""
+    """The findings of one file by line, its bytes, and what its jobs would start. `unread` says why it was not read."""
 
     path: Path
-    text: str
-    findings: tuple[Finding, ...]
-    summary: tuple[str, ...]
+    data: bytes
+    findings: tuple[Finding, ...] = ()
+    summary: tuple[str, ...] = ()
+    unread: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text, with bytes that are not UTF-8 replaced."""
+        return self.data.decode("utf-8", "replace")
 
 
-def lint_text(
-    text: str, path: Path, hp: str | None = None, overrides: Sequence[str] = ()
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def lint_text(text: str, path: Path, requested: Requested | None = None) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Returns the findings in a script or a README, and what it would start."""
-    if path.suffix.lower() in (".md", ".markdown", ".rst", ".txt") and not text.startswith("#!"):
-        lines = list(enumerate(text.split("\n"), 1))
-        found = list(claims.arithmetic(lines))
+    requested = requested or Requested()
+    if path.suffix.lower() in _PROSE and not text.startswith("#!"):
+        found = list(claim_rules.arithmetic(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
     else:
         found, scripts = [], [Script(path.name, text, path.parent)]
     summary: list[str] = []
     for script in scripts:
-        job = Job(script)
-        for check in CHECKS:
-            found += check(job)
-        found += batch.batch(job, hp, overrides)
-        summary += summarise(job)
-    unique = {(f.line, f.rule, f.message): f for f in found}
-    return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.rule))), tuple(summary)
+        inner = list(script.inner)
+        wraps = bool(inner) and not script.components[0].given
+        for each in [*([] if wraps else [script]), *inner]:
+            job = Job(each)
+            findings = [finding for check in OPTION_CHECKS for finding in check(job)]
+            if not any(finding.rule == "shell-syntax" for finding in findings):
+                findings += [finding for check in COMMAND_CHECKS for finding in check(job)]
+                findings += rank_rules.configuration(job, requested)
+                summary += summarise(job)
+            found += [finding for finding in findings if not _silenced(each, finding)]
+    unique = {(f.line, f.rule, f.message): replace(f, code=CODES[f.rule]) for f in found}
+    return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)
+
+
+def _silenced(script: Script, finding: Finding) -> bool:
+    named = script.silenced.get(finding.line)
+    return named is not None and (not named or bool({finding.rule, CODES[finding.rule]} & named))
 
 
 def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
@@ -64,19 +84,19 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 def summarise(job: Job) -> Iterator[str]:
     """Yields a line for each thing the script starts: nodes × tasks × GPUs → ranks."""
     for launch in job.launches:
-        if not (launch.trains or launch.layer("srun") or launch.layer("mpirun")):
+        under_srun = launch.layer("srun") is not None
+        if not (launch.trains or under_srun or launch.layer("mpirun")):
             continue
-        shape = job.step_shape(launch) if launch.layer("srun") else job.shape
+        shape = job.shape_at(launch)
         chain = " → ".join(dict.fromkeys(layer.name for layer in launch.layers))
         if shape is None:
             yield f"line {launch.line}: {chain}: how many tasks is known when it runs"
             continue
-        world = batch.world_size(job, launch)
-        gpus = shape.total_gpus if launch.layer("srun") else shape.gpus_per_node
+        world = world_size(job, launch)
+        gpus = shape.total_gpus if under_srun else shape.gpus_per_node
         parts = [f"{shape.nodes} node{'s' * (shape.nodes != 1)}"]
-        if launch.layer("srun"):
-            each = f"{shape.per_node:g} task{'s' * (shape.per_node != 1)} a node"
-            parts.append(each)
+        if under_srun:
+            parts.append(f"{shape.per_node:g} task{'s' * (shape.per_node != 1)} a node")
         if shape.gpus_per_node:
             parts.append(f"{shape.gpus_per_node} GPU{'s' * (shape.gpus_per_node != 1)} a node")
         text = f"line {launch.line}: {chain}: {' × '.join(parts)}"
@@ -86,36 +106,36 @@ def summarise(job: Job) -> Iterator[str]:
         yield text
 
 
-def lint_files(paths: Sequence[str], hp: str | None = None, overrides: Sequence[str] = ()) -> list[Report]:
-    """Lints files, and the job scripts in folders (submitit's, say).
+def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list[Report]:
+    """Lints files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
 
     Raises:
-        RequestError: for a file that cannot be read, or a folder without a job script.
+        RequestError: where no file was named, or a name is neither a file nor a folder with job scripts.
     """
     if not paths:
         raise RequestError("no job script was named", expected="a file", fix="noether lint job.sbatch")
-    reports = []
-    for path in [file for name in paths for file in _files(name)]:
-        text = read_script(path)
-        findings, summary = lint_text(text, path, hp, overrides)
-        reports.append(Report(path, text, findings, summary))
-    return reports
+    return [lint_file(path, requested) for path in [file for name in paths for file in _files(name)]]
 
 
-def read_script(path: Path) -> str:
-    """Returns the text of a script, its line ends as they are.
-
-    Raises:
-        RequestError: where it cannot be read or is no script at all.
-    """
+def lint_file(path: Path, requested: Requested | None = None) -> Report:
+    """Lints one file. Whatever goes wrong with it stays with it."""
     try:
         if path.stat().st_size > MAX_SIZE:
-            raise RequestError(
-                f"{path} is no job script", seen=f"{path.stat().st_size} bytes", expected="at most 4 MiB"
-            )
-        return path.read_bytes().decode("utf-8", "replace")
+            return _unread(path, f"{path.stat().st_size} bytes: Slurm takes scripts of at most 4 MiB")
+        data = path.read_bytes()
     except OSError as error:
-        raise RequestError(f"cannot read {path}", seen=error.strerror or str(error), expected="a job script") from None
+        return _unread(path, error.strerror or str(error))
+    try:
+        findings, summary = lint_text(data.decode("utf-8", "replace"), path, requested)
+    except (RecursionError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
+        return _unread(path, f"a fault in noether lint: {type(error).__name__}: {error}", data)
+    return Report(path, data, findings, summary)
+
+
+def _unread(path: Path, why: str, data: bytes = b"") -> Report:
+    rule = "unreadable-file"
+    finding = Finding(1, "error", rule, f"could not be read: {why}", code=CODES[rule])
+    return Report(path, data, (finding,), unread=True)
 
 
 def _files(name: str) -> list[Path]:
@@ -135,48 +155,7 @@ def _files(name: str) -> list[Path]:
         if path.exists():
             return [path]
         near = nearest(path.name, (file.name for file in path.parent.iterdir())) if path.parent.is_dir() else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(f"cannot read {name!r}", seen=str(error), expected="a job script") from None
     fix = f"noether lint {path.parent / near}" if near else ""
     raise RequestError(f"no job script {name}", seen=f"{name} does not exist", expected="a file or folder", fix=fix)
-
-
-def mend(text: str, path: Path) -> tuple[str, tuple[Finding, ...]]:
-    """Returns the script with everything mended that can be, and the findings that are left.
-
-    One finding is mended at a time and the result linted again, so that mends never meet; one that does not make
-    its own finding go is undone and left to the reader.
-    """
-    findings, _ = lint_text(text, path)
-    hopeless: set[tuple[str, str]] = set()
-    for _ in range(100):
-        chosen = next((f for f in findings if f.edit and (f.rule, f.message) not in hopeless), None)
-        if chosen is None:
-            break
-        mended = _apply(text, chosen)
-        after, _ = lint_text(mended, path)
-        serious = sum(f.level == "error" for f in after) > sum(f.level == "error" for f in findings)
-        if serious or any((f.rule, f.message) == (chosen.rule, chosen.message) for f in after) or mended == text:
-            hopeless.add((chosen.rule, chosen.message))
-            continue
-        text, findings = mended, after
-    return text, findings
-
-
-def _apply(text: str, finding: Finding) -> str:
-    edit = finding.edit
-    if edit is None:
-        return text
-    if finding.rule == "dos-line-ends":
-        return text.replace("\r\n", "\n")
-    lines = text.split("\n")
-    index = edit.line - 1
-    if not 0 <= index < len(lines):
-        return text
-    return "\n".join([*lines[:index], *edit.instead, *lines[index + 1 :]])
-
-
-def mended_path(path: Path) -> Path:
-    """Returns where a mended script is written: job.sbatch → job.fixed.sbatch."""
-    stem = path.stem if path.stem.endswith(".fixed") else f"{path.stem}.fixed"
-    return path.with_name(stem + path.suffix)

@@ -1,4 +1,4 @@
-"""What is a finding, and what is a rule?"""
+"""A finding, a rule, and what a rule's check yields."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,15 +8,19 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines to write in the place of one line; none: the line is to go."""
+    """Lines to write in the place of one line of the file, and at its end. No lines: the line is deleted."""
 
     line: int
     instead: tuple[str, ...]
+    at_end: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is the line to write."""
+    """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
+
+    `edit` is set only where the change cannot be wrong: `--fix` makes it.
+    """
 
     line: int
     level: Level
@@ -24,19 +28,21 @@ class Finding:
     message: str
     fix: str = ""
     edit: Edit | None = None
+    code: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding for JSON."""
-        names = ("line", "level", "rule", "message", "fix")
+        names = ("line", "level", "code", "rule", "message", "fix")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule's name, its usual level, why it is one, and a script that breaks it beside one that does not."""
+    """A rule: its code, its name, its highest level, why it is one, and a wrong script beside a right one."""
 
+    code: str
     name: str
     level: Level
     why: str
-    bad: str
-    good: str
+    wrong: str
+    right: str

@@ -1,5 +1,6 @@
-"""How many nodes, tasks and GPUs does a job ask for, and how many does one of its steps get?"""
+"""How many nodes, tasks and GPUs a job asks for, what each step gets, and what the script shows of its program."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,8 +9,23 @@ from math import ceil
 from noether.lint.launch import Launch, Layer, find_launches
 from noether.lint.options import Given, Options
 from noether.lint.script import Script
-from noether.lint.shell import Variables
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
+from noether.lint.variables import Variables
+
+SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
+_DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
+_AMD = re.compile(
+    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
+)
+_DRIVERS = re.compile(
+    r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
+    r"clush|parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
+)
+_SERVER = re.compile(
+    r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|spark-class|"
+    r"text-generation-launcher|start-(master|worker)|dask[- ](worker|scheduler)|jupyter|tensorboard|mongod\b|"
+    r"server|uvicorn|gunicorn|mlflow ui|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|watch |sleep "
+)
 
 
 @dataclass(frozen=True)
@@ -43,10 +59,11 @@ def shape_of(options: Options) -> Shape:
     nodes = asked[0] if asked else None
     tasks, per_node = number("ntasks"), number("ntasks-per-node")
     gpus = gpu_count(options.value("gpus") or "-")
-    per_gpu = number("ntasks-per-gpu")
-    if tasks is None and per_gpu and gpus:
-        tasks = per_gpu * gpus
-    known = nodes is not None
+    per_gpu, on_node = number("ntasks-per-gpu"), gpus_on_node(options)
+    if tasks is None and per_gpu:
+        whole = gpus or (on_node * (nodes or 1) if on_node else None)
+        tasks = per_gpu * whole if whole else None
+    known = nodes is not None and asked is not None and asked[0] == asked[1]
     if nodes is None:
         nodes = ceil(tasks / per_node) if tasks and per_node else 1
         known = not (tasks and tasks > 1) or bool(per_node)
@@ -54,7 +71,6 @@ def shape_of(options: Options) -> Shape:
         tasks = nodes * (per_node or 1)
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
-    on_node = gpus_on_node(options)
     if (per_task := gpu_count(options.value("gpus-per-task") or "-")) is not None:
         gpus = per_task * tasks
     if on_node is None and gpus is not None and known and gpus % nodes == 0:
@@ -67,8 +83,7 @@ def gpus_on_node(options: Options) -> int | None:
     """Returns the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
     if (per_node := gpu_count(options.value("gpus-per-node") or "-")) is not None:
         return per_node
-    in_gres = gpus_in_gres(options.value("gres") or "")
-    return in_gres or None
+    return gpus_in_gres(options.value("gres") or "") or None
 
 
 class Job:
@@ -82,18 +97,23 @@ class Job:
 
     @property
     def options(self) -> Options:
-        """The options of the job, or of a heterogeneous job's first component."""
+        """The options of the job, or of the first component of a heterogeneous job."""
         return self.components[0]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the job, or of a heterogeneous job's first component."""
+        """The shape of the job, or of the first component of a heterogeneous job."""
         return self.shapes[0]
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether the job has more than one node for certain."""
+        return self.shape.nodes > 1 or len(self.components) > 1
 
     @cached_property
     def trainings(self) -> list[Launch]:
-        """The launches that may be one run of several ranks."""
-        return [launch for launch in self.launches if launch.trains]
+        """The launches that may be one run of several ranks, servers and monitors in the background left out."""
+        return [launch for launch in self.launches if launch.trains and not is_server(launch)]
 
     @cached_property
     def steps(self) -> list[Launch]:
@@ -105,89 +125,107 @@ class Job:
         """Whether any component asks for a GPU."""
         return any(shape.total_gpus for shape in self.shapes)
 
+    @cached_property
+    def is_amd(self) -> bool:
+        """Whether the script names AMD's GPUs or tools."""
+        return _AMD.search(self.script.text) is not None
+
+    @cached_property
+    def has_driver(self) -> bool:
+        """Whether something in the script may start programs on the other nodes by its own means."""
+        return any(_DRIVERS.search(word.raw) for command in self.script.commands for word in command.words)
+
+    def shows_ddp(self, launch: Launch) -> bool:
+        """Says whether the script shows that a program is one rank of several, in the way of PyTorch."""
+        if launch.layer("per-node") or launch.layer("noether"):
+            return True
+        if launch.innermost.kind != "python":
+            return False
+        source = self.script.neighbour(launch.innermost.name)
+        if source is not None:
+            return _DDP.search(source) is not None and SPAWNS.search(source) is None
+        return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
+
+    @cached_property
+    def set_names(self) -> set[str]:
+        """The names of all variables that the script, or a shell in one of its steps, sets."""
+        commands = [*self.script.commands, *(inner for launch in self.launches for inner in launch.per_task)]
+        return {name for command in commands for name, _ in command.assignments}
+
     def line_of(self, *names: str) -> int:
         """Returns the line of the first of these options that was given, or that of the script's first line."""
         given = (self.options.last(name) for name in names)
         return next((option.line for option in given if option), self.script.first_line)
 
-    def given(self, name: str) -> Given | None:
+    def given(self, *names: str) -> Given | None:
         """Returns the option that holds in the first component."""
-        return self.options.last(name)
+        return self.options.last(*names)
 
     def step_shape(self, launch: Launch) -> Shape | None:
         """Returns what a step starts: srun's own options before the job's. None where that cannot be known."""
         srun = launch.layer("srun")
         if srun is None or srun.slurm is None:
             return None
-        group = srun.option("het-group", "pack-group")
-        if group is not None and len(self.components) > 1:
-            chosen = [int(part) for part in group.split(",") if part.isdigit()]
-            shapes = [self.shapes[index] for index in chosen if index < len(self.shapes)]
-            if len(shapes) != 1:
-                return None
-            return shapes[0]
-        return merged(self.shape, srun, self.variables_at(launch), self.known)
+        if len(self.components) > 1:
+            group = srun.option("het-group", "pack-group") or "0"
+            index = int(group) if group.isdigit() else len(self.shapes)
+            return self.shapes[index] if index < len(self.shapes) else None
+        if srun.option("jobid") is not None or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
+            return None
+        return merged(self.shape, srun, launch.variables, self.known)
 
-    def options_of(self, launch: Launch) -> Options:
-        """Returns the options of the component that a step runs in; the first one's where it names none."""
-        srun = launch.layer("srun")
-        group = (srun.option("het-group", "pack-group") if srun else None) or "0"
-        index = int(group) if group.isdigit() else 0
-        return self.components[index] if index < len(self.components) else self.options
-
-    def variables_at(self, launch: Launch) -> Variables:
-        """Returns the variables as they stand where a launch begins."""
-        return Variables(dict(launch.assigned))
+    def shape_at(self, launch: Launch) -> Shape | None:
+        """Returns the shape of the step, or of the job for what the batch shell runs itself."""
+        return self.step_shape(launch) if launch.layer("srun") else self.shape
 
     @property
     def known(self) -> Mapping[str, int | None]:
         """What Slurm sets in the batch shell."""
         shape = self.shape
-        asked_tasks = shape.tasks if self.given("ntasks") or self.given("ntasks-per-node") else None
-        cpus = self.given("cpus-per-task")
+        asked_tasks = shape.tasks if self.given("ntasks", "ntasks-per-node") else None
+        nodes = shape.nodes if shape.nodes_known else None
         return {
-            "SLURM_NNODES": shape.nodes, "SLURM_JOB_NUM_NODES": shape.nodes, "SLURM_NTASKS": asked_tasks,
+            "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
             "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": shape.tasks_per_node,
-            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS_PER_NODE": shape.gpus_per_node,
-            "SLURM_GPUS": shape.total_gpus, "SLURM_CPUS_PER_TASK": count(cpus.value) if cpus else None,
+            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": shape.total_gpus,
+            "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node") or "-"),
+            "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task") or ""),
         }  # fmt: skip
 
 
+def is_server(launch: Launch) -> bool:
+    """Says whether a background launch is a server or a monitor, beside which the work is done."""
+    text = " ".join(word.raw for word in launch.command.words)
+    return launch.command.in_background and _SERVER.search(text) is not None
+
+
 def merged(job: Shape, srun: Layer, variables: Variables, known: Mapping[str, int | None]) -> Shape | None:
-    """Returns the shape of a step: what srun's options leave of the job's."""
-
-    def number(name: str) -> int | None:
-        text = srun.option(name)
-        return None if text is None else variables.number(text, known)
-
-    own = {name: number(name) for name in ("nodes", "ntasks", "ntasks-per-node")}
-    if any(srun.option(name) is not None and value is None for name, value in own.items()):
+    """Returns the shape of a step: what srun's options leave of the job's. None: an option's value is not known."""
+    numbers = {name: variables.number(srun.option(name), known) for name in ("ntasks", "ntasks-per-node")}
+    asked = srun.option("nodes")
+    nodes_asked = node_range(asked) if asked and "-" in asked else None
+    numbers["nodes"] = nodes_asked[0] if nodes_asked else variables.number(asked, known)
+    if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
         return None
-    nodes = own["nodes"] or job.nodes
-    shape = job
-    if own["nodes"]:
-        per_node = job.tasks_per_node or 1
+    nodes, shape = numbers["nodes"] or job.nodes, job
+    if numbers["nodes"]:
         shape = replace(job, nodes=nodes, nodes_known=True)
-        if own["nodes"] != job.nodes and not own["ntasks"] and job.tasks_per_node:
-            shape = replace(shape, tasks=per_node * nodes)
-    if own["ntasks"]:
-        tasks = own["ntasks"]
+        if numbers["nodes"] != job.nodes and not numbers["ntasks"] and job.tasks_per_node:
+            shape = replace(shape, tasks=job.tasks_per_node * nodes)
+    if tasks := numbers["ntasks"]:
         nodes = min(nodes, tasks)
         even = tasks // nodes if tasks % nodes == 0 else None
-        shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=own["ntasks-per-node"] or even)
-    elif own["ntasks-per-node"]:
-        per_node = own["ntasks-per-node"]
+        shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
+    elif per_node := numbers["ntasks-per-node"]:
         shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
-    if srun.slurm is not None:
-        on_node = gpus_on_node(srun.slurm)
-        per_task = gpu_count(srun.option("gpus-per-task") or "-")
-        whole = gpu_count(srun.option("gpus") or "-")
-        if per_task is not None:
-            return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
-        if whole is not None:
-            return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
-        if on_node is not None:
-            return replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
+    assert srun.slurm is not None
+    on_node = gpus_on_node(srun.slurm)
+    if (per_task := gpu_count(srun.option("gpus-per-task") or "-")) is not None:
+        return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
+    if (whole := gpu_count(srun.option("gpus") or "-")) is not None:
+        return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
+    if on_node is not None:
+        return replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
     if shape.gpus_per_node is not None:
         shape = replace(shape, total_gpus=shape.gpus_per_node * shape.nodes)
     return shape

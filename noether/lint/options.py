@@ -1,7 +1,6 @@
-"""Which options do sbatch and srun know, which of them take a value, and what do words in their place mean?
+"""The options of sbatch and srun, and how words in their place are read.
 
-The tables are those of Slurm 22.05 (sbatch(1), srun(1)) with what later versions added; `--container-…` and the like
-come with plugins that many clusters load, so they are never unknown.
+The tables are those of Slurm 22.05 (sbatch(1), srun(1)) with what later versions added.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,9 @@ from typing import Literal
 from noether.common.suggest import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
+ProblemKind = Literal["unknown-option", "site-option", "missing-value", "unwanted-value", "stray-word", "dash"]
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+"""Characters that look like a hyphen; editors and web pages put them in the place of one."""
 
 _SHARED: Mapping[str, str] = {
     "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint", "S": "core-spec",
@@ -26,183 +28,51 @@ SRUN_SHORT = {
     "u": "unbuffered", "X": "disable-status", "Z": "no-allocate", "E": "preserve-env",
 }  # fmt: skip
 
-_VALUES = [
-    "account",
-    "acctg-freq",
-    "bb",
-    "bbf",
-    "begin",
-    "chdir",
-    "cluster-constraint",
-    "clusters",
-    "comment",
-    "constraint",
-    "container",
-    "core-spec",
-    "cores-per-socket",
-    "cpu-freq",
-    "cpus-per-gpu",
-    "cpus-per-task",
-    "deadline",
-    "delay-boot",
-    "dependency",
-    "distribution",
-    "error",
-    "exclude",
-    "export",
-    "extra-node-info",
-    "gid",
-    "gpu-bind",
-    "gpu-freq",
-    "gpus",
-    "gpus-per-node",
-    "gpus-per-socket",
-    "gpus-per-task",
-    "gres",
-    "gres-flags",
-    "hint",
-    "input",
-    "job-name",
-    "licenses",
-    "mail-type",
-    "mail-user",
-    "mcs-label",
-    "mem",
-    "mem-bind",
-    "mem-per-cpu",
-    "mem-per-gpu",
-    "mincpus",
-    "network",
-    "nodefile",
-    "nodelist",
-    "nodes",
-    "ntasks",
-    "ntasks-per-core",
-    "ntasks-per-gpu",
-    "ntasks-per-node",
-    "ntasks-per-socket",
-    "ntasks-per-tres",
-    "open-mode",
-    "output",
-    "partition",
-    "power",
-    "prefer",
-    "priority",
-    "profile",
-    "qos",
-    "reservation",
-    "signal",
-    "sockets-per-node",
-    "switches",
-    "tasks",
-    "tasks-per-node",
-    "thread-spec",
-    "threads-per-core",
-    "time",
-    "time-min",
-    "tmp",
-    "tres-bind",
-    "tres-per-job",
-    "tres-per-node",
-    "uid",
-    "wckey",
-]
-_NOTHING = [
-    "contiguous",
-    "help",
-    "hold",
-    "overcommit",
-    "oversubscribe",
-    "quiet",
-    "reboot",
-    "spread-job",
-    "test-only",
-    "usage",
-    "use-min-nodes",
-    "verbose",
-    "version",
-]
-_LATER = {  # Options that came after 22.05, and plugins' own.
-    "tres-per-task": "value",
-    "container-id": "value",
-    "oom-kill-step": "maybe",
-    "stepmgr": "nothing",
-    "consolidate-segments": "nothing",
-    "segment": "value",
-    "spread-segments": "nothing",
-    "resources": "value",
-    "external": "nothing",
-}
-_PLUGIN_PREFIXES = ("container-", "no-container-")
-SBATCH: Mapping[str, Takes] = {
-    **dict.fromkeys(_VALUES, "value"),
-    **dict.fromkeys(_NOTHING, "nothing"),
-    **dict.fromkeys(["array", "batch", "export-file", "kill-on-invalid-dep", "wait-all-nodes", "wrap"], "value"),
-    **dict.fromkeys(["ignore-pbs", "no-requeue", "parsable", "requeue", "wait"], "nothing"),
-    **dict.fromkeys(["exclusive", "get-user-env", "nice", "no-kill", "propagate"], "maybe"),
-    **_LATER,  # type: ignore[dict-item]
-}
-SRUN: Mapping[str, Takes] = {
-    **dict.fromkeys(_VALUES, "value"),
-    **dict.fromkeys(_NOTHING, "nothing"),
-    **dict.fromkeys(
-        [
-            "accel-bind",
-            "bcast-exclude",
-            "cpu-bind",
-            "epilog",
-            "het-group",
-            "pack-group",
-            "jobid",
-            "mpi",
-            "msg-timeout",
-            "prolog",
-            "relative",
-            "slurmd-debug",
-            "task-epilog",
-            "task-prolog",
-            "threads",
-            "wait",
-        ],
-        "value",
-    ),
-    **dict.fromkeys(
-        [
-            "disable-status",
-            "exact",
-            "whole",
-            "label",
-            "multi-prog",
-            "no-allocate",
-            "overlap",
-            "preserve-env",
-            "pty",
-            "quit-on-interrupt",
-            "unbuffered",
-        ],
-        "nothing",
-    ),
-    **dict.fromkeys(
-        [
-            "bcast",
-            "compress",
-            "exclusive",
-            "immediate",
-            "kill-on-bad-exit",
-            "nice",
-            "no-kill",
-            "propagate",
-            "resv-ports",
-            "send-libs",
-            "x11",
-        ],
-        "maybe",
-    ),
-    **_LATER,  # type: ignore[dict-item]
-}
+
+def names_in(text: str) -> frozenset[str]:
+    """Returns the names that are written in a text, as tables are: with blanks between them."""
+    return frozenset(text.split())
+
+
+def _table(value: str, nothing: str, maybe: str) -> dict[str, Takes]:
+    found: dict[str, Takes] = {}
+    kinds: tuple[tuple[str, Takes], ...] = ((value, "value"), (nothing, "nothing"), (maybe, "maybe"))
+    for names, takes in kinds:
+        found |= dict.fromkeys(names.split(), takes)
+    return found
+
+
+_BOTH = _table(
+    """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
+    core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
+    exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
+    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
+    mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+    ntasks-per-tres open-mode output partition power prefer priority profile qos reservation resources segment signal
+    sockets-per-node switches tasks tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind
+    tres-per-job tres-per-node tres-per-task uid wckey""",
+    """consolidate-segments contiguous external help hold overcommit oversubscribe quiet reboot spread-job
+    spread-segments stepmgr test-only usage use-min-nodes verbose version""",
+    "exclusive nice no-kill oom-kill-step propagate",
+)
+SBATCH: Mapping[str, Takes] = _BOTH | _table(
+    "array batch export-file kill-on-invalid-dep wait-all-nodes wrap",
+    "ignore-pbs no-requeue parsable requeue wait",
+    "get-user-env",
+)
+SRUN: Mapping[str, Takes] = _BOTH | _table(
+    """accel-bind bcast-exclude cpu-bind epilog het-group mpi msg-timeout pack-group prolog relative slurmd-debug
+    task-epilog task-prolog threads wait""",
+    """disable-status exact label multi-prog no-allocate overlap preserve-env pty quit-on-interrupt unbuffered whole""",
+    "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
+)
 # getopt takes these for the options of the same meaning; both names are then one here.
 SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
-
+SITE: Mapping[str, Takes] = {
+    **_table("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs", "", "x11")
+}
+"""Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11)."""
+_SITE_PREFIXES = ("container-", "no-container-")
 OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slurm calls it.
     "walltime": "time", "queue": "partition", "name": "job-name", "jobname": "job-name", "num-gpus": "gpus",
     "gpu": "gpus", "ngpus": "gpus", "workdir": "chdir", "mem-per-node": "mem", "memory": "mem", "mail": "mail-user",
@@ -214,20 +84,18 @@ OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slu
 
 @dataclass(frozen=True)
 class Given:
-    """One option as it was given: its full name, its value ("" where it takes none) and where."""
+    """One option as it was given: its full name, its value ("" where it takes none) and its line."""
 
     name: str
     value: str
     line: int
-    spelt: str
-    """How the option was written, value included: `-N 2`."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Words that cannot be read as options: which kind of problem, what it is, and what to write (or "")."""
+    """Words that cannot be read as options: the kind of problem, what it is, and what to write (or "")."""
 
-    kind: Literal["unknown-option", "missing-value", "unwanted-value", "stray-word"]
+    kind: ProblemKind
     word: str
     line: int
     message: str
@@ -236,124 +104,129 @@ class Problem:
 
 @dataclass
 class Options:
-    """Options in the order they were given, what could not be read, and the words behind them."""
+    """Options in the order they were given, what could not be read, and the words after them."""
 
     given: list[Given] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
 
-    def last(self, name: str) -> Given | None:
+    def last(self, *names: str) -> Given | None:
         """Returns the option that holds: of several the last, as for getopt."""
-        return next((option for option in reversed(self.given) if option.name == name), None)
+        return next((option for option in reversed(self.given) if option.name in names), None)
 
-    def value(self, name: str) -> str | None:
-        """Returns the value that holds, or None where the option was not given."""
-        option = self.last(name)
+    def value(self, *names: str) -> str | None:
+        """Returns the value that holds, or None where none of the options was given."""
+        option = self.last(*names)
         return option.value if option else None
+
+
+class _Reader:
+    """Reads words as getopt_long does, for one command."""
+
+    def __init__(self, command: Literal["sbatch", "srun"], line: int) -> None:
+        self.command, self.line, self.found = command, line, Options()
+        self.table, self.short = (SBATCH, SBATCH_SHORT) if command == "sbatch" else (SRUN, SRUN_SHORT)
+
+    def problem(self, kind: ProblemKind, word: str, message: str, instead: str = "") -> None:
+        self.found.problems.append(Problem(kind, word, self.line, message, instead))
+
+    def give(self, name: str, value: str = "") -> None:
+        self.found.given.append(Given(SYNONYMS.get(name, name), value, self.line))
+
+    def long(self, word: str, queue: list[str]) -> None:
+        typed, has_value, value = word[2:].partition("=")
+        candidates = [typed] if typed in self.table else [name for name in self.table if name.startswith(typed)]
+        if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
+            self.problem("site-option", word, f"--{typed} is not an option of Slurm itself")
+            self.give(typed, value)
+            follows = queue and not queue[0].startswith("-") and SITE.get(typed) != "maybe"
+            if not has_value and follows and typed not in ("container-writable", "container-remap-root"):
+                queue.pop(0)
+            return
+        if len(candidates) != 1 or not typed:
+            self._unknown(word, typed, has_value + value, candidates)
+            return
+        name = candidates[0]
+        if self.table[name] == "nothing" and has_value:
+            message = f"--{name} takes no value, and {self.command} refuses {word!r}"
+            self.problem("unwanted-value", word, message, f"--{name}")
+            return
+        if self.table[name] == "value" and not has_value:
+            if not queue:
+                self.problem("missing-value", word, f"--{name} has no value")
+                return
+            value = queue.pop(0)
+        self.give(name, value)
+
+    def letters(self, word: str, queue: list[str]) -> None:
+        letters = word[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            name = self.short.get(letter)
+            if name is None:
+                other = SRUN_SHORT.get(letter) if self.command == "sbatch" else None
+                hint = f": -{letter} is an option of srun (--{other})" if other else ""
+                self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}")
+                return
+            takes = self.table[name]
+            if takes == "nothing" or (takes == "maybe" and not letters):
+                self.give(name)
+                continue
+            if not letters and not queue:
+                self.problem("missing-value", word, f"-{letter} has no value")
+                return
+            if len(letters) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in self.table:
+                message = f"{word} is read as -{letter} with the value {letters!r}: a long option has two dashes"
+                self.problem("unknown-option", word, message, f"-{word}")
+                return
+            if letters.startswith("="):
+                message = f"{self.command} reads {letters!r} as the value of -{letter}: a short option has no ="
+                self.problem("unknown-option", word, message, f"--{name}{letters}")
+                return
+            self.give(name, letters or queue.pop(0))
+            return
+
+    def _unknown(self, word: str, typed: str, value: str, candidates: Sequence[str]) -> None:
+        dashed = typed.replace("_", "-").lower()
+        name = dashed if dashed in self.table else OTHER_WORDS.get(dashed) or nearest(dashed, self.table)
+        if candidates and typed:
+            message = f"--{typed} may mean {', '.join(f'--{name}' for name in candidates)}: {self.command} refuses it"
+        elif self.command == "sbatch" and typed in SRUN:
+            self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it")
+            return
+        else:
+            message = f"{self.command} has no option --{typed}" + (f"; did you mean --{name}?" if name else "")
+        self.problem("unknown-option", word, message, f"--{name}{value}" if name else "")
 
 
 def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "srun"]) -> Options:
     """Reads options as getopt_long does: `--name=value`, `--name value`, `--nam`, `-N2`, `-N 2`, `-vN2`.
 
-    srun stops at its first word that is no option; in a script, sbatch refuses such a word ("Invalid directive").
+    srun stops at its first word that is not an option; in a script, sbatch refuses such a word.
     """
-    table, short = (SBATCH, SBATCH_SHORT) if command == "sbatch" else (SRUN, SRUN_SHORT)
-    found = Options()
-    queue = list(words)
+    reader, queue = _Reader(command, line), list(words)
+    found = reader.found
     while queue:
         word = queue.pop(0)
         if word == "--" and command == "srun":
             found.rest = queue
             return found
-        if word.startswith("--"):
-            _read_long(word, queue, line, table, command, found)
+        if word[:1] and word[0] in DASHES:
+            plain = "-" * (1 if len(word.lstrip(DASHES + "-").partition("=")[0]) == 1 else 2)
+            instead = plain + word.lstrip(DASHES + "-")
+            message = f"{word!r} begins with a typographic dash: {command} does not read it as an option"
+            reader.problem("dash", word, message, instead)
+            takes_next = "=" not in word and queue and not queue[0].startswith("-") and command == "sbatch"
+            queue = queue[1:] if takes_next else queue
+        elif word.startswith("--"):
+            reader.long(word, queue)
         elif word.startswith("-") and len(word) > 1:
-            _read_short(word, queue, line, table, short, command, found)
+            reader.letters(word, queue)
         elif command == "srun":
             found.rest = [word, *queue]
             return found
         else:
-            dashed = f"--{word}" if word.partition("=")[0] in table else ""
-            message = f"sbatch refuses {word!r}: it is neither an option nor an option's value"
-            found.problems.append(Problem("stray-word", word, line, message, dashed))
+            dashed = f"--{word}" if word.partition("=")[0] in reader.table else ""
+            message = f"sbatch refuses {word!r}: it is neither an option nor the value of one"
+            reader.problem("stray-word", word, message, dashed)
     return found
-
-
-def _read_long(
-    word: str, queue: list[str], line: int, table: Mapping[str, Takes], command: str, found: Options
-) -> None:
-    typed, has_value, value = word[2:].partition("=")
-    candidates = [typed] if typed in table else [name for name in table if name.startswith(typed)]
-    if typed not in table and typed.startswith(_PLUGIN_PREFIXES):
-        found.given.append(Given(typed, value, line, word))
-        return
-    if len(candidates) != 1 or not typed:
-        found.problems.append(_unknown(word, typed, has_value + value, candidates, line, table, command))
-        return
-    name = candidates[0]
-    takes, spelt = table[name], word
-    if takes == "nothing" and has_value:
-        message = f"--{name} takes no value, and {command} refuses {word!r}"
-        found.problems.append(Problem("unwanted-value", word, line, message, f"--{name}"))
-        return
-    if takes == "value" and not has_value:
-        if not queue:
-            found.problems.append(Problem("missing-value", word, line, f"--{name} has no value"))
-            return
-        value = queue.pop(0)
-        spelt = f"{word} {value}"
-    found.given.append(Given(SYNONYMS.get(name, name), value, line, spelt))
-
-
-def _read_short(
-    word: str,
-    queue: list[str],
-    line: int,
-    table: Mapping[str, Takes],
-    short: Mapping[str, str],
-    command: str,
-    found: Options,
-) -> None:
-    letters = word[1:]
-    while letters:
-        letter, letters = letters[0], letters[1:]
-        name = short.get(letter)
-        if name is None:
-            other = SRUN_SHORT.get(letter) if command == "sbatch" else None
-            hint = f"; -{letter} is srun's (--{other}): write it on the srun line" if other else ""
-            found.problems.append(Problem("unknown-option", word, line, f"{command} has no option -{letter}{hint}"))
-            return
-        takes = table[name]
-        if takes == "nothing" or (takes == "maybe" and not letters):
-            found.given.append(Given(name, "", line, f"-{letter}"))
-            continue
-        if not letters and not queue:
-            found.problems.append(Problem("missing-value", word, line, f"-{letter} has no value"))
-            return
-        value = letters or queue.pop(0)
-        if len(letters) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in table:
-            message = f"{word} is read as -{letter} with the value {value!r}: a long option has two dashes"
-            found.problems.append(Problem("unknown-option", word, line, message, f"-{word}"))
-            return
-        if letters.startswith("="):
-            message = f"{command} reads {value!r} as the value of -{letter}: a short option has no ="
-            found.problems.append(Problem("unknown-option", word, line, message, f"--{name}{letters}"))
-            return
-        found.given.append(Given(name, value, line, f"-{letter} {value}"))
-        return
-
-
-def _unknown(
-    word: str, typed: str, value: str, candidates: Sequence[str], line: int, table: Mapping[str, Takes], command: str
-) -> Problem:
-    dashed = typed.replace("_", "-").lower()
-    name = dashed if dashed in table else OTHER_WORDS.get(dashed) or nearest(dashed, table)
-    instead = f"--{name}{value}" if name else ""
-    if candidates and typed:
-        message = f"--{typed} may mean {', '.join(f'--{name}' for name in candidates)}: {command} refuses it"
-        return Problem("unknown-option", word, line, message, instead)
-    if command == "sbatch" and typed in SRUN:
-        message = f"--{typed} is srun's: sbatch refuses it"
-        return Problem("unknown-option", word, line, message)
-    message = f"{command} has no option --{typed}" + (f", did you mean --{name}?" if name else "")
-    return Problem("unknown-option", word, line, message, instead)

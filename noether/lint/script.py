@@ -1,18 +1,24 @@
-"""What does a job script say: its lines, its #SBATCH lines as sbatch reads them, and the commands behind them."""
+"""A job script: its lines, its #SBATCH lines as sbatch reads them, and the commands after them."""
 
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from noether.lint.options import Options, Problem, read_options
-from noether.lint.shell import Command, read_commands
+from noether.lint.options import DASHES, Options, Problem, read_options
+from noether.lint.shell import Command, ShellText
 
-_DIRECTIVE = re.compile(r"#SBATCH(?P<rest>.*)", re.DOTALL)
-_ALMOST = re.compile(
-    r"(?P<before>\s*)#(?P<middle>\s*#*\s*)(?P<word>SBATCH|sbatch|SBTACH|SBACTH|Sbatch)\s+(?P<rest>-.*)"
-)
+_DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
+_ALMOST = re.compile(r"(?P<lead>\s*#\s*)(?P<word>(?i:SBATCH)|SBTACH|SBACTH)(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
+_IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
+PLACEHOLDER = re.compile(
+    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
+)
+"""A value that somebody has still to fill in: <N>, {partition}, {{ nodes }}."""
+_SECRETLY_LARGE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,9 @@ class Ignored:
     line: int
     reason: str
     text: str
-    """The options as they would be written."""
     options: Options
-    kind: str
-    """late (behind the first command), disabled (##SBATCH) or mistyped."""
+    late: bool
+    """Whether it is after the first command; otherwise it is misspelt."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,10 @@ class Script:
     text: str
     folder: Path
     complete: bool = True
-    """Whether this is a whole file, and not a piece of one quoted in a README."""
+    """Whether this is what sbatch is given, and not a piece of it quoted in a README."""
     first_line: int = 1
+    expanded: bool = False
+    """Whether a shell replaces its variables before sbatch reads it (`sbatch <<EOF`)."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -51,7 +58,7 @@ class Script:
 
     @cached_property
     def end_of_options(self) -> int:
-        """Index of the first line that is neither blank nor a comment: sbatch reads no option behind it."""
+        """Index of the first line that is neither blank nor a comment: sbatch reads no option after it."""
         for index, line in enumerate(self.lines):
             if line.strip() and not line.lstrip().startswith("#"):
                 return index
@@ -62,14 +69,12 @@ class Script:
         """The options of each component of the job, in order."""
         found = [Options()]
         for index, line in enumerate(self.lines[: self.end_of_options]):
-            match = _DIRECTIVE.match(line)
-            if not match:
+            if not (match := _DIRECTIVE.match(line)):
                 continue
             number = index + self.first_line
             words = split_directive(match["rest"])
             if words is None:
-                message = "a quote is opened and not closed"
-                found[-1].problems.append(Problem("stray-word", "", number, message))
+                found[-1].problems.append(Problem("stray-word", "", number, "a quote is opened and not closed"))
             elif len(words) == 1 and words[0] in _HETEROGENEOUS:
                 found.append(Options())
             else:
@@ -80,46 +85,63 @@ class Script:
 
     @cached_property
     def ignored(self) -> list[Ignored]:
-        """Lines that look like requests and are none for sbatch."""
+        """Lines that look like requests and that sbatch does not read; `##SBATCH` is a comment on purpose."""
         found = []
+        quoted = {line for text, first, _ in self.shell.heredocs for line in range(first, first + text.count("\n") + 1)}
         for index, line in enumerate(self.lines):
             number, late = index + self.first_line, index > self.end_of_options
-            match = _DIRECTIVE.match(line)
-            if match and not late:
+            match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
+            if number in quoted or (match and not late) or not (match or almost):
                 continue
-            almost = None if match else _ALMOST.fullmatch(line)
             rest = match["rest"] if match else almost["rest"] if almost else ""
             words = split_directive(rest) or []
-            if not words or not words[0].startswith("-") or re.match(r"-+$|---", words[0]):
-                continue
-            options = read_options(words, number, "sbatch")
-            if match:
-                reason, kind = "it stands behind the first command", "late"
-            elif almost and "#" in almost["middle"]:
-                reason, kind = "a second # makes it a comment", "disabled"
-            else:
-                reason, kind = "sbatch reads only lines that begin with #SBATCH, letter by letter", "mistyped"
-            found.append(Ignored(number, reason, rest.strip(), options, kind))
+            if words and words[0].startswith("-"):
+                options = read_options(words, number, "sbatch")
+                reason = (
+                    "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
+                )
+                found.append(Ignored(number, reason, rest.strip(), options, bool(match)))
         return found
 
     @cached_property
     def is_shell(self) -> bool:
-        """Whether the script is one that a shell runs (or a piece with no first line)."""
+        """Whether the script is one that bash or sh runs (or a piece with no first line)."""
         return not self.text.startswith("#!") or bool(re.match(r"#!.*\b(ba|z|k|da)?sh\b", self.lines[0]))
 
     @cached_property
+    def shell(self) -> ShellText:
+        """The parsed script; empty where another interpreter runs it."""
+        return ShellText("\n".join(self.lines) + "\n" if self.is_shell else "", self.first_line)
+
+    @property
     def commands(self) -> list[Command]:
         """The commands of the script, if a shell runs it."""
-        return read_commands("\n".join(self.lines), self.first_line) if self.is_shell else []
+        return self.shell.commands
+
+    @property
+    def inner(self) -> Iterator["Script"]:
+        """Yields the job scripts in the here-documents of this one."""
+        for text, line, expanded in self.shell.heredocs:
+            if re.search(r"^#SBATCH\s", text, re.MULTILINE):
+                yield Script(self.name, text.rstrip("\t"), self.folder, True, line, expanded)
+
+    @cached_property
+    def silenced(self) -> dict[int, frozenset[str]]:
+        """The rules to ignore by line: `# noether: ignore[NTH101]`; none named: all of them."""
+        found = {}
+        for number, line in enumerate(self.lines, self.first_line):
+            if match := _IGNORE.search(line):
+                found[number] = frozenset(re.split(r"[\s,]+", match[1].strip()) if match[1] else ())
+        return found
 
     def neighbour(self, path: str) -> str | None:
-        """Returns the text of a file that the script names, looked for where it is submitted and beside it."""
+        """Returns the text of a file that the script names, looked for beside it and where it is submitted."""
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
-        for folder in (Path.cwd(), self.folder):
+        for folder in (self.folder, Path.cwd()):
             try:
                 file = folder / path
-                if file.is_file() and file.stat().st_size < 1_000_000:
+                if file.is_file() and file.stat().st_size < _SECRETLY_LARGE:
                     return file.read_text(errors="replace")
             except OSError:
                 continue
@@ -131,43 +153,16 @@ def split_directive(text: str) -> list[str] | None:
 
     `#` begins a comment at any place that no quote protects (`-n 2#two` is 2 tasks); a backslash keeps a character.
     """
-    words: list[str] = []
-    current: str | None = None
-    quote, index = "", 0
-    while index < len(text):
-        character = text[index]
-        if quote:
-            if character == quote:
-                quote = ""
-            else:
-                current = (current or "") + character
-        elif character in "\"'":
-            quote, current = character, current or ""
-        elif character == "\\" and index + 1 < len(text):
-            index += 1
-            current = (current or "") + text[index]
-        elif character == "\\":
-            pass
-        elif character == "#":
-            break
-        elif character.isspace():
-            if current is not None:
-                words.append(current)
-            current = None
-        else:
-            current = (current or "") + character
-        index += 1
-    if quote:
+    lexer = shlex.shlex(text.rstrip("\\"), posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    # sbatch takes a backslash in double quotes for itself.
+    lexer.escapedquotes = ""
+    try:
+        return list(lexer)
+    except ValueError:
         return None
-    return words if current is None else [*words, current]
 
 
-def comment_of(line: str) -> str:
-    """Returns what a line says to its reader: a comment, or what follows the options of an #SBATCH line."""
-    if line.startswith("#!"):
-        return ""
-    if line.startswith("#SBATCH"):
-        return line[7:].partition("#")[2]
-    if line.lstrip().startswith("#"):
-        return line.lstrip().lstrip("#")
-    return ""
+def begins_with_dash(word: str) -> bool:
+    """Says whether a word begins with a character that only looks like a hyphen."""
+    return word[:1] != "" and word[0] in DASHES

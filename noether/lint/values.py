@@ -1,4 +1,4 @@
-"""What do the values of Slurm's options mean: times, sizes, counts, devices, signals? None where Slurm refuses them.
+"""Reads the values of Slurm's options: times, sizes, counts, devices, signals. None: Slurm refuses the text.
 
 Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
 `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
@@ -13,24 +13,8 @@ _TIME = re.compile(
     """,
     re.VERBOSE,
 )
-_SIGNALS = [
-    "HUP",
-    "INT",
-    "QUIT",
-    "ABRT",
-    "KILL",
-    "ALRM",
-    "TERM",
-    "USR1",
-    "USR2",
-    "URG",
-    "CONT",
-    "STOP",
-    "TSTP",
-    "TTIN",
-    "TTOU",
-    "XCPU",
-]
+_SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
+            "TTOU", "XCPU")  # fmt: skip
 NO_LIMIT = float("inf")
 DEFAULT_LEAD_S = 60
 """Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""

@@ -8,6 +8,7 @@ from torch import nn
 from noether.common.components import build_component
 from noether.common.dotted_path import load_object
 from noether.data.layout import Layout
+from noether.models.tensor_model import TensorModel
 
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",
@@ -29,12 +30,19 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
         layout: what the task has the model predict and read; given to every model that has an argument `layout`.
         options: the keyword arguments of the model, the other entries of the `model` section.
 
+    `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
+    that it takes and returns, for a model that is not written for dictionaries.
+
     Raises:
         RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
+    named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
     given = {"layout": layout} if layout is not None and _takes_layout(kind) else {}
     model: nn.Module = build_component("model", kind, REGISTRY, options, base=nn.Module, given=given)
-    return model
+    if not any(named.values()):
+        return model
+    inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
+    return TensorModel(model, inputs, named["output"] or "")
 
 
 def model_class(kind: str) -> Any:

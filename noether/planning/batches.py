@@ -1,4 +1,4 @@
-"""How one update's samples are spread: over ranks, then over micro-batches that fit a device."""
+"""Divides the samples of one update over ranks, then over micro-batches that fit a device."""
 
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -22,7 +22,7 @@ class BatchPlan:
     accumulation_steps: int
 
     def micro_batch_sizes(self) -> tuple[int, ...]:
-        """Returns the sizes of the micro-batches in order: all `micro` but a smaller last one where it must be."""
+        """Returns the sizes of the micro-batches in order: all `micro`, except for a smaller last one where needed."""
         full, rest = divmod(self.per_rank, self.micro)
         return (self.micro,) * full + ((rest,) if rest else ())
 
@@ -60,13 +60,13 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
             fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
         )
     steps = ceil(per_rank / min(max_batch_size or per_rank, per_rank))
-    # Equal micro-batches waste least: 10 samples with room for 8 run as 5 + 5, not 8 + 2.
+    # Equal micro-batches waste least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
     return BatchPlan(effective_batch_size, per_rank, ceil(per_rank / steps), steps)
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is: updates per epoch and in all."""
+    """The length of a run: updates per epoch and in all."""
 
     updates_per_epoch: int
     total_updates: int
@@ -74,7 +74,7 @@ class RunLength:
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that an epoch uses; the rest of a data set that no whole batch holds sits this epoch out."""
+        """The samples that an epoch uses: whole batches only; what is left over is not used in this epoch."""
         return self.updates_per_epoch * self.effective_batch_size
 
     @property
@@ -91,7 +91,7 @@ def plan_length(
     max_updates: int | None = None,
     max_samples: int | None = None,
 ) -> RunLength:
-    """Turns the one length that is given into updates.
+    """Converts the length that is given into updates.
 
     Raises:
         RequestError: where the data set is smaller than one effective batch.

@@ -18,12 +18,12 @@ from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
 
 ROWS_SHOWN = 16
-"""Ranks that a person reads; JSON lists them all."""
+"""The most ranks that are printed; JSON lists them all."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, and how a batch is spread over them."""
+    """Where the run's ranks are, and how a batch is divided over them."""
 
     placement: Placement
     batch: BatchPlan
@@ -55,7 +55,7 @@ class RunPlan:
 
 
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
-    """Returns what a configuration asks of the launch."""
+    """Returns the settings that concern the launch."""
     return LaunchRequest(
         config.accelerator,
         config.devices,
@@ -93,7 +93,7 @@ def plan_run(
     if visible_devices is None:
         check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
     trainer = config.trainer
-    # What fits is found by trying, on the device; until then the plan is for no limit.
+    # "auto" is found by trying, on the device; until then the plan assumes no limit.
     limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None
     batch = plan_batches(trainer.effective_batch_size, limit, placement.world_size)
     reason = "no trainer.max_batch_size: a device takes its whole share at once"

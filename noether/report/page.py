@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from noether import __version__
-from noether.common.whole_file import write_whole
+from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.report.cases import cases_section
 from noether.report.classes import classes_section, confusion
 from noether.report.colours import COLOURS
@@ -26,16 +26,15 @@ from noether.runs.folder import RunFolder
 PAGE = Path(__file__).with_name("page.html")
 
 
-def write_report(folder: RunFolder) -> Path:
+def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
     """Writes report.html into a run folder and returns its path.
 
-    Only config.yaml must be there; the page says what else is missing. An older report is replaced at once
-    and whole.
+    The page says what is missing. An older report is replaced at once and whole, by `by`, where it may.
 
     Raises:
-        OSError: the configuration cannot be read, or the page not be written.
+        OSError: the page cannot be written.
     """
-    write_whole(folder.report, render_report(read_run(folder)))
+    write_whole(folder.report, render_report(read_run(folder)), by)
     return folder.report
 
 

@@ -1,7 +1,6 @@
 """What did a run leave behind: the files of its folder, read for the report; what is missing is named."""
 
 import json
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 
 from noether.report.numbers import Array, finite
 from noether.runs.folder import RunFolder
-from noether.runs.records import read_metrics
+from noether.runs.records import parse_record, read_metrics
 
 
 @dataclass(frozen=True)
@@ -62,30 +61,38 @@ def read_run(folder: RunFolder) -> Run:
             return reader(path)
         except FileNotFoundError:
             troubles[path.name] = f"There is no {path.name}"
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except Exception as error:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
             troubles[path.name] = f"{path.name} cannot be read ({type(error).__name__}: {error})"
         return empty
 
-    result = read(folder.result, _read_object, {})
-    meta, arrays = read(folder.evaluation / f"{result.get('split', 'test')}.npz", _read_npz, ({}, {}))
+    def read_history(path: Path) -> list[dict[str, Any]]:
+        path.stat()  # Raises where there is none.
+        damaged: list[str] = []
+        rows = read_metrics(path, damaged.append)
+        if damaged:
+            troubles[path.name] = f"{damaged[0].replace(str(path), path.name)}" + (
+                f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+            )
+        return rows
+
+    result = read(folder.result, parse_record, {})
+    split = result.get("split") if result.get("split") in ("train", "validation") else "test"
+    meta, arrays = read(folder.evaluation / f"{split}.npz", _read_npz, ({}, {}))
     return Run(
         run_id=folder.path.resolve().name,
-        config=folder.config.read_text(encoding="utf-8"),
-        plan=read(folder.plan, _read_object, {}),
-        environment=read(folder.environment, _read_object, {}),
+        config=read(folder.config, _read_text, ""),
+        plan=read(folder.plan, parse_record, {}),
+        environment=read(folder.environment, parse_record, {}),
         result=result,
-        rows=[row for row in read(folder.metrics, read_metrics, []) if isinstance(row, dict)],
+        rows=read(folder.metrics, read_history, []),
         meta=meta,
         arrays=arrays,
         troubles=troubles,
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    return content
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -1,14 +1,11 @@
 """How often a run was started, how far each start came, and whether starting it again still helps. No torch here."""
 
-import json
 import time
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
-from typing import Any
 
-from noether.common.appending_file import AppendingFile
 from noether.runs.folder import RunFolder
+from noether.runs.records import Row, append_row, is_count, read_rows
 
 
 @dataclass(frozen=True)
@@ -31,37 +28,33 @@ def record_start(folder: RunFolder, attempt: int, first_update: int, host: str, 
     """Adds a start to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     row = {"attempt": attempt, "first_update": first_update, "host": host, "started": started, "job": job}
-    _add(folder.attempts, row)
+    append_row(folder.attempts, row)
 
 
 def record_outcome(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
     """Adds how a start ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
-    _add(folder.attempts, {"attempt": attempt, "last_update": last_update, "outcome": outcome})
+    append_row(folder.attempts, {"attempt": attempt, "last_update": last_update, "outcome": outcome})
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Returns the starts of a run, oldest first; one that was killed came as far as the next began."""
-    starts: dict[int, dict[str, Any]] = {}
-    for line in folder.attempts.read_text().splitlines() if folder.attempts.exists() else ():
-        try:
-            row = json.loads(line)
+    """Returns the starts of a run that trained, oldest first; one that was killed came as far as the next began."""
+    starts: dict[int, Row] = {}
+    for row in read_rows(folder.attempts):
+        if is_count(row.get("attempt")):
             starts.setdefault(row["attempt"], {}).update(row)
-        except (ValueError, KeyError, TypeError):
-            continue  # Cut off by the kill that it would have told of.
-    rows = [row for row in starts.values() if "first_update" in row]
+    rows = [row for row in starts.values() if is_count(row.get("first_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
         last = row.get("last_update", following["first_update"] if following else None)
         outcome = row.get("outcome", "killed" if following else None)
+        texts = {name: str(row.get(name, "")) for name in ("host", "started", "job")}
         records.append(
             AttemptRecord(
                 row["attempt"],
                 row["first_update"],
-                last,
-                outcome,
-                row.get("host", ""),
-                row.get("started", ""),
-                row.get("job", ""),
+                last if is_count(last) else None,
+                None if outcome is None else str(outcome),
+                **texts,
             )
         )
     return records
@@ -76,15 +69,3 @@ def attempts_without_progress(folder: RunFolder, reached: int) -> int:
     starts = read_attempts(folder)[::-1]
     others = (n for n, start in enumerate(starts) if start.first_update != reached or start.job != starts[0].job)
     return next(others, len(starts))
-
-
-def _add(path: Path, row: dict[str, Any]) -> None:
-    # A line that a kill cut off is ended first.
-    before = path.read_bytes() if path.exists() else b""
-    row_start = "\n" if before and not before.endswith(b"\n") else ""
-    file = AppendingFile(path)
-    try:
-        file.append((row_start + json.dumps(row) + "\n").encode())
-        file.sync()
-    finally:
-        file.close()

@@ -11,8 +11,9 @@ from noether.common.signals import JOB_STOP_SIGNAL
 from noether.environments.slurm.queue import queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.runs.folder import RunFolder
-from noether.runs.overview import find_run, has_begun, job_in_queue, queue_of, run_state
-from noether.runs.process import RunProcess, read_json, read_process
+from noether.runs.lease import Attempt
+from noether.runs.overview import find_run, has_begun, job_in_queue, leader, queue_of, run_state
+from noether.runs.records import read_record
 
 LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""
@@ -29,11 +30,11 @@ def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
     job = job_in_queue(folder, queue_of(folder))
     if job is not None:
         return _cancel_job(folder, job.job_id, job.state, limit_s)
-    process = read_process(folder)
+    process = leader(folder)
     if process is not None and process.alive():
         return _stop_process(folder, process, limit_s)
     state = run_state(folder, {})
-    elsewhere = process is not None and process.alive() is None and process.job is None
+    elsewhere = process is not None and process.alive() is None and process.slurm_job is None
     raise RequestError(
         f"{folder.path} runs on another machine" if elsewhere else f"{folder.path} is not running",
         seen=f"{state.state}: {state.why}",
@@ -66,8 +67,8 @@ def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
     """A signal ends a program that does not listen yet, with its peers: wait until the ranks of this start do."""
 
     def listens() -> bool:
-        process = read_process(folder)
-        begun = process is not None and process.job == job_id and has_begun(folder, process)
+        process = leader(folder)
+        begun = process is not None and process.slurm_job == job_id and has_begun(folder, process)
         return begun or job_id not in queued_jobs()
 
     if not listens():
@@ -75,7 +76,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
         _within(limit_s, listens, pause_s=1.0)
 
 
-def _stop_process(folder: RunFolder, process: RunProcess, limit_s: float) -> int:
+def _stop_process(folder: RunFolder, process: Attempt, limit_s: float) -> int:
     _within(limit_s, lambda: has_begun(folder, process) or not process.alive(), pause_s=0.1)
     if process.alive():
         os.kill(process.pid, signal.SIGTERM)
@@ -88,7 +89,7 @@ def _stop_process(folder: RunFolder, process: RunProcess, limit_s: float) -> int
 
 
 def _say_end(folder: RunFolder, verb: str) -> int:
-    stopped = read_json(folder.stopped)
+    stopped = read_record(folder.stopped)
     if stopped:
         print(
             f"stopped after update {stopped.get('update')}, everything is saved; to go on:\n"

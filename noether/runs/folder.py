@@ -4,12 +4,22 @@ import errno
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from noether.errors import RequestError
+
+
+class _Inside:
+    """A file or folder of a run, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunFolder", owner: type["RunFolder"]) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True)
@@ -18,33 +28,34 @@ class RunFolder:
 
     path: Path
 
-    config = property(lambda self: self.path / "config.yaml")
-    plan = property(lambda self: self.path / "plan.json")
-    environment = property(lambda self: self.path / "environment.json")
-    metrics = property(lambda self: self.path / "metrics.jsonl")
-    result = property(lambda self: self.path / "result.json")
-    report = property(lambda self: self.path / "report.html")
-    attempt = property(lambda self: self.path / "attempt.json")
-    attempts = property(lambda self: self.path / "attempts.jsonl")
-    logs = property(lambda self: self.path / "logs")
-    checkpoints = property(lambda self: self.path / "checkpoints")
-    tensorboard = property(lambda self: self.path / "tensorboard")
-    evaluation = property(lambda self: self.path / "evaluation")
-    process = property(lambda self: self.path / "process.json")
-    stopped = property(lambda self: self.path / "stopped.json")
-    job = property(lambda self: self.path / "job.json")
-    cancelled = property(lambda self: self.path / "cancelled")
+    config = _Inside("config.yaml")
+    plan = _Inside("plan.json")
+    environment = _Inside("environment.json")
+    metrics = _Inside("metrics.jsonl")
+    result = _Inside("result.json")
+    report = _Inside("report.html")
+    attempt = _Inside("attempt.json")
+    attempts = _Inside("attempts.jsonl")
+    logs = _Inside("logs")
+    checkpoints = _Inside("checkpoints")
+    tensorboard = _Inside("tensorboard")
+    evaluation = _Inside("evaluation")
+    stopped = _Inside("stopped.json")
+    job = _Inside("job.json")
+    cancelled = _Inside("cancelled")
 
-    def is_made(self) -> bool:
-        """Whether a run has begun here.
+    def holds_work(self) -> bool:
+        """Whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
+
+        A start that failed in its first batch has not.
 
         Raises:
-            RequestError: where this user may not look.
+            RequestError: where this user may not look, or the disk does not answer.
         """
-        try:
-            return self.config.exists()
-        except PermissionError as error:
-            raise _not_writable(self.path, error) from None
+        with refusals_told(self.path, DISK_ERRNOS | {errno.EACCES, errno.EPERM}):
+            rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
+            found = rows or self.result.exists() or any(self.checkpoints.glob("update-*"))
+        return found
 
     def create(self) -> None:
         """Makes the folder and proves that it can be written.
@@ -78,9 +89,22 @@ class DiskRefusal(RequestError):
     """The disk does not take what a run cannot go without."""
 
 
+DISK_ERRNOS = frozenset(
+    (
+        errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBUSY, errno.ENODEV,
+        errno.ENXIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY,
+    )
+)  # fmt: skip
+"""What a disk or its server answers that cannot serve now: no mistake of the program's, whatever it was doing."""
+
+
 @contextmanager
-def refusals_told(folder: Path) -> Iterator[None]:
-    """Around what writes to a run folder and cannot be done without.
+def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> Iterator[None]:
+    """Turns an OSError of required reading and writing in a run folder into words.
+
+    Args:
+        folder: the run folder.
+        errnos: which errors to turn; None: every one.
 
     Raises:
         DiskRefusal: where the disk refuses.
@@ -88,6 +112,8 @@ def refusals_told(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if errnos is not None and error.errno not in errnos:
+            raise
         raise _not_writable(folder, error) from None
 
 
@@ -98,6 +124,7 @@ def _not_writable(folder: Path, error: OSError) -> DiskRefusal:
         seen=f"{error.strerror} ({error.filename or folder})",
         expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
         fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
+        mount="" if is_full else str(folder.absolute().parent),
     )
 
 
@@ -113,7 +140,7 @@ def existing_run(path: str | Path) -> RunFolder:
         RequestError: where the path is no run folder, naming the newest run beside it.
     """
     folder = Path(path).expanduser()
-    if (folder / "config.yaml").is_file():
+    if (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*")):
         return RunFolder(folder)
     parent = folder if folder.is_dir() else folder.parent
     runs = sorted(run.parent for run in parent.glob("*/config.yaml")) if parent.is_dir() else []
@@ -127,5 +154,5 @@ def existing_run(path: str | Path) -> RunFolder:
 
 def newest_run(output_path: Path) -> RunFolder | None:
     """Returns the run under `output_path` whose checkpoints changed last, or None."""
-    folders = [folder for folder in output_path.glob("*/checkpoints") if any(folder.iterdir())]
+    folders = [path for path in output_path.glob("*/checkpoints") if path.is_dir() and any(path.glob("update-*"))]
     return RunFolder(max(folders, key=lambda folder: folder.stat().st_mtime).parent) if folders else None

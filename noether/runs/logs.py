@@ -6,7 +6,7 @@ from pathlib import Path
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import RUNNING, WAITING, find_run, queue_of, run_state
-from noether.runs.process import read_json
+from noether.runs.records import read_record
 
 POLL_S = 0.5
 STATE_POLL_S = 5.0
@@ -53,7 +53,8 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     Raises:
         RequestError: where the run has logs, and none of this rank.
     """
-    logs = sorted(folder.logs.glob("rank-*.log"), key=lambda path: int(path.stem.partition("-")[2]))
+    found = [path for path in folder.logs.glob("rank-*.log") if path.stem.partition("-")[2].isdecimal()]
+    logs = sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
     if rank is not None:
         path = folder.logs / f"rank-{rank}.log"
         if logs and path not in logs:
@@ -65,8 +66,8 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
                 fix=f"--rank {logs[0].stem.partition('-')[2]}",
             )
         return [path] if path.is_file() else []
-    output = read_json(folder.job).get("output")
-    files = [Path(output)] if output else []
+    output = read_record(folder.job).get("output")
+    files = [Path(output)] if isinstance(output, str) else []
     return [path for path in [*files, folder.logs / "rank-0.log"] if path.is_file()][:1]
 
 

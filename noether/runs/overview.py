@@ -1,16 +1,16 @@
-"""How is each run doing: what its folder holds, the process that leads it, and the job it waits in."""
+"""How each run is doing: what its folder holds, the process that leads it, and the job it waits in."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
-from noether.runs.process import RunProcess, read_json, read_process
-from noether.runs.records import read_metrics
+from noether.runs.lease import Attempt, read_attempt
+from noether.runs.records import Row, is_count, mapping, number, read_metrics, read_record
 
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
 
@@ -80,11 +80,24 @@ def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> QueuedJo
 
 def job_of_run(folder: RunFolder) -> str | None:
     """Returns the Slurm job that the run was submitted as or last ran in, whichever is newer."""
-    process, submitted = read_process(folder), read_json(folder.job).get("job")
-    if process is None or process.job is None:
+    process, submitted = leader(folder), submitted_job(folder)
+    if process is None or process.slurm_job is None:
         return submitted
     newer = folder.job.is_file() and folder.job.stat().st_mtime > process.began
-    return submitted if newer and submitted else process.job
+    return submitted if newer and submitted else process.slurm_job
+
+
+def leader(folder: RunFolder) -> Attempt | None:
+    """Returns the start that leads a run, or None where none is known."""
+    with suppress(OSError):
+        return read_attempt(folder)
+    return None
+
+
+def submitted_job(folder: RunFolder) -> str | None:
+    """Returns the Slurm job that the run was submitted as, or None."""
+    job = read_record(folder.job).get("job")
+    return job if isinstance(job, str) else None
 
 
 def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
@@ -93,8 +106,8 @@ def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
     Raises:
         SlurmError: where Slurm does not answer and a run was in a job.
     """
-    processes = [read_process(folder) for folder in folders]
-    if all(process and process.job is None and process.alive() for process in processes):
+    processes = [leader(folder) for folder in folders]
+    if all(process and process.slurm_job is None and process.alive() for process in processes):
         return {}
     try:
         return queued_jobs()
@@ -104,17 +117,18 @@ def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
         return {}
 
 
-def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:
-    """Reads how a run is doing from its folder and from the queue."""
-    process, job = read_process(folder), job_in_queue(folder, queued)
+def run_state(
+    folder: RunFolder, queued: Mapping[str, QueuedJob], warn: Callable[[str], None] = lambda text: None
+) -> RunState:
+    """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
+    process, job = leader(folder), job_in_queue(folder, queued)
     state, why = _state(folder, process, job)
-    rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
-    training = [row for row in rows if row.get("kind") == "training"]
-    figures: Mapping[str, float] = next(
-        (row.get("figures", {}) for row in reversed(rows) if row.get("kind") == "evaluation"), {}
-    )
-    total = (read_json(folder.plan).get("length") or {}).get("total_updates")
-    update = max((int(row.get("update", 0)) for row in rows), default=None)
+    rows = read_metrics(folder.metrics, warn)
+    training = [row for row in rows if row["kind"] == "training"]
+    figures = next((mapping(row, "figures") for row in reversed(rows) if row["kind"] == "evaluation"), {})
+    planned = mapping(read_record(folder.plan, warn), "length").get("total_updates")
+    total = planned if is_count(planned) else None
+    update = max((row["update"] for row in rows), default=None)
     left = _seconds_left(training, total) if state == RUNNING else None
     return RunState(
         run=str(folder.path),
@@ -122,24 +136,24 @@ def run_state(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> RunState:
         why=why,
         update=update,
         total_updates=total,
-        loss=training[-1].get("loss") if training else None,
-        figures=read_json(folder.result).get("figures") or figures,
+        loss=number(training[-1], "loss") if training else None,
+        figures=mapping(read_record(folder.result, warn), "figures") or figures,
         seconds_left=left,
         job=job.job_id if job else job_of_run(folder),
         time_left=job.time_left if job else None,
     )
 
 
-def has_begun(folder: RunFolder, process: RunProcess) -> bool:
+def has_begun(folder: RunFolder, process: Attempt) -> bool:
     """Says whether every rank is listening for signals: those that come earlier end a process as it stands.
 
     Rank 0 writes the plan with the length of the run once all ranks have joined, which they do listening.
     """
     written = folder.plan.stat().st_mtime if folder.plan.is_file() else 0.0
-    return written >= process.began and "length" in read_json(folder.plan)
+    return written >= process.began and "length" in read_record(folder.plan)
 
 
-def _state(folder: RunFolder, process: RunProcess | None, job: QueuedJob | None) -> tuple[str, str]:
+def _state(folder: RunFolder, process: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
     if job is not None:
         if job.state in ("RUNNING", "COMPLETING"):
             return RUNNING, f"job {job.job_id} {job.state}"
@@ -148,25 +162,25 @@ def _state(folder: RunFolder, process: RunProcess | None, job: QueuedJob | None)
     if process and alive:
         return RUNNING, f"pid {process.pid} on {process.host}"
     if folder.stopped.is_file():
-        return STOPPED, f"{read_json(folder.stopped).get('reason', 'a signal')}, everything is saved"
+        return STOPPED, f"{read_record(folder.stopped).get('reason', 'a signal')}, everything is saved"
     if folder.result.is_file():
         return DONE, "result.json"
     if process and process.exit_code is not None:
         return FAILED, f"exit code {process.exit_code}, {folder.logs}"
-    if process and alive is None and process.job is None:
+    if process and alive is None and process.slurm_job is None:
         return LOST, f"it ran as pid {process.pid} on {process.host}"
     if process is None and folder.cancelled.is_file():
         return STOPPED, "cancelled before it started"
     return LOST, "it ended without a word" if process else "nothing has started it"
 
 
-def _seconds_left(training: list[dict[str, Any]], total: int | None) -> float | None:
+def _seconds_left(training: list[Row], total: int | None) -> float | None:
     """The pace between the first and the last log line of this attempt, evaluations and checkpoints included."""
-    recent = training[-20:]
+    recent = [(row["update"], moment) for row in training[-20:] if (moment := number(row, "time")) is not None]
     if total is None or len(recent) < 2:
         return None
-    updates, seconds = recent[-1]["update"] - recent[0]["update"], recent[-1]["time"] - recent[0]["time"]
+    updates, seconds = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]
     if updates <= 0 or seconds <= 0:
         return None
-    left = (total - recent[-1]["update"]) * seconds / updates - (time.time() - recent[-1]["time"])
+    left = (total - recent[-1][0]) * seconds / updates - (time.time() - recent[-1][1])
     return max(0.0, left)

@@ -1,16 +1,174 @@
-"""Reads the records of a run folder."""
+"""The records of a run folder, written so that damage shows, and read so that no damage stops a run. No torch here.
+
+Two forms: a record, a file with one JSON object that holds its own SHA-256; and rows, a file with one JSON object a
+line that each hold their own CRC-32. What was written without them (by hand, or by an older version) is read too.
+Everything that cannot be read is left out and named, with file and line.
+"""
 
 import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+from zlib import crc32
+
+from noether.common.appending_file import AppendingFile
+from noether.common.strict_json import strict_json
+from noether.common.whole_file import ANYBODY, Publisher, write_json
+
+Row = dict[str, Any]
+Warn = Callable[[str], None]
+_DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a metrics.jsonl; a last line that was cut off by a crash is left out."""
+def _silent(text: str) -> None:
+    """Tells nobody: for readers that others have told already."""
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Returns the JSON object of a text.
+
+    Raises:
+        ValueError: not UTF-8, not JSON, nested too deeply, or another type.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"a {type(content).__name__} where an object should be")
+    return content
+
+
+def write_record(path: Path, content: Mapping[str, Any], by: Publisher = ANYBODY) -> None:
+    """Writes a record whole, with its SHA-256. Raises OSError where the disk refuses."""
+    plain = json.loads(strict_json(content))
+    write_json(path, {**plain, _DIGEST: _digest(plain)}, by)
+
+
+def parse_record(path: Path) -> dict[str, Any]:
+    """Returns the content of a record, without its SHA-256.
+
+    Raises:
+        OSError: it is missing, or cannot be read.
+        ValueError: it is not as it was written.
+    """
+    content = parse_object(path.read_bytes())
+    written = content.pop(_DIGEST, None)
+    if written is not None and written != _digest(content):
+        raise ValueError("another SHA-256 than when it was written")
+    return content
+
+
+def read_record(path: Path, warn: Warn = _silent) -> dict[str, Any]:
+    """Returns the content of a record; an empty one where there is none, or where it is damaged, which is named."""
+    try:
+        return parse_record(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        warn(f"{path} is damaged and left out: {error}")
+        return {}
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """Returns the line of a row, with its CRC-32."""
+    plain = json.loads(strict_json(row))
+    return strict_json({**plain, _CHECKSUM: _checksum(plain)}) + "\n"
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Appends one row and waits until the disk has it. Raises OSError where it refuses."""
+    # A line that a kill cut off is ended first.
+    before = path.read_bytes()[-1:] if path.exists() else b""
+    file = AppendingFile(path)
+    try:
+        file.append((b"" if before in (b"", b"\n") else b"\n") + row_line(row).encode())
+        file.sync()
+    finally:
+        file.close()
+
+
+def read_rows(path: Path, warn: Warn = _silent) -> list[Row]:
+    """Returns the rows of a file in order; none where there is no file.
+
+    A last line without an end was cut off by a kill, and is left out without a word; every other line that cannot be
+    read is named.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        warn(f"{path} cannot be read: {error.strerror or error}")
+        return []
     rows = []
-    for line in path.read_text().splitlines():
+    # By bytes, not by str.splitlines: U+0085 and U+2028 may stand inside a line.
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+            if line.strip():
+                rows.append(_parse_row(line))
+        except ValueError as error:
+            if number < len(lines):
+                warn(f"{path}:{number} is damaged and left out: {error}")
     return rows
+
+
+def read_metrics(path: Path, warn: Warn = _silent) -> list[Row]:
+    """Returns the rows of a metrics.jsonl as `read_rows` does; each has a `kind` and an `update`, a count."""
+    rows = []
+    for row in read_rows(path, warn):
+        if isinstance(row.get("kind"), str) and is_count(row.get("update")):
+            rows.append(row)
+        else:
+            warn(f"{path}: a row without a kind or an update is left out: {strict_json(row)[:80]}")
+    return rows
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """Returns a row's number; None where it has none, or one that is not finite."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    with suppress(OverflowError):  # An integer of a thousand digits.
+        return float(value) if math.isfinite(value) else None
+    return None
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a number of things: an integer of at least 0 that fits into 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Returns an object inside an object; an empty one where something else stands there."""
+    value = content.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the lines of rows."""
+    return "".join(map(row_line, rows))
+
+
+def _parse_row(line: bytes) -> Row:
+    row = parse_object(line)
+    written = row.pop(_CHECKSUM, None)
+    if written is not None and written != _checksum(row):
+        raise ValueError("another CRC-32 than when it was written")
+    return row
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return sha256(_canonical(content)).hexdigest()
+
+
+def _checksum(row: Mapping[str, Any]) -> int:
+    return crc32(_canonical(row))

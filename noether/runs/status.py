@@ -30,7 +30,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
     folders = runs_under(Path(output_path).expanduser(), queued)
     if refusal and any(job_of_run(folder) for folder in folders):
         print(f"noether: {refusal}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
-    states = [run_state(folder, queued) for folder in folders]
+    states = [run_state(folder, queued, _warn) for folder in folders]
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))
     elif not states:
@@ -38,6 +38,10 @@ def show_status(output_path: str, *, as_json: bool) -> int:
     else:
         Console(None, speaks=True).say(status_table(states))
     return ExitCode.DONE
+
+
+def _warn(text: str) -> None:
+    print(f"noether: {text}", file=sys.stderr)
 
 
 def status_table(states: list[RunState]) -> Table:

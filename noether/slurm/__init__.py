@@ -1,1 +1,1 @@
-"""Asking Slurm for a place: job scripts, submitit, and what became of the jobs."""
+"""Submitting to Slurm: job scripts and submitit."""

@@ -1,4 +1,4 @@
-"""What one job is: its runs, its options, and the plan of its ranks, made on the login node. No torch here."""
+"""Describes a job: its runs, its options, and the plan of its ranks, made on the login node. No torch here."""
 
 import getpass
 import re
@@ -20,14 +20,13 @@ from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
 
 Options = Mapping[str, str | int | bool]
-"""What the ranks are told to save and leave with; submitit's own too. NCCL uses SIGUSR1 in places (submitit #1697)."""
 OWN_WORDS = ("run_id", "resume", "output_path")
-"""Settings that the job says itself, so that a requeued run goes on with the run that it was."""
+"""Settings that the job gives itself, so that a requeued job continues the same run."""
 
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job: its folder, its words on the command line, and its checked configuration."""
+    """One run of a job: its folder, its arguments, and its checked configuration."""
 
     folder: Path
     overrides: tuple[str, ...]
@@ -54,19 +53,19 @@ class Job:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is a sweep of several runs."""
+        """Whether the job is a sweep of several runs."""
         return len(self.runs) > 1
 
     @property
     def base_folder(self) -> Path:
-        """The folder of the job's files up to the part that names the job: Slurm makes no folders itself."""
+        """The folder of the job's files, up to the part that names the job: Slurm does not create folders."""
         parts = Path(user_folder(self.slurm)).parts
         known = next((index for index, part in enumerate(parts) if "%" in part), len(parts))
         return Path(*parts[:known]) if known else Path()
 
     @property
     def output(self) -> str:
-        """The file of what the job says, with Slurm's %j, or %A_%a for an array."""
+        """The job's output file, with Slurm's %j, or %A_%a for an array."""
         return str(self.base_folder / ("%A_%a.out" if self.is_array else "%j.out"))
 
 
@@ -122,7 +121,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 
 
 def plan_job(config: RunConfig) -> RunPlan:
-    """Plans a run for the job's nodes as its rank 0 would see them; ids, and the names of nodes, are stand-ins.
+    """Plans a run as rank 0 would on the job's nodes; ids and node names are placeholders.
 
     Raises:
         RequestError: as `train` there.
@@ -159,7 +158,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
 
 
 def job_options(job: Job) -> dict[str, str | int | bool]:
-    """Returns sbatch's options by name in the order of the script; True is an option without a value."""
+    """Returns sbatch's options by name, in the order of the script; True means an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
     mebibytes = max(1, int((memory or 0) * 1024))  # --mem=0 would be all that a node has.
@@ -177,12 +176,12 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
         "cpus-per-task": slurm.cpus_per_task,
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
-        # To the ranks, not to the script: they save, and leave with 75.
+        # To the ranks, not to the script: they save, and exit with 75.
         "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
-        # A requeued job must go on writing, not start its file anew.
+        # A requeued job must append to its output file, not truncate it.
         "open-mode": "append",
         "requeue": True,
-        # By it `noether status` knows a job that has not begun, whoever submitted the script.
+        # `noether status` finds a job that has not started by this, whoever submitted the script.
         "comment": f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else ""),
     }
     if job.is_array:
@@ -193,7 +192,7 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
 
 
 def describe_plan(job: Job) -> list[str]:
-    """Returns the job in lines for a person: its ranks, the arithmetic of a batch, its runs."""
+    """Returns lines that describe the job: its ranks, its batch, its runs."""
     slurm, placement = job.slurm, job.plan.placement
     nodes = f"{slurm.nodes} node{'s' if slurm.nodes > 1 else ''}"
     tasks = f"{slurm.ntasks_per_node} task{'s' if slurm.ntasks_per_node > 1 else ''}"
@@ -211,7 +210,7 @@ def describe_plan(job: Job) -> list[str]:
 
 
 def user_folder(slurm: SlurmConfig) -> str:
-    """Returns the folder of the job's files with %u replaced: Slurm knows it, but makes no folders."""
+    """Returns the folder of the job's files with %u replaced: Slurm knows %u, but does not create folders."""
     folder = slurm.folder
     if "%u" in folder:  # In a container the user may have no name.
         folder = folder.replace("%u", getpass.getuser())
@@ -232,7 +231,7 @@ def _shape(config: RunConfig) -> tuple[object, ...]:
 
 
 def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
-    """Returns a run's configuration with the name and the resume that hold for every start of its job."""
+    """Returns a run's configuration with the run_id and resume that every start of its job uses."""
     resume = config.resume
     named = config.model_copy(update={"run_id": run_id})
     start = find_start(named, lambda warning: None)

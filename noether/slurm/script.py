@@ -1,4 +1,4 @@
-"""The job script that a person can read: everything between sbatch and the trainer, and nothing else."""
+"""Writes the job script, made to be read: everything between sbatch and the trainer, and nothing else."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from noether.config.sweep import override_value
 from noether.slurm.job import Job, Options, job_options
 
 STALLED_LIMIT = 3
-"""Starts of a job in a row that saved nothing new, after which it is not queued again."""
+"""After this many starts in a row that saved nothing new, a job is not queued again."""
 
 CANCELLED = "noether: cancelled; everything is saved in {run}"
 ENDED_BY_SLURM = "noether: Slurm ended the job; everything is saved in {run}"
@@ -20,8 +20,8 @@ STALLED = f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queu
 REQUEUED = "noether: everything is saved in {run}; queued again"
 REQUEUE_REFUSED = "noether: everything is saved in {run}, but Slurm refused to queue the job again"
 
-# Variables by which a launcher tells its processes their ranks, and what a step leaves to jobs submitted from it.
-# sbatch passes the environment of the submission on; inside the job these would be another's.
+# Variables that a launcher sets for its ranks, and those that a step passes to jobs submitted from it.
+# sbatch passes on the environment it is called in; inside the job these would describe another launch.
 STRIPPED = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \\\n"
     "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
@@ -124,7 +124,7 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
 
 
 def train_words(job: Job) -> list[str]:
-    """Returns the words after `noether` that every run of the job has in common.
+    """Returns the arguments after `noether` that all runs of the job share.
 
     What was said of the place is in the script's options: someone who edits those need not edit it twice.
     """
@@ -133,7 +133,7 @@ def train_words(job: Job) -> list[str]:
 
 
 def is_apptainer(image: str) -> bool:
-    """Says whether an image is Apptainer's; every other is left to pyxis."""
+    """Returns whether an image is for Apptainer; any other is left to pyxis."""
     return Path(image).suffix == ".sif"
 
 
@@ -152,7 +152,7 @@ def _runs(job: Job) -> str:
 
 
 def _mounts(job: Job) -> list[str]:
-    """Returns what the container mounts beside the working directory: what is asked for, and what the run needs.
+    """Returns the mounts of the container beside the working directory: those asked for, and those the run needs.
 
     A folder that is still to be made is mounted with the nearest one above it that is there.
     """
@@ -160,7 +160,7 @@ def _mounts(job: Job) -> list[str]:
     needed = [job.output_path, job.runs[0].config.dataset_root, Path(job.hp).parent if job.hp else None]
     for path in (Path(os.path.abspath(path.expanduser())) for path in needed if path is not None):
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
-        # Where another name is given inside (/data:/mnt), the setting means that one or is not served by it.
+        # For a mount with another name inside (/data:/mnt), the setting must use the inside name.
         seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
         if there != Path("/") and not any(there.is_relative_to(folder) for folder in seen):
             mounts.append(str(there))

@@ -1,4 +1,4 @@
-"""A job asked for in words becomes a script on paper, a plan on the screen, or a job in the queue."""
+"""Turns a request into a printed script, a plan on the screen, or a job in the queue."""
 
 import importlib.util
 import os
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
+from noether.runs.records import write_record
 from noether.slurm.job import Job, describe_job, describe_plan
 from noether.slurm.script import is_apptainer, render_script
 
@@ -26,7 +26,7 @@ def submit_here(
     dry_run: bool = False,
     script: bool = False,
 ) -> int:
-    """Checks a job and submits it, through submitit where that serves, else as the script that `--print` shows.
+    """Checks a job and submits it: through submitit where that works, else as the script that `--print` shows.
 
     Raises:
         RequestError: as `train` would, and where there is no Slurm, or the run is in the queue already.
@@ -57,10 +57,10 @@ def submit_here(
     else:
         started = _submit_script(job)
     for run, (job_id, output) in zip(job.runs, started, strict=True):
-        # In the run's folder, so that a run that still waits is known.
+        # In the run's folder, so that `noether status` knows a run that still waits.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
-        write_json(folder.job, {"job": job_id, "output": os.path.abspath(output)})
+        write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
     print(*describe_plan(job), sep="\n")
     print(f"submitted as job {started[0][0].partition('_')[0]}; how it goes:")
     print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
@@ -68,7 +68,7 @@ def submit_here(
 
 
 def serves_submitit(job: Job) -> bool:
-    """Says whether submitit can start the job: it is installed, and this Python is the one of the nodes."""
+    """Returns whether submitit can start the job: it is installed, and the nodes use this Python."""
     return job.slurm.container is None and importlib.util.find_spec("submitit") is not None
 
 
@@ -80,7 +80,7 @@ def _submit_script(job: Job) -> list[tuple[str, str]]:
 
 
 def _print_script(job: Job) -> int:
-    # The same run may be printed twice; only what is started counts, and resume=auto makes that one run.
+    # The same run may be printed twice: with resume=auto, both scripts start the same run.
     print(render_script(job), end="")
     try:
         job.base_folder.mkdir(parents=True, exist_ok=True)
@@ -90,13 +90,13 @@ def _print_script(job: Job) -> int:
 
 
 def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
-    """Inside `apptainer run noether.sif submit …` the job is to run in that image too."""
+    """Inside `apptainer run noether.sif submit …`, the job uses the same image."""
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
     if not is_apptainer(image):
         raise RequestError(
-            "the image that this runs in is no file that the job's nodes could open",
+            "the compute nodes cannot open this image",
             seen=f"APPTAINER_CONTAINER={image}",
             expected="a .sif file on a file system that the nodes share",
             fix="slurm.container=noether.sif",
@@ -118,10 +118,10 @@ def _make_folder(job: Job) -> None:
 
 def _refuse_missing_image(job: Job) -> None:
     image = job.slurm.container
-    # Of a printed script nothing is known: it may be for a machine that has the image.
+    # A printed script may be for another machine, one that has the image.
     if image and is_apptainer(image) and not Path(image).is_file():
         raise RequestError(
-            f"there is no image {image}",
+            f"no such image: {image}",
             seen=f"slurm.container={image}, no such file from {Path.cwd()}",
             expected="a .sif file on a file system that the nodes share",
             fix="slurm.container=/path/to/noether.sif",

@@ -1,4 +1,4 @@
-"""A run as submitit starts it: pickled on the login node, called in each task of srun, requeued by its protocol.
+"""A run that submitit starts: pickled on the login node, called in each task of srun, requeued by its protocol.
 
 submitit calls `checkpoint` on SIGUSR2 and ignores SIGTERM, which Slurm sends at a preemption. From the trainer's start
 on both are the trainer's own: every rank saves at an agreed update and leaves. What is left to do here is to put the
@@ -15,7 +15,8 @@ from noether.config.compose import validate
 from noether.environments.slurm.queue import SlurmError, clean_environment, run_slurm
 from noether.errors import ExitCode, NoetherError
 from noether.runs.folder import RunFolder
-from noether.runs.process import job_of_task, read_json
+from noether.runs.lease import job_of_task
+from noether.runs.records import is_count, read_record
 from noether.slurm.job import Job, job_options, user_folder
 from noether.slurm.script import (
     CANCELLED,
@@ -29,18 +30,18 @@ from noether.slurm.script import (
 )
 
 REQUEUED_BY_SLURM = "SIGTERM"
-"""Told so, a job is preempted (Slurm queues it again) or cancelled (nobody should)."""
+"""This signal means that the job is preempted (Slurm queues it again) or cancelled (nobody should)."""
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What submitit pickles: the run's whole configuration, so that a file edited in the meantime changes nothing."""
+    """What submitit pickles: the run's whole configuration, so that later edits of its files change nothing."""
 
     settings: dict[str, Any]
     max_requeues: int
 
     def __call__(self) -> int:
-        """Trains as one task of srun; leaves the process itself unless the run is done."""
+        """Trains as one task of srun; exits the process unless the run is done."""
         from noether.training.start import train_here
 
         config = validate(self.settings)
@@ -63,13 +64,13 @@ class TrainJob:
         _leave(code)
 
     def checkpoint(self) -> Any:
-        """Serves submitit's own signal where it comes before the trainer's handlers: queue the same run again."""
+        """Handles submitit's signal where it comes before the trainer's handlers: queues the same run again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
     def _requeue(self, folder: RunFolder, restarts: int) -> None:
-        stopped = read_json(folder.stopped)
+        stopped = read_record(folder.stopped)
         words = {"run": folder.path, "max_requeues": self.max_requeues}
         if folder.cancelled.exists():
             said = CANCELLED.format(**words)
@@ -77,7 +78,7 @@ class TrainJob:
             said = ENDED_BY_SLURM.format(**words)
         elif restarts >= self.max_requeues:
             said = REQUEUED_TOO_OFTEN.format(**words)
-        elif stopped.get("attempts_without_progress", 0) >= STALLED_LIMIT:
+        elif is_count(stalled := stopped.get("attempts_without_progress")) and stalled >= STALLED_LIMIT:
             said = STALLED
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Sent by a requeue; what became of it is still to be said.
@@ -101,7 +102,7 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
     from submitit.core.utils import FailedJobError
 
     executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
-    # In submitit a name with an underscore is sbatch's with a hyphen.
+    # submitit's names have underscores where sbatch's have hyphens.
     options = {name.replace("-", "_"): value for name, value in job_options(job).items()}
     own = ("job_name", "nodes", "ntasks_per_node", "signal", "open_mode", "array")
     cpus = [f"--cpus-per-task={job.slurm.cpus_per_task}"] if job.slurm.cpus_per_task else []
@@ -118,7 +119,8 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
         **(parallelism if job.is_array else {}),
     )
     calls = [TrainJob(run.config.model_dump(mode="json"), job.slurm.max_requeues) for run in job.runs]
-    before = dict(os.environ)
+    before, mask = dict(os.environ), os.umask(0o077)
+    os.umask(mask | 0o022)  # What is pickled here runs as this user: nobody else may write it.
     os.environ.clear()
     os.environ.update(clean_environment(before))
     try:
@@ -126,13 +128,14 @@ def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
     except FailedJobError as error:
         raise SlurmError(f"sbatch refused\n  seen      {str(error).strip()}") from None
     finally:
+        os.umask(mask)
         os.environ.clear()
         os.environ.update(before)
     return [(one.job_id, str(one.paths.stdout)) for one in submitted]
 
 
 def _leave(code: int) -> NoReturn:
-    """Leaves without the interpreter's shutdown, as the commands do once torch has been used."""
+    """Exits without the interpreter's shutdown, as the commands do once torch is imported."""
     from noether.workers.worker import flush_output
 
     flush_output()

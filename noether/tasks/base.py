@@ -33,6 +33,16 @@ class Task:
     report_parts: tuple[str, ...] = ("errors",)
     """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
 
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of a sample that are scored against, and that no model is to read. Default: the fields."""
+        return tuple(self.fields)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The names of what a model predicts. Default: the fields."""
+        return tuple(self.fields)
+
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Looks at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
 

@@ -33,6 +33,16 @@ class ClassificationTask(Task):
         self.classes, self.label, self.label_smoothing = classes, label, label_smoothing
         self.names = tuple(names) or tuple(str(number) for number in range(classes))
 
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The key of the true class."""
+        return (self.label,)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """What a model predicts."""
+        return ("logits",)
+
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Checks the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
         for sample in samples:

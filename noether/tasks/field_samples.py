@@ -10,45 +10,56 @@ from noether.data.layout import CASE
 from noether.errors import RequestError
 
 Sample = Mapping[str, Tensor]
+OF_A_POINT = ("normals", "sdf", "area", "cell_volume", "part")
+"""Arrays beside `<set>_points` that have a row for each point."""
 
 
 def check_keys(
     sample: Sample, outputs: Mapping[str, FieldConfig], inputs: Iterable[str], parameters: Iterable[str]
 ) -> None:
     """Refuses a sample without a key that the task names. RequestError."""
-    wanted = {f"task.fields.{name}": name for name in outputs}
-    wanted |= {f"task.fields.{name}.points": own.points for name, own in outputs.items() if own.points != CASE}
-    wanted |= {f"task.inputs ({key})": key for key in inputs}
-    wanted |= {f"task.parameters.{key}": key for key in parameters}
-    for setting, key in wanted.items():
-        if key in sample:
-            continue
-        points = setting.endswith(".points")
-        known = [name for name in sample if name.endswith("_points") == points]
-        near = nearest(key, known) or (known[0] if points and known else None)
-        raise RequestError(
-            f"the samples have no {key}, which {setting} names",
-            seen=", ".join(sample) or "no arrays",
-            expected=f"{key} in every sample",
-            fix=f"{setting}={near}" if points and near else f"a key that the samples have, such as {near}" if near
-            else f"give the samples {key}, or take it out of {setting}",
-        )  # fmt: skip
+    for name, own in outputs.items():
+        if name not in sample:
+            raise _absent(sample, name, f"task.fields.{name}", f"~task.fields.{name}")
+        if own.points != CASE and own.points not in sample:
+            sets = [key for key in sample if key.endswith("_points")]
+            near = nearest(own.points, sets) or next(iter(sets), "KEY")
+            setting = f"task.fields.{name}.points"
+            raise _absent(sample, own.points, setting, f"{setting}={near}")
+    for key in inputs:
+        if key not in sample:
+            raise _absent(sample, key, "task.inputs", "task.inputs='[]'")
+    for key in parameters:
+        if key not in sample:
+            raise _absent(sample, key, f"task.parameters.{key}", f"~task.parameters.{key}")
+
+
+def _absent(sample: Sample, key: str, setting: str, fix: str) -> RequestError:
+    near = nearest(key, sample)
+    return RequestError(
+        f"the samples have no {key}, which {setting} names",
+        seen=", ".join(sample) or "no arrays",
+        expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
+        fix=f"{fix}      (or give the samples {key})",
+    )
 
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:
-    """Refuses fields and inputs with another number of rows than their points. RequestError."""
-    sets = {field.points for field in fields.values()}
-    keys = {name: field.points for name, field in fields.items()}
-    keys |= {key: points for key in inputs for points in sets if key.startswith(points.removesuffix("points"))}
-    for key, points in keys.items():
-        rows = len(sample[key]) if sample[key].ndim else None
-        if rows != len(sample[points]) or sample[key].ndim > 2:
+    """Refuses arrays with another number of rows than their points. RequestError."""
+    sets = {key for key in sample if key.endswith("_points")}
+    rows = {name: field.points for name, field in fields.items()}
+    for points in sorted(sets):
+        prefix = points.removesuffix("points")
+        beside = [prefix + what for what in OF_A_POINT if prefix + what in sample]
+        rows |= {key: points for key in (*beside, *(key for key in inputs if key.startswith(prefix)))}
+    for key, points in rows.items():
+        count = len(sample[points])
+        if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
             raise RequestError(
                 f"{key} does not have a row for each of {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
-                expected=f"({len(sample[points])},) or ({len(sample[points])}, components); one number for a whole "
-                "case has task.fields.NAME.points: case",
-                fix=f"fix the samples, or task.fields.{key}.points",
+                expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
+                fix=f"give the samples as many {key} as {points}",
             )
 
 

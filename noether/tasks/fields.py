@@ -91,6 +91,13 @@ class FieldsTask(Task):
         return {**self.fields, **self.case_fields}
 
     @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of the outputs."""
+        return tuple(self.outputs)
+
+    predicted = truths
+
+    @property
     def domain(self) -> tuple[float, float]:
         """Lower corner and length of the domain, in m: as configured, else that of the training split."""
         return self._domain or self.seen.domain()

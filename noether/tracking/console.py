@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live display on a terminal, a line per interval elsewhere."""
+"""Shows a run while it trains: a live display on a terminal, a line per interval elsewhere."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from rich.progress import (
 from noether.common.console import Console
 from noether.tracking.tracker import Row
 
-# Columns of a terminal for the whole display; for one without learning rate, memory and time gone; for one with a bar.
+# Widths, in columns: the whole display; without learning rate, memory and elapsed time; with a bar.
 WIDE, MEDIUM, NARROW = 115, 76, 60
 
 
@@ -43,7 +43,7 @@ class ConsoleTracker:
             self._progress.start()
 
     def advance(self, update: int) -> None:
-        """Moves the bar."""
+        """Moves the progress bar."""
         if self._progress is not None:
             self._progress.update(self._bar, completed=update)
 
@@ -72,16 +72,16 @@ class ConsoleTracker:
         self._console.only_log(line)
 
     def sync(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: nothing is kept."""
 
     def close(self) -> None:
-        """Leaves the display as it stands."""
+        """Stops the display and leaves it on the screen."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def discard(self) -> None:
-        """Leaves the display as it stands."""
+        """Stops the display and leaves it on the screen."""
         self.close()
 
 

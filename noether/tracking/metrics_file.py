@@ -1,35 +1,59 @@
 """metrics.jsonl: every row of a run, one JSON object a line, written at once."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from noether.common.appending_file import AppendingFile
-from noether.common.strict_json import strict_json
-from noether.common.whole_file import write_whole
-from noether.runs.records import read_metrics
+from noether.common.whole_file import ANYBODY, Publisher, remove, write_whole
+from noether.runs.records import read_metrics, row_line, rows_text
 from noether.tracking.tracker import Row
 
 
 class MetricsFile:
     """Appends rows to metrics.jsonl.
 
-    A resumed run first drops the rows after the update it resumes from: they will be made again.
+    A resumed run first drops the rows after the update it resumes from: they will be made again. The file is always a
+    new one, so that what an earlier start of the run may still append goes to the old one.
     """
 
-    def __init__(self, path: Path, resumed_from: int) -> None:
-        if path.exists():
+    def __init__(
+        self,
+        path: Path,
+        resumed_from: int,
+        by: Publisher = ANYBODY,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Opens the history.
+
+        Args:
+            path: the file.
+            resumed_from: the update after which the run goes on.
+            by: replaces the file, where it may.
+            warn: told of rows that cannot be read, and of a file that is removed under the run.
+        """
+        with suppress(OSError):
             for left in path.parent.glob(f".{path.name}.*"):
-                left.unlink(missing_ok=True)  # By a start that was killed right here: a history may be large.
-            kept = [row for row in read_metrics(path) if row.get("update", 0) <= resumed_from]
-            write_whole(path, "".join(_line(row) for row in kept))
-        self._file = AppendingFile(path)
+                remove(left)  # By a start that was killed right here: a history may be large.
+        kept = [row for row in read_metrics(path, warn) if row["update"] <= resumed_from]
+        write_whole(path, rows_text(kept), by)
+        self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
+        self._file = AppendingFile(path, by, warn)
 
     def log(self, row: Row) -> None:
-        """Writes one row with the time of day."""
-        self._file.append(_line({"time": round(time.time(), 3), **row}).encode())
+        """Writes one row with the time of day.
+
+        A checkpoint that is written a second time, after an evaluation that a stop cut short, is told of once.
+        """
+        if row["kind"] == "checkpoint":
+            if row["update"] in self._saved:
+                return
+            self._saved.add(row["update"])
+        self._file.append(row_line({"time": round(time.time(), 3), **row}).encode())
 
     def advance(self, update: int) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
     def sync(self) -> None:
         """Returns once every row is on the disk."""
@@ -40,9 +64,5 @@ class MetricsFile:
         self._file.close()
 
     def discard(self) -> None:
-        """Closes the file without what is held back."""
+        """Closes the file and drops what was not written yet."""
         self._file.discard()
-
-
-def _line(row: Row) -> str:
-    return strict_json(row) + "\n"

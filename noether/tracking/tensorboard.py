@@ -11,6 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
+from noether.common.whole_file import ANYBODY, Publisher
 from noether.tracking.tracker import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
@@ -25,13 +26,13 @@ class TensorBoardFile:
     their thread ends for good at the first full disk.
     """
 
-    def __init__(self, folder: Path, resumed_from: int) -> None:
+    def __init__(self, folder: Path, resumed_from: int, by: Publisher = ANYBODY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
         newest = max((_second(path) for path in earlier), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
-        self._file = AppendingFile(folder / name)
+        self._file = AppendingFile(folder / name, by)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if earlier:
             start = SessionLog(status=SessionLog.START)
@@ -59,7 +60,7 @@ class TensorBoardFile:
         self._file.append(record.getvalue())
 
     def advance(self, update: int) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
     def sync(self) -> None:
         """Returns once every event is on the disk."""
@@ -70,7 +71,7 @@ class TensorBoardFile:
         self._file.close()
 
     def discard(self) -> None:
-        """Closes the event file without what is held back."""
+        """Closes the event file and drops what was not written yet."""
         self._file.discard()
 
 

@@ -11,26 +11,26 @@ Row = dict[str, Any]
 
 
 class Tracker(Protocol):
-    """What takes the rows of a run."""
+    """Receives the rows of a run."""
 
     def log(self, row: Row) -> None:
-        """Takes one row. Raises OSError where it could not be written; training goes on without."""
+        """Writes one row. Raises OSError where that fails; training goes on without it."""
 
     def advance(self, update: int) -> None:
-        """Hears that an update was made; called very often, so it must be cheap."""
+        """Called after every update, so it must be cheap."""
 
     def sync(self) -> None:
-        """Returns once every row is where a power cut cannot take it; called by the thread that writes checkpoints."""
+        """Returns once every row is on the disk; called by the thread that writes checkpoints."""
 
     def close(self) -> None:
-        """Writes out what is held back."""
+        """Writes what was not written yet, and closes."""
 
     def discard(self) -> None:
-        """Ends without writing anything more."""
+        """Closes without writing anything more."""
 
 
 class Trackers:
-    """Hands every row to each tracker. A disk that takes no row is told of once, and does not end the run."""
+    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Trackers:
         self._failing: set[int] = set()
 
     def log(self, row: Row) -> None:
-        """Takes one row."""
+        """Passes a row to each tracker."""
         with suppress(OSError):  # What cannot be read now is asked again before the next row.
             self._check()
         for number, tracker in enumerate(self._trackers):
@@ -64,7 +64,7 @@ class Trackers:
                 self._failing.discard(number)
 
     def advance(self, update: int) -> None:
-        """Hears that an update was made."""
+        """Passes on that an update was made."""
         for tracker in self._trackers:
             tracker.advance(update)
 
@@ -85,7 +85,7 @@ class Trackers:
                 raise
 
     def close(self) -> None:
-        """Closes each tracker; where nothing may be written any more, rows that were held back are dropped."""
+        """Closes each tracker; where a newer start owns the run, rows not yet written are dropped."""
         try:
             with suppress(OSError):
                 self._check()

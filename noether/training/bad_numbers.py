@@ -1,6 +1,7 @@
 """Which sample, or which weight, brought a number that is not finite."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from noether.checkpoints.state import TrainingState
 from noether.data.loader import Batch
 from noether.errors import NoetherError
 from noether.learning.precision import Precision
+from noether.training.rehearsal import without_trace
 
 
 class NonFiniteError(NoetherError):
@@ -48,6 +50,10 @@ class LateLook:
 def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequence[Batch], rank: int) -> list[str]:
     """Looks for what brought a gradient that is not finite, on one rank; it may cost a forward pass per sample.
 
+    Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on one
+    and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as they
+    were. What the passes change (running statistics, random numbers) is put back.
+
     Args:
         state: weights and task.
         precision: in which the model computes.
@@ -55,30 +61,47 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
         rank: named in what is found.
 
     Returns:
-        What is wrong with each sample whose own numbers, or whose loss, are not finite; weights that are not, where
-        no sample explains them.
+        The first that there is of: samples whose own numbers are not finite; weights that are not; samples whose loss
+        is not; micro-batches whose loss is not.
     """
-    found, suspects = [], []
-    for batch in batches:
-        for position, index in enumerate(batch["index"].tolist()):
-            alone = {key: value[position : position + 1] for key, value in batch.items()}
-            keys = [key for key, value in alone.items() if _is_bad(value)]
-            if keys:
-                found.append(f"rank {rank}: sample {index}, {', '.join(keys)}")
-            else:
-                suspects.append((index, alone))
-    weights = [name for name, value in state.model.state_dict().items() if _is_bad(value)]
+    found = [
+        f"rank {rank}: sample {index}, {', '.join(keys)}"
+        for index, alone in _single_samples(batches)
+        if (keys := [key for key, value in alone.items() if not all_finite(value)])
+    ]
+    weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
     if weights and not found:
         more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
         return [f"rank {rank}: the weights themselves, {weights[0]}{more}"]
-    for index, alone in suspects if not weights else ():
-        prepared = state.task.prepare(alone)
+    if found:
+        return found
+
+    def loss_of(batch: Batch) -> float:
+        prepared = state.task.prepare(batch)
         with precision.autocast():
-            loss = state.task.loss(state.model(prepared), prepared)
-        if _is_bad(loss):
-            found.append(f"rank {rank}: sample {index}, loss {float(loss):.4g}")
+            return float(state.task.loss(state.model(prepared), prepared))
+
+    device = next((value.device for value in batches[0].values()), torch.device("cpu"))
+    with without_trace(state.model, device, gradients=True):
+        state.model.eval()
+        try:
+            losses = [(index, loss_of(alone)) for index, alone in _single_samples(batches)]
+        finally:
+            state.model.train()
+        found = [f"rank {rank}: sample {index}, loss {loss:.4g}" for index, loss in losses if not isfinite(loss)]
+        for batch in () if found else batches:
+            if not isfinite(loss := loss_of(batch)):
+                samples = ", ".join(map(str, batch["index"].tolist()))
+                found.append(f"rank {rank}: samples {samples} together, loss {loss:.4g}")
     return found
 
 
-def _is_bad(value: Tensor) -> bool:
-    return value.is_floating_point() and not bool(torch.isfinite(value).all())
+def _single_samples(batches: Sequence[Batch]) -> Iterator[tuple[int, Batch]]:
+    for batch in batches:
+        for position, index in enumerate(batch["index"].tolist()):
+            yield index, {key: value[position : position + 1] for key, value in batch.items()}
+
+
+def all_finite(value: Tensor) -> bool:
+    """Returns whether a tensor holds no NaN and no infinity; integers never do."""
+    return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())

@@ -32,7 +32,14 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     updater = Updater(run.state, group, config.trainer, run.precision, run.plan.accumulation_steps)
     order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, config.seed)
     own = RankOrder(order, run.plan.micro_batch_sizes(), group.rank, 0, 2)
-    stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
+    stream = training_batches(
+        run.problem.splits.train,
+        run.problem.train_indices,
+        own,
+        run.problem.draw,
+        num_workers=config.num_workers,
+        pin_memory=group.device.type == "cuda",
+    )
     seconds = []
     # Two updates, since the first also allocates and, if asked for, compiles.
     for _ in range(2):
@@ -56,6 +63,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         run.precision,
         batch_size=batch_size,
         chunk_size=config.trainer.evaluation_chunk_size,
+        num_workers=config.num_workers,
     )
     evaluation = time.perf_counter() - started
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)

@@ -9,6 +9,7 @@ from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
+from noether.training.rehearsal import without_trace
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
@@ -51,14 +52,8 @@ def largest_micro_batch(problem: Problem, precision: Precision, group: Group, mo
         # The smallest device decides, so that every rank tries the same sizes.
         return bool(group.sum(torch.tensor(1 - fitted, device=group.device)).item() == 0)
 
-    devices = [group.device] if group.device.type == "cuda" else []
-    buffers = [(buffer, buffer.clone()) for buffer in problem.model.buffers()]
-    try:
-        with torch.random.fork_rng(devices=devices):
-            return largest_that_fits(fits, most)
-    finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    with without_trace(problem.model, group.device):
+        return largest_that_fits(fits, most)
 
 
 def _forward_backward(problem: Problem, batch: dict[str, torch.Tensor], precision: Precision) -> None:

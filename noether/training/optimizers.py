@@ -79,6 +79,11 @@ class Lion(Optimizer):
             if "exp_avg" not in self.state[parameter]:
                 self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
         momenta = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        # A complex weight counts as two real ones.
+        parameters, gradients, momenta = (
+            [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+            for tensors in (parameters, gradients, momenta)
+        )
         directions = torch._foreach_lerp(momenta, gradients, 1 - beta1)
         torch._foreach_sign_(directions)
         if weight_decay:

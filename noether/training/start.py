@@ -13,20 +13,20 @@ from noether.checkpoints.format import (
 )
 from noether.checkpoints.resume import StartingPoint, find_start
 from noether.common.console import Console
-from noether.common.whole_file import write_json, write_whole
+from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.data.prepare import prepare_with_bar
 from noether.distributed.deadline import find_deadline
-from noether.environments.identity import configuration_digest, run_identity
+from noether.environments.identity import configuration_digest, run_identity, run_key
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import RunPlan, plan_run, render_plan
-from noether.runs.fence import take_fence
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.process import job_of_task, record_exit_code, record_process
+from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
+from noether.runs.records import write_record
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
 from noether.workers.run import run_placement
@@ -35,7 +35,7 @@ from noether.workers.spawner import warm_up
 
 def train_here(config: RunConfig) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run."""
-    started = time.time()
+    started = time.monotonic()
     plan = plan_run(config)
     placement = plan.placement
     if placement.workers[0].rank > 0:
@@ -51,9 +51,11 @@ def train_here(config: RunConfig) -> int:
         # Last, so that a request that is refused leaves no empty folder among the runs.
         start.folder.create()
         with refusals_told(start.folder.path):
-            start = replace(start, fence=take_fence(start.folder, placement.attempt))
+            lease = take_lease(start.folder, placement.attempt, is_task=placement.launcher == "slurm")
+            start = replace(start, lease=lease)
+            lease.drop(start.folder.stopped)
             if start.checkpoint is None:
-                _record(config, plan, start)
+                _record(config, plan, start.folder, lease)
         remove_leftovers(start.folder.checkpoints)
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
@@ -68,9 +70,8 @@ def train_here(config: RunConfig) -> int:
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
-    process = record_process(start.folder, job_of_task() if placement.launcher == "slurm" else None)
     code = _run(placement, request, start.folder.logs)
-    record_exit_code(start.folder, process, code)
+    lease.release(code)
     return code
 
 
@@ -96,11 +97,18 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
     """
-    digest = configuration_digest(config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    digest = configuration_digest(settings)
     kind = placement.workers[0].device.kind
     identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
-    timeouts = Timeouts(**with_environment(config.distributed, environ).model_dump())
-    return RunTerms(identity, timeouts, config.output_path.expanduser().absolute())
+    asked = with_environment(config.distributed, environ)
+    return RunTerms(
+        identity,
+        key=run_key(settings, environ),
+        timeouts=Timeouts(asked.init_timeout_s, asked.timeout_s, asked.heartbeat_timeout_s),
+        shared_folder=config.output_path.expanduser().absolute(),
+        cpu_collectives=asked.cpu_collectives,
+    )
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
@@ -122,8 +130,8 @@ def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     return code
 
 
-def _record(config: RunConfig, plan: RunPlan, start: StartingPoint) -> None:
+def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -> None:
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
-    write_json(start.folder.plan, plan.as_dict())
-    write_json(start.folder.environment, describe_environment())
-    write_whole(start.folder.config, dump_config(config))  # Last: from now on there is a run of this name.
+    write_record(folder.plan, plan.as_dict(), lease)
+    write_record(folder.environment, describe_environment(), lease)
+    write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

@@ -21,7 +21,7 @@ from noether.checkpoints.progress import Progress
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
 from noether.common.console import Console
-from noether.common.whole_file import write_json, write_whole
+from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
@@ -30,17 +30,20 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
+from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
 from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
-from noether.runs.fence import Fence, FencedError
-from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
+from noether.runs.folder import DISK_ERRNOS, DiskRefusal, RunFolder, refusals_told
+from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
+from noether.runs.records import read_record, write_record
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
 from noether.training.optimizers import build_optimizer
@@ -60,16 +63,19 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     stop = AgreedStop()
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
         stop.join(group)
-        return _train(context, request, group, stop)
+        with refusals_told(request.config.output_path.expanduser(), DISK_ERRNOS):
+            return _train(context, request, group, stop)
 
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, start = request.config, group.from_first(request.start)
+    assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
-    folder, fence = start.folder, start.fence
+    folder, lease = start.folder, start.lease
+    assert lease is not None
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
@@ -84,33 +90,35 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
                 fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
             )
         load_checkpoint(run.state, group, checkpoint, config.seed)
-        console.say(_resumed(folder, checkpoint, run.state.progress.updates, group.world_size))
+        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
+        threads = torch.get_num_threads()
+        for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
+            console.warn(difference)
     began_at, total = run.state.progress.updates, run.length.total_updates
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
-        fence.check()
         if left_to_do:
             with refusals_told(folder.path):
-                _record(config, folder, {**request.plan, **run.describe()}, began_at)
+                _record(config, folder, {**request.plan, **run.describe()}, began_at, lease)
     group.barrier()
     deadline = request.deadline
     if deadline is not None:
         deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(deadline)
     if group.is_first:
-        _note(console, lambda: record_start(folder, fence.own.number, began_at, context.host, fence.own.job))
+        _note(console, lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
     try:
         with (
-            _trackers(config, folder, console, run, began_at, fence if group.is_first else None) as trackers,
-            _saver(config, run, group, folder, fence, trackers, console, deadline) as saver,
+            _trackers(config, folder, console, run, began_at, lease if group.is_first else None) as trackers,
+            _saver(config, run, group, folder, lease, trackers, console, deadline) as saver,
         ):
             parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
             reason = Loop(config, *parts, group, stop, trackers, saver).run()
         group.barrier()
         # Rank 0 says whether there is a result: other hosts may not see its files.
-        if not reason and group.from_first(left_to_do or not folder.result.exists()):
-            reason = _finish(config, folder, run, group, console, stop, fence)
+        if not reason and group.from_first(left_to_do or not read_record(folder.result, console.warn)):
+            reason = _finish(config, folder, run, group, console, stop, lease)
         elif not reason and group.is_first:
             console.say(f"the run was complete already: {folder.path}")
         stop.finish()
@@ -119,35 +127,35 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     except BaseException:
         if group.is_first:
             with suppress(FencedError):
-                _note(console, lambda: _record_failure(folder, fence))
+                _note(console, lambda: _record_failure(folder, lease))
         raise
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
-        _note(console, lambda: record_outcome(folder, fence.own.number, newest_update(folder.checkpoints), outcome))
+        _note(console, lambda: record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome))
     if not reason:
         return ExitCode.DONE
     if group.is_first:
         # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-        _note(console, lambda: _record_stop(folder, outcome, run.state.progress.updates))
+        _note(console, lambda: _record_stop(folder, outcome, run.state.progress.updates, lease))
     group.barrier()
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
 
 
-def _record_failure(folder: RunFolder, fence: Fence) -> None:
-    fence.check()
-    record_outcome(folder, fence.own.number, newest_update(folder.checkpoints), "failed")
+def _record_failure(folder: RunFolder, lease: Lease) -> None:
+    lease.check()
+    record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), "failed")
 
 
-def _record_stop(folder: RunFolder, reason: str, update: int) -> None:
+def _record_stop(folder: RunFolder, reason: str, update: int, lease: Lease) -> None:
     """Writes stopped.json: everything is saved, and what whoever may start the run again needs to know."""
     content = {
         "reason": reason,
         "update": update,
         "attempts_without_progress": attempts_without_progress(folder, newest_update(folder.checkpoints)),
     }
-    write_json(folder.stopped, content)
+    write_record(folder.stopped, content, lease)
 
 
 def _saver(
@@ -155,7 +163,7 @@ def _saver(
     run: "Run",
     group: Group,
     folder: RunFolder,
-    fence: Fence,
+    lease: Lease,
     trackers: Trackers,
     console: Console,
     deadline: Deadline | None,
@@ -163,13 +171,15 @@ def _saver(
     about = {
         "run_id": folder.path.resolve().name,
         "effective_batch_size": run.plan.effective,
+        "micro_batch_size": run.plan.micro,
+        "threads": torch.get_num_threads(),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": config.model_dump(mode="json"),
         "provenance": provenance(),
     }
     keep = config.trainer.keep_checkpoints
     best = run.state.progress.best_metric
-    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, fence, deadline, best)
+    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, lease, deadline, best)
 
 
 def _note(console: Console, write: Callable[[], None]) -> None:
@@ -236,6 +246,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
         AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
@@ -254,34 +265,34 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     return Run(problem, state, plan, length, schedule, precision)
 
 
-def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int) -> None:
+def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
-    write_whole(folder.config, dump_config(config))
-    write_json(folder.plan, plan)
-    drop_checkpoints_after(folder.checkpoints, began_at)
-    folder.result.unlink(missing_ok=True)
+    write_whole(folder.config, dump_config(config), lease)
+    write_record(folder.plan, plan, lease)
+    drop_checkpoints_after(folder.checkpoints, began_at, lease)
+    lease.drop(folder.result)
 
 
 def _trackers(
-    config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, fence: Fence | None
+    config: RunConfig, folder: RunFolder, console: Console, run: Run, start: int, lease: Lease | None
 ) -> Trackers:
-    """Returns what shows and keeps the rows; fence: rank 0's right to write, None on the others."""
+    """Returns what shows and keeps the rows; lease: rank 0's right to write, None on the others."""
     trackers: list[Tracker] = [
         ConsoleTracker(console, start=start, total_updates=run.length.total_updates, total_epochs=run.length.epochs)
     ]
-    if fence is None:
+    if lease is None:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        trackers.append(MetricsFile(folder.metrics, resumed_from=start))
+        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, resumed_from=start))
-    return Trackers(trackers, console.warn, fence.check)
+            trackers.append(TensorBoardFile(folder.tensorboard, start, lease))
+    return Trackers(trackers, console.warn, lease.check)
 
 
 def _finish(
-    config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console, stop: AgreedStop, fence: Fence
+    config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console, stop: AgreedStop, lease: Lease
 ) -> int:
     """Evaluates the test split with the selected weights, and writes the result and the report.
 
@@ -289,12 +300,10 @@ def _finish(
         0, or why all ranks stopped before it was through; the next start of the run does it again.
     """
     started = time.perf_counter()
-    if group.is_first:
-        fence.check()
     weights, model = next(iter(run.state.evaluation_models().items()))
     name = ""
     if group.is_first:
-        selected = selected_checkpoint(folder.checkpoints)
+        selected = selected_checkpoint(folder.checkpoints, console.warn)
         name = selected.path.name
         load_weights(model, selected, weights)
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
@@ -312,10 +321,10 @@ def _finish(
             batch_size=config.trainer.evaluation_batch_size or run.plan.micro,
             world_size=group.world_size,
             at_boundary=stop.check,
+            by=lease,
         )
         if group.is_first:
-            fence.check()
-            _show_result(config, folder, run, console, result)
+            _show_result(config, folder, run, console, result, lease)
             console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
         return stopped.reason
@@ -331,22 +340,24 @@ def _finish(
     return 0
 
 
-def _show_result(config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any]) -> None:
+def _show_result(
+    config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any], lease: Lease
+) -> None:
     console.say("")
     for table in result_tables(result, run.problem.task.fields):
         console.say(table)
     with refusals_told(folder.path):
-        write_json(folder.result, result)
+        write_record(folder.result, result, lease)
     if config.tracker.report:
-        report_run(folder, console)
+        report_run(folder, console, lease)
 
 
-def report_run(folder: RunFolder, console: Console) -> None:
+def report_run(folder: RunFolder, console: Console, lease: Lease) -> None:
     """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
     from noether.report import write_report
 
     try:
-        path = write_report(folder)
+        path = write_report(folder, lease)
     except OSError as error:
         console.warn(
             f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"
@@ -354,12 +365,6 @@ def report_run(folder: RunFolder, console: Console) -> None:
         )
     else:
         console.say(f"\nreport {path}")
-
-
-def _resumed(folder: RunFolder, checkpoint: CheckpointFolder, updates: int, world_size: int) -> str:
-    before = checkpoint.meta()["world_size"]
-    ranks = f"; {before} ranks before, {world_size} now: the order of samples goes on" if before != world_size else ""
-    return f"resumed {folder.path.resolve().name} after update {updates}{ranks}"
 
 
 def _how_to_go_on(folder: RunFolder, reason: str, updates: int, total: int) -> str:

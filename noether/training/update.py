@@ -14,7 +14,8 @@ from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
-from noether.training.bad_numbers import LateLook, NonFiniteError, find_bad_numbers
+from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
+from noether.training.rehearsal import without_trace
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Updater:
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
+        # Running statistics (BatchNorm) change in the forward pass: an update that is not made must leave them too.
+        self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
+        # Two summands commute: with two ranks no layout rounds differently.
+        self._buckets_settled = group.world_size <= 2
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
         self.look = LateLook() if late else None
 
@@ -79,8 +84,11 @@ class Updater:
             NonFiniteError: where the gradient is not finite and the policy says so. The weights are then as before,
                 but on a GPU, where the gradient was that of the update before; no checkpoint holds them.
         """
+        if not self._buckets_settled:
+            self._settle_buckets(batches[0])
         state, scaler = self.state, self.state.scaler
         samples = sum(len(batch["index"]) for batch in batches)
+        before = [buffer.clone() for buffer in self.statistics]
         loss = torch.zeros((), device=self.group.device, dtype=self.precision.weights)
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
@@ -95,7 +103,7 @@ class Updater:
         scaler.unscale_(state.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = get_total_norm(gradients)
-        skipped = self._why_not(norm, batches)
+        skipped = self._why_not(norm, batches, before)
         if skipped is None:
             if self.config.clip_gradient_norm is not None:
                 clip_grads_with_norm_(self.parameters, self.config.clip_gradient_norm, norm)
@@ -110,6 +118,24 @@ class Updater:
         state.progress.samples += self.config.effective_batch_size
         return UpdateFigures(loss, norm, skipped)
 
+    def _settle_buckets(self, batch: Batch) -> None:
+        """Lets DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
+
+        DDP lays out its buckets anew after its first backward passes, in the order in which gradients were ready.
+        Where a gradient lies decides in which order the ranks' shares of it are added, so from three ranks on the
+        first updates of a resumed run would otherwise round differently from those of the undisturbed run.
+        """
+        passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
+        with without_trace(self.state.model, self.group.device):
+            for _ in range(passes):
+                prepared = self.state.task.prepare(batch)
+                with self.precision.autocast():
+                    predictions = self.forward(prepared)
+                with self.group.waiting("all_reduce of the gradients"):
+                    self.state.scaler.scale(self.state.task.loss(predictions, prepared)).backward()
+                self.state.model.zero_grad()
+        self._buckets_settled = True
+
     def settle(self) -> None:
         """Makes sure that the last update was made of finite numbers. Every rank calls it before anything is kept.
 
@@ -119,8 +145,17 @@ class Updater:
         bad = self.look.settle() if self.look is not None else None
         if bad is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
+        # A step can overflow though its gradient was finite; no gradient comes after the last one to show it.
+        weights = [name for name, value in self.state.model.named_parameters() if not all_finite(value)]
+        if weights:
+            raise NonFiniteError(
+                f"the weights are not finite after update {self.state.progress.updates}\n"
+                f"  seen      {', '.join(weights[:3])}{f' and {len(weights) - 3} more' if len(weights) > 3 else ''}\n"
+                "  expected  finite numbers: the gradient was finite, and the step made from it overflowed\n"
+                "  fix       lower optimizer.learning_rate; the last checkpoint is as it was"
+            )
 
-    def _why_not(self, norm: Tensor, batches: Sequence[Batch]) -> str | None:
+    def _why_not(self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor]) -> str | None:
         """Returns None where the update may be made, else why it is skipped; raises where the run must stop."""
         progress = self.state.progress
         if self.look is not None:
@@ -132,6 +167,8 @@ class Updater:
             progress.skipped_in_a_row = 0
             return None
         progress.skipped_in_a_row += 1
+        for buffer, value in zip(self.statistics, statistics, strict=True):
+            buffer.copy_(value)
         # fp16 overflows now and then by design: its scaler halves the scale and the next update fits.
         if self.state.scaler.is_enabled() and progress.skipped_in_a_row <= self.config.max_skipped_updates:
             return f"update {progress.updates + 1} overflowed in fp16 and is skipped; the loss scale is halved"
@@ -146,12 +183,12 @@ class Updater:
         parameters = [
             name
             for name, parameter in self.state.model.named_parameters()
-            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+            if parameter.grad is not None and not all_finite(parameter.grad)
         ]
         causes = [cause for rank in found for cause in rank]
         seen = "; ".join(causes[:4]) + (f"; and {len(causes) - 4} more" if len(causes) > 4 else "")
         shown = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
-        advice = "lower optimizer.learning_rate, or mend the samples"
+        advice = "lower optimizer.learning_rate, or fix the samples"
         if self.config.nan_policy == "stop":
             advice += ", or trainer.nan_policy=skip to pass over single updates"
         in_a_row = max(1, self.state.progress.skipped_in_a_row)

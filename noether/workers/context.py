@@ -6,7 +6,6 @@ from pathlib import Path
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
-from noether.errors import RequestError
 from noether.workers.rank_state import BEFORE_ALL, LauncherLine, Standing
 
 
@@ -21,30 +20,31 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class RunTerms:
-    """What every rank of a run is told alike, and what the ranks of the first launcher add for the others.
+    """What every rank of a run is told alike.
 
-    `shared_folder` is one that all hosts are expected to see, where a port is published that could not be derived;
-    None where there is none. `hub_port` and `secret` are how other launchers reach that of rank 0; 0 where every
-    rank is this launcher's, and in the launchers that do not answer for rank 0. `log_folder` is this launcher's.
-    `refusal` is why the run cannot be, where rank 0 meets the others only to tell them.
+    `key` proves that a launcher is of this run, without being sent. `shared_folder` is one that all hosts are expected
+    to see, where a port is published that could not be derived; None where there is none. `log_folder` is this
+    launcher's. `cpu_collectives`: ranks with a GPU also join a gloo group, for reductions of CPU tensors. `door_port`
+    is where the launcher of rank 0 lets the others in, for rank 0 to write into the store that a launcher such as
+    torchrun serves; 0 elsewhere.
     """
 
     identity: RunIdentity = NO_RUN
+    key: str = ""
     timeouts: Timeouts = Timeouts()
     shared_folder: Path | None = None
-    hub_port: int = 0
-    secret: str = ""
     log_folder: Path = Path()
-    refusal: RequestError | None = None
+    cpu_collectives: bool = False
+    door_port: int = 0
 
 
 @dataclass(frozen=True)
 class WorkerContext:
     """What one worker is told: the facts of the placement that concern its rank.
 
-    `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on
-    `endpoint.port`; only rank 0 of several has it, and hands `listen_socket.detach()` to
-    `torch.distributed.TCPStore(master_listen_fd=...)`, so that the port is never free in between.
+    `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on `store_port`; only
+    rank 0 of several has it, and hands `listen_socket.detach()` to `torch.distributed.TCPStore(master_listen_fd=...)`,
+    so that the port is never free in between. Where all ranks are of one launcher, that is `endpoint.port`.
     `line` leads to the launcher that watches this worker; without one it leads nowhere.
     """
 
@@ -56,6 +56,7 @@ class WorkerContext:
     attempt: int
     threads: int
     listen_socket: socket.socket | None = None
+    store_port: int = 0
     terms: RunTerms = RunTerms()
     line: LauncherLine = field(default_factory=LauncherLine, compare=False)
 

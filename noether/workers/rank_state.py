@@ -1,20 +1,22 @@
-"""Where does a rank stand: three numbers in memory shared with its launcher, written in nanoseconds, read when asked.
+"""Where a rank stands and where it is to stop: numbers in memory shared with its launcher, and a pipe beside them.
 
 A thread beside the training would compete for the interpreter, and could not answer while a C call holds it; shared
 memory can be read from outside, even from a rank that is stopped or dead.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from noether.errors import NoetherError
+
 COLLECTIVES = (
     "",
     "all_reduce of the gradients",
     "all_reduce of figures",
-    "all_reduce of the stop flags",
     "broadcast from rank 0",
     "gather on rank 0",
     "barrier",
@@ -45,13 +47,43 @@ BEFORE_ALL = Standing()
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What a worker hears when it joins: how its launcher reaches that of rank 0, and where the run keeps its logs."""
+class MeetingPoint:
+    """Where the ranks of a run meet, once all have come.
+
+    `address` and `port` are those of rank 0's store, `secret` is known to the ranks of this run alone, `log_folder` is
+    where the run keeps its logs.
+    """
 
     address: str
-    hub_port: int
+    port: int
     secret: str
     log_folder: str
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A worker is ready to meet the others."""
+
+
+@dataclass(frozen=True)
+class DoorSeen:
+    """A worker has read in its launcher's store at which port the launcher of rank 0 lets others in."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class StopWanted:
+    """A worker was asked to stop: by a signal of this number, or for another `reason`."""
+
+    reason: int
+
+
+WAIT_STEP_S = 0.0005
+"""How often a rank looks for the boundary that the launchers agree on; they need a few milliseconds."""
+
+# The numbers on a board: the first four are written by the rank, the others by its launcher.
+UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
 class LauncherLine:
@@ -60,23 +92,62 @@ class LauncherLine:
     def __init__(self, messages: Connection | None = None, board: Any = None) -> None:
         self._messages = messages
         self._board = board if board is not None else new_board()
+        self._asked_to_stop = False
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
         """Notes that the rank is in a collective; after an exception it still is, for the report to say so."""
-        self._board[2] += 1
-        self._board[1] = COLLECTIVES.index(collective)
+        self._board[ENTERED] += 1
+        self._board[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
-        self._board[1] = 0
+        self._board[COLLECTIVE] = 0
 
     def begin_update(self, update: int) -> None:
         """Notes which update is being made."""
-        self._board[0] = update
+        self._board[UPDATE] = update
 
-    def tell(self, meeting: Meeting) -> None:
-        """Tells the launcher what the meeting brought."""
+    def pass_boundary(self, reason: int) -> int:
+        """Returns why all ranks stop at this boundary, or 0.
+
+        Costs two looks at shared memory while nobody wants to stop. When somebody does, the launchers hold the ranks
+        at their next boundary for a few milliseconds, and agree on one that no rank has passed.
+
+        Args:
+            reason: why this rank wants to stop; 0 where it does not.
+        """
+        board = self._board
+        board[BOUNDARY] += 1
+        if reason and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self.tell(StopWanted(reason))
+        if not board[HELD] and not self._asked_to_stop:
+            return 0
+        while not board[STOP_AT]:
+            time.sleep(WAIT_STEP_S)
+        return int(board[STOP_REASON]) if board[BOUNDARY] >= board[STOP_AT] else 0
+
+    def tell(self, message: Arrived | DoorSeen | StopWanted) -> None:
+        """Tells the launcher something."""
         if self._messages is not None:
-            self._messages.send(meeting)
+            self._messages.send(message)
+
+    def meet(self, limit_s: float) -> MeetingPoint:
+        """Says that this rank has come, and returns where all meet, once all have come.
+
+        Raises:
+            NoetherError: what the launcher says why they cannot meet.
+            RuntimeError: the launcher says nothing for `limit_s` seconds, or there is none.
+        """
+        if self._messages is None:
+            raise RuntimeError("a rank of several needs a launcher to meet the others")
+        self._messages.send(Arrived())
+        if not self._messages.poll(limit_s):
+            raise RuntimeError(f"the launcher of this rank has said nothing for {limit_s:g} s")
+        answer = self._messages.recv()
+        if isinstance(answer, NoetherError):
+            raise answer
+        point: MeetingPoint = answer
+        return point
 
     def standing(self) -> Standing:
         """Returns where this rank stands."""
@@ -84,11 +155,10 @@ class LauncherLine:
 
 
 def new_board(multiprocess: Any = None) -> Any:
-    """Returns the three numbers, shared with processes started by `multiprocess` (a context), or private."""
-    return [0, 0, 0] if multiprocess is None else multiprocess.RawArray("q", 3)
+    """Returns the numbers of a board, shared with processes started by `multiprocess` (a context), or private."""
+    return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
 def read_board(board: Any) -> Standing:
-    """Returns what the numbers say."""
-    update, collective, entered = board
-    return Standing(update, COLLECTIVES[collective], entered)
+    """Returns where the rank of a board stands."""
+    return Standing(board[UPDATE], COLLECTIVES[board[COLLECTIVE]], board[ENTERED])

@@ -1,4 +1,4 @@
-"""How does a placement become a run: one worker in this process, several started and watched."""
+"""Runs a placement: one worker in this process, several started and watched."""
 
 import os
 import pickle
@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.cpus import usable_cpus
+from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
 from noether.errors import ExitCode
 from noether.workers.context import RunTerms
+from noether.workers.door import Door, beside_served, open_door
 from noether.workers.failure import describe_failure
-from noether.workers.link import Hub
+from noether.workers.hub import Hub
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
+from noether.workers.spoke import Spoke
 from noether.workers.watcher import watch_workers
 from noether.workers.worker import (
     call_target,
@@ -47,25 +50,33 @@ def run_placement(
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
     """
     os.environ.update(openmp_defaults(os.environ))
+    raise_limits()
     terms = terms or RunTerms()
     if placement.world_size == 1:
         return _run_here(placement, target, payload, log_folder)
-    hub = _hub(placement, terms)
-    if hub is not None:
-        terms = replace(terms, hub_port=hub.port, secret=hub.secret)
+    door = open_door(placement, terms)
+    if door is not None and placement.endpoint.served_by:
+        terms = replace(terms, door_port=door.port)
     try:
         running = start_workers(placement, target, payload, log_folder, terms)
     except KeyboardInterrupt:
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    return watch_workers(running, log_folder, hub=hub)
+    link = _link(placement, terms, door)
+    # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
+    says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
+    return watch_workers(running, log_folder, link=link, says_more=says_more)
 
 
-def _hub(placement: Placement, terms: RunTerms) -> Hub | None:
+def _link(placement: Placement, terms: RunTerms, door: Door | None) -> Hub | Spoke | None:
+    """Returns the link to the other launchers of the run; None where there are none."""
     ranks = [worker.rank for worker in placement.workers]
-    if 0 not in ranks or len(ranks) == placement.world_size:
-        return None
-    return Hub(ranks, placement.host, placement.endpoint, terms.timeouts.heartbeat_timeout_s)
+    if door is not None:
+        endpoint = placement.endpoint
+        if endpoint.served_by:
+            endpoint = replace(beside_served(placement), port=door.port)
+        return Hub(ranks, placement.host, terms, endpoint, door)
+    return Spoke(ranks, placement.host, terms, placement.endpoint) if 0 not in ranks else None
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
@@ -75,6 +86,7 @@ def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path)
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
-        write_error_file(report, log_folder)
+        if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
+            write_error_file(report, log_folder)
         print(describe_failure(report, {}, log_folder, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

@@ -1,4 +1,4 @@
-"""How do several workers start: a parent without torch, and a fork server that has it in memory."""
+"""Starts several workers: a parent without torch, and a fork server that has it in memory."""
 
 import contextlib
 import multiprocessing
@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.cpus import usable_cpus
+from noether.common.limits import raise_limits
 from noether.common.processes import ProcessId, descendants, process_table
-from noether.environments.endpoint import REFUSAL_S, HeldPort, hold_port, port_beside
+from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.local import threads_per_worker
-from noether.environments.placement import Endpoint, Placement
-from noether.environments.published_port import PublishedPort
+from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.workers.context import RunTerms, WorkerContext
 from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adopt_orphans
+from noether.workers.door import beside_served
 from noether.workers.openmp import openmp_defaults
 from noether.workers.rank_state import new_board
 from noether.workers.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
@@ -95,7 +96,7 @@ def start_workers(
     log_folder.mkdir(parents=True, exist_ok=True)
     for worker in placement.workers:
         error_file(log_folder, worker.rank).unlink(missing_ok=True)
-    held = hold_rank_zero_port(placement, terms)
+    held = hold_store_port(placement)
     try:
         contexts = worker_contexts(placement, held, os.environ, usable_cpus(), terms)
         adopt_orphans(True)
@@ -130,6 +131,7 @@ def warm_up() -> None:
     Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
     another library wanted in it are left out, and one that is already running is taken as it is.
     """
+    raise_limits()
     if start_methods(os.environ)[0] != "forkserver":
         return
     multiprocessing.set_forkserver_preload([PRELOAD])
@@ -161,58 +163,21 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
     }
 
 
-def hold_rank_zero_port(placement: Placement, terms: RunTerms) -> HeldPort | None:
-    """Hold the port where this process answers for rank 0 of several; a world of one has nobody to meet.
+def hold_store_port(placement: Placement) -> HeldPort | None:
+    """Hold the port of the ranks' store where this process answers for rank 0 of several.
 
-    Where ranks of other processes expect a port that nobody asked for, and another program has it, a free one is
-    held and published instead. One that was asked for is not replaced: the next is held, to tell them.
+    Where it answers for all of them, that is the endpoint's port. Where other launchers do, the endpoint's is the door
+    at which they are let in, and the store has a free port of its own.
 
     Raises:
-        RequestError: the port is taken, and nobody else is to be told, or there is no folder to publish another in.
+        RequestError: the port is taken.
     """
-    endpoint = placement.endpoint
-    if endpoint.served_by:
-        return None  # torchrun's agent listens there already.
-    if placement.world_size == 1 or all(worker.rank > 0 for worker in placement.workers):
+    ranks = {worker.rank for worker in placement.workers}
+    if placement.world_size == 1 or 0 not in ranks:
         return None
-    published, others = None, len(placement.workers) < placement.world_size
-    if others and terms.shared_folder is not None and not endpoint.asked_by:
-        published = PublishedPort(terms.shared_folder, terms.identity)
-        published.remove()  # Of an attempt that never met; the ranks would look for it there.
-    try:
-        return hold_port(endpoint)
-    except RequestError as refusal:
-        if others and endpoint.asked_by:
-            return _hold_to_refuse(endpoint, refusal)
-        if published is None:
-            raise
-    held = hold_port(replace(endpoint, port=0))
-    try:
-        published.write(held.endpoint.host, held.endpoint.port)
-    except OSError:
-        held.close()
-        return hold_port(endpoint)  # It refuses in the words that fit.
-    print(
-        f"noether: port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
-        f"{held.endpoint.port}, published in {published.path.parent}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return held
-
-
-def _hold_to_refuse(endpoint: Endpoint, refusal: RequestError) -> HeldPort:
-    try:
-        held = hold_port(port_beside(endpoint))
-    except RequestError:
-        raise refusal from None
-    print(
-        f"noether: {refusal.summary}; the ranks of other hosts are told at port {held.endpoint.port}, for up to "
-        f"{REFUSAL_S:g} s",
-        file=sys.stderr,
-        flush=True,
-    )
-    return replace(held, refusal=refusal)
+    if len(ranks) == placement.world_size and not placement.endpoint.served_by:
+        return hold_port(placement.endpoint)
+    return hold_port(beside_served(placement))
 
 
 def worker_contexts(
@@ -231,8 +196,9 @@ def worker_contexts(
     wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:
         threads = int(wanted)
-    endpoint = held.endpoint if held is not None else placement.endpoint
-    terms = replace(terms or RunTerms(), refusal=held.refusal if held is not None else None)
+    # MASTER_PORT keeps its meaning: the port at which the run is found.
+    alone = held is not None and len(placement.workers) == placement.world_size
+    endpoint = held.endpoint if held is not None and alone else placement.endpoint
     context = WorkerContext(
         placement.workers[0],
         placement.world_size,
@@ -241,7 +207,8 @@ def worker_contexts(
         endpoint,
         placement.attempt,
         threads,
-        terms=terms,
+        store_port=held.endpoint.port if held is not None else 0,
+        terms=terms or RunTerms(),
     )
     return [
         replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)
@@ -287,7 +254,7 @@ def _start_one(
     bystanders: frozenset[ProcessId],
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
-    reports, reports_writer = multiprocess.Pipe(duplex=False)
+    reports, reports_writer = multiprocess.Pipe()  # The launcher answers when all ranks have come.
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
     board = new_board(multiprocess)
     environment = worker_environment(context, os.environ)

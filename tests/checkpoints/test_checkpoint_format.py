@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from noether.checkpoints import format as checkpoint_format
 from noether.checkpoints.format import (
+    CheckpointFolder,
     best_checkpoint,
     list_checkpoints,
     newest_intact,
@@ -70,8 +72,57 @@ def test_the_newest_intact_is_taken_and_the_damaged_is_named(tmp_path) -> None:
 def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
     write(tmp_path, 1)
     (tmp_path / ".update-000000002.77.partial").mkdir()
-    (tmp_path / "update-000000003").mkdir()  # A node that lost power between the files and meta.json.
+    for name in ("update-000000001.bak", "update-3", "update-x", "update-000000003.txt"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "update-000000004").write_text("a file")
     assert kept(tmp_path) == [1]
+
+
+def test_a_checkpoint_without_meta_data_is_one_and_damaged(tmp_path) -> None:
+    write(tmp_path, 1)
+    (write(tmp_path, 2).path / "meta.json").unlink()
+    assert kept(tmp_path) == [1, 2]
+    warnings: list[str] = []
+    assert newest_intact(tmp_path, warnings.append).updates == 1  # type: ignore[union-attr]
+    assert "update-000000002 is damaged and passed over: meta.json cannot be read" in warnings[0]
+
+
+@pytest.mark.parametrize("file", ["model.bin", "meta.json"])
+def test_a_damaged_best_checkpoint_is_named_and_the_next_best_selected(file, tmp_path) -> None:
+    for updates, metric in ((1, 0.5), (2, 0.1), (3, 0.3), (4, None)):
+        write(tmp_path, updates, metric)
+    path = tmp_path / "update-000000002" / file
+    path.write_bytes(path.read_bytes()[:-1])
+    warnings: list[str] = []
+    assert selected_checkpoint(tmp_path, warnings.append).updates == 3
+    assert [file in warning and "update-000000002" in warning for warning in warnings] == [True]
+
+
+def forged(folder: Path, **changes) -> CheckpointFolder:
+    """A checkpoint whose digests are right, and whose content is not what a run writes."""
+    checkpoint = write(folder, 1)
+    meta = json.loads((checkpoint.path / "meta.json").read_text()) | changes
+    meta["meta_sha256"] = checkpoint_format._meta_digest(meta)
+    (checkpoint.path / "meta.json").write_text(json.dumps(meta))
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sha256": ["model.bin"]},
+        {"sha256": {"../../../etc/passwd": "0"}},
+        {"sha256": {"model.bin": 3}},
+        {"sha256": None},
+        {"format": [2]},
+        {"config": "seed: 0"},
+        {"world_size": "2"},
+        {"world_size": -1},
+    ],
+    ids=str,
+)
+def test_a_forged_checkpoint_is_a_damaged_one(changes, tmp_path) -> None:
+    assert forged(tmp_path, **changes).damage() is not None
 
 
 def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) -> None:
@@ -84,14 +135,14 @@ def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) ->
     assert not list(tmp_path.glob(".update-*"))
     best = best_checkpoint(tmp_path)
     assert best is not None
-    assert best.updates == selected_checkpoint(tmp_path).updates == 2
+    assert best.updates == selected_checkpoint(tmp_path, pytest.fail).updates == 2
 
 
 def test_without_a_metric_the_newest_is_selected(tmp_path) -> None:
     write(tmp_path, 1)
     write(tmp_path, 2)
     assert best_checkpoint(tmp_path) is None
-    assert selected_checkpoint(tmp_path).updates == 2
+    assert selected_checkpoint(tmp_path, pytest.fail).updates == 2
 
 
 def test_writing_the_same_update_again_replaces_it(tmp_path) -> None:
@@ -119,7 +170,7 @@ def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:
     checkpoint = write(tmp_path, 1, metric=0.5)
     path = checkpoint.path / "meta.json"
     path.write_text(path.read_text().replace('"metric": 0.5', '"metric": 0.4'))
-    assert "meta.json has another SHA-256" in str(checkpoint.damage())
+    assert "another SHA-256" in str(checkpoint.damage())
 
 
 def test_a_checkpoint_put_aside_for_one_that_never_came_gets_its_name_back(tmp_path) -> None:

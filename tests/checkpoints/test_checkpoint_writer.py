@@ -12,7 +12,7 @@ from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import list_checkpoints, newest_intact
 from noether.checkpoints.snapshot import DTYPES, Shadow, Snapshot, safetensors_parts
 from noether.checkpoints.writer import CheckpointError, CheckpointWriter, Refused, Written
-from noether.runs.fence import FencedError
+from noether.runs.lease import FencedError
 
 TENSORS = {
     "half": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),

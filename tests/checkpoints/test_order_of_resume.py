@@ -17,7 +17,9 @@ PROOF = ("trainer.precision=float64", "optimizer=sgd", "schedule=constant", "mod
 
 def global_batches(folder: Path, ranks: int) -> list[list[int]]:
     """The samples of each update over all ranks, in the order of the ranks."""
-    shares = [(folder / str(rank)).read_text().splitlines() for rank in range(ranks)]
+    # From three ranks on, two passes over the first batch settle DDP's buckets before the first update.
+    passes = 2 if ranks > 2 else 0
+    shares = [(folder / str(rank)).read_text().splitlines()[passes:] for rank in range(ranks)]
     return [[index for share in update for index in json.loads(share)] for update in zip(*shares, strict=True)]
 
 
@@ -31,7 +33,7 @@ def test_two_then_one_then_four_ranks_go_on_with_the_next_unseen_sample(noether,
         done = noether("train", *words, f"devices={ranks}", f"trainer.max_updates={until}", cwd=OWN, **variables)
         assert done.code == 0, done.err
         if until > 4 and name == "parts":
-            assert "the order of samples goes on" in done.out
+            assert "the order of samples goes on" in done.out + done.err
         return global_batches(record, ranks)
 
     whole = train("whole", 1, 13)

@@ -7,6 +7,7 @@ from noether.data.loader import evaluation_batches, stack_samples, training_batc
 from noether.data.order import GlobalOrder, RankOrder, SampleKey
 from noether.data.padding import mean_of_points
 from noether.data.points import GEOMETRY, PointDraw, point_keys
+from noether.errors import RequestError
 
 
 class Samples:
@@ -91,9 +92,11 @@ def test_reading_does_not_move_the_run_s_random_numbers() -> None:
 
 def test_samples_that_do_not_stack_name_the_key() -> None:
     samples = [{"a": torch.zeros(3)}, {"a": torch.zeros(4)}]
-    with pytest.raises(ValueError, match=r"shape of a: \[\(3,\), \(4,\)\].*points_per_update"):
-        stack_samples(samples)
-    with pytest.raises(ValueError, match="differ in their keys: b"):
+    with pytest.raises(RequestError, match="shape of a") as caught:
+        stack_samples(samples, one_at_a_time="trainer.max_batch_size=1")
+    assert caught.value.seen == "(3,), (4,)"
+    assert caught.value.fix.startswith("trainer.max_batch_size=1")
+    with pytest.raises(RequestError, match="differ in their keys"):
         stack_samples([{"a": torch.zeros(1)}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
 
 
@@ -127,7 +130,7 @@ def test_equal_samples_are_stacked_without_masks() -> None:
 
 
 def test_padding_is_refused_to_models_that_do_not_read_masks() -> None:
-    with pytest.raises(ValueError, match=r"shape of surface_points.*reads_masks = True"):
+    with pytest.raises(RequestError, match=r"shape of surface_points(.|\n)*reads_masks = True"):
         stack_samples(uneven_samples())
 
 

@@ -6,10 +6,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import meshio
 import numpy as np
 import pytest
-from shapenet_car_files import FIRST, UNUSED, surface_mesh, volume_mesh, write_car
+from shapenet_car_files import FIRST, UNUSED, surface_mesh, volume_mesh, write_car, write_grid
 
 from noether.data.shapenet_car_raw import EXCLUDED, list_cars, make_car, raw_cars
 from noether.errors import RequestError
@@ -105,8 +104,7 @@ def test_every_kind_of_source_has_the_same_cars(pack, raw_archive: Path, tmp_pat
 def rewrite_surface(car: Path, change) -> None:
     points, quads, pressure = surface_mesh(7)
     points, quads, pressure = change(points, quads, pressure)
-    mesh = meshio.Mesh(points, [("quad", quads)], point_data={"point_scalars": pressure})
-    meshio.vtk.write(car / "quadpress_smpl.vtk", mesh, fmt_version="4.2", binary=True)
+    write_grid(car / "quadpress_smpl.vtk", points, quads, {"point_scalars": pressure})
 
 
 def rewrite_pressure(car: Path, change) -> None:
@@ -115,8 +113,7 @@ def rewrite_pressure(car: Path, change) -> None:
 
 def rewrite_scalars(car: Path, **arrays) -> None:
     points, quads, _ = surface_mesh(7)
-    mesh = meshio.Mesh(points, [("quad", quads)], point_data=arrays)
-    meshio.vtk.write(car / "quadpress_smpl.vtk", mesh, fmt_version="4.2", binary=True)
+    write_grid(car / "quadpress_smpl.vtk", points, quads, arrays)
 
 
 def cut(path: Path) -> None:

@@ -15,6 +15,7 @@ def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float 
     """Every rank notes the boundary at which it stopped, and why; rank 1 signals itself at boundary `signalled_at`.
 
     seconds: an update's; slower_rank_s: what rank 1 adds to each. checked: inside an evaluation.
+    apart: nothing keeps the ranks in step.
     """
     folder, plan = payload
     rank, boundary, reason = context.worker.rank, 0, 0
@@ -24,7 +25,8 @@ def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float 
         while not reason and boundary < 1000:
             boundary += 1
             time.sleep(plan["seconds"] + rank * plan.get("slower_rank_s", 0))
-            group.barrier()  # Gradients keep ranks in step.
+            if not plan.get("apart"):
+                group.barrier()  # Gradients keep ranks in step.
             if rank == 1 and boundary == plan["signalled_at"]:
                 os.kill(os.getpid(), signal.SIGUSR1)
             try:

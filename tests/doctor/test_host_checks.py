@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from noether.doctor.finding import Finding, merged
+from noether.common.container import container_engine
+from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import (
     Driver,
     Folder,
     HostFacts,
     Infiniband,
     User,
-    container_kind,
     cpu_quota,
     gather_facts,
     wanted_folders,
@@ -42,25 +42,25 @@ CPU_ONLY = CUDA_13 | {"cuda": "", "nccl": ""}
 USER = User(1000, "ann", "/home/ann", True)
 
 
-def shm(size: int | None, container: str = "", needed: bool = True) -> Finding:
+def shm(size: int | None, container: str = "", needed: bool = True) -> Diagnosis:
     return check_shared_memory(HostFacts(shared_memory=size, container=container), needed)
 
 
-def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Finding:
+def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Diagnosis:
     return check_cores(HostFacts(cpus=cpus, cpu_quota=quota), environ, ranks)
 
 
-def driver(found: Driver | None, torch: dict) -> Finding:
+def driver(found: Driver | None, torch: dict) -> Diagnosis:
     return check_driver(HostFacts(driver=found), torch)
 
 
-def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why: str = "") -> Finding:
+def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why: str = "") -> Diagnosis:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     asked = {"count": count, "names": ["H200"] * count, "why": why}
     return check_devices(HostFacts(driver=Driver("580.65.06", gpus)), asked, environ)
 
 
-CASES: dict[str, tuple[Finding, str, str]] = {
+CASES: dict[str, tuple[Diagnosis, str, str]] = {
     # name: the finding, its level, words of its seen or fix
     "shm-docker-default": (shm(64 * MIB, "docker"), "error", "docker run --shm-size=8g …      (or --ipc=host)"),
     "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", False), "warning", "64 MiB"),
@@ -178,7 +178,7 @@ CASES: dict[str, tuple[Finding, str, str]] = {
 
 
 @pytest.mark.parametrize(("finding", "level", "words"), CASES.values(), ids=CASES.keys())
-def test_what_is_said(finding: Finding, level: str, words: str) -> None:
+def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
     assert finding.level == level, finding
     assert words in f"{finding.seen} {finding.fix}"
     if level == "error":
@@ -217,10 +217,10 @@ def test_a_path_on_no_mount() -> None:
 
 
 def test_findings_of_several_hosts_become_one_and_the_worst_is_first() -> None:
-    on = [replace(Finding("user", "ok", "ann"), hosts=(host,), ranks=(rank,)) for rank, host in enumerate("ab")]
-    bad = Finding("store", "error", "broken")
+    on = [replace(Diagnosis("user", "ok", "ann"), hosts=(host,), ranks=(rank,)) for rank, host in enumerate("ab")]
+    bad = Diagnosis("store", "error", "broken")
     assert merged([*on, bad]) == [bad, replace(on[0], hosts=("a", "b"), ranks=(0, 1))]
-    assert Finding.from_dict(merged(on)[0].as_dict()) == merged(on)[0]
+    assert Diagnosis.from_dict(merged(on)[0].as_dict()) == merged(on)[0]
 
 
 def test_the_facts_of_this_host_survive_json(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_container_kinds(files: list[str], environ: dict[str, str], kind: str, t
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert container_kind(tmp_path, environ) == kind
+    assert container_engine(environ, tmp_path) == kind
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2.5)])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from noether.doctor.finding import Finding
-from noether.doctor.links import World, walk_chain
+from noether.doctor.chain import World, walk_chain
+from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.world_checks import (
     check_agreement,
     check_bandwidth,
@@ -19,7 +19,7 @@ SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "configuration": "ab1
 FAST = {"large_bytes": 16 << 20, "mb_per_s": 1000.0, "bus_mb_per_s": 1000.0, "small_us": 90.0}
 TWO_NODES = ("n1", "n2")
 
-CASES: dict[str, tuple[Finding, str, str]] = {
+CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "all-came": (
         check_presence(4, TWO_NODES, {0: ("n1", [0, 1]), 1: ("n2", [2, 3])}, 1),
         "ok",
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Finding, str, str]] = {
 
 
 @pytest.mark.parametrize(("finding", "level", "words"), CASES.values(), ids=CASES.keys())
-def test_what_is_said(finding: Finding, level: str, words: str) -> None:
+def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
     assert finding.level == level, finding
     assert words in f"{finding.seen} {finding.fix}"
 
@@ -70,7 +70,7 @@ def test_ranks_in_short(ranks: list[int], text: str) -> None:
     assert short_ranks(ranks) == text
 
 
-def chain(broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: int = -1) -> dict[str, Finding]:
+def chain(broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: int = -1) -> dict[str, Diagnosis]:
     """Walks the chain with an `ask` that breaks one link on some ranks."""
 
     def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
@@ -109,4 +109,4 @@ def test_a_rank_that_says_nothing_breaks_a_link() -> None:
     found = chain("gloo", {}, silent=1)
     assert found["gloo"].level == "error"
     assert found["gloo"].ranks == (1,)
-    assert found["gloo"].seen == "rank 1: no word any more"
+    assert found["gloo"].seen == "rank 1: stopped answering"

@@ -3,11 +3,10 @@
 import json
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
-import meshio
 import numpy as np
 import pytest
+import pyvista
 import torch
 from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
@@ -17,6 +16,7 @@ from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
 from noether.evaluation.predict import TrainedModel, predict_shape, shape_batch
 from noether.evaluation.shape_input import as_trained, check_range, open_surface_warnings, read_points, read_shape
+from noether.evaluation.vtk_output import SUFFIXES, write_fields
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.fields import FieldsTask
@@ -40,18 +40,44 @@ def binary_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
     path.write_bytes(b"made by hand".ljust(80) + np.array([len(cells)], "<u4").tobytes() + record.tobytes())
 
 
-def with_meshio(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
-    meshio.Mesh(points, [("triangle", cells)]).write(path)
+def with_pyvista(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    mesh = pyvista.PolyData.from_regular_faces(points, cells)
+    (mesh.cast_to_unstructured_grid() if path.suffix == ".vtu" else mesh).save(path)
+
+
+def ascii_stl_with_blank_line(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    plain_stl(path, points, cells)
+    path.write_text(path.read_text().replace("endsolid", "\nendsolid"))
+
+
+def with_field_data_in_words(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    mesh = pyvista.PolyData.from_regular_faces(points, cells)
+    mesh.field_data["made by"] = ["a program", "of another house"]
+    mesh.point_data["part"] = np.array(["body"] * len(points))
+    mesh.point_data["pressure"] = points[:, 0]
+    mesh.save(path)
+
+
+def write_surface(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
+    write_fields(path, points, cells, {"pressure": points[:, 0]})
 
 
 POINTS, QUADS, _ = surface_mesh(9)
 WRITERS = {
     "ascii.stl": plain_stl,
     "binary.stl": binary_stl,
-    "by-meshio.stl": with_meshio,
-    "mesh.ply": with_meshio,
-    "mesh.obj": with_meshio,
-    "mesh.vtu": with_meshio,
+    "blank-line.stl": ascii_stl_with_blank_line,
+    "by-pyvista.stl": with_pyvista,
+    "mesh.ply": with_pyvista,
+    "mesh.obj": with_pyvista,
+    "mesh.vtu": with_pyvista,
+    "mesh.vtp": with_pyvista,
+    "poly-data.vtk": with_pyvista,
+    "field-data.vtk": with_field_data_in_words,
+    "field-data.vtp": with_field_data_in_words,
+    "own-output.vtu": write_surface,
+    "own-output.vtk": write_surface,
+    "own-output.vtp": write_surface,
 }
 
 
@@ -61,6 +87,8 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
     shape = read_shape(tmp_path / name)
     assert len(shape.points) == 3586  # corners that facets repeat are one point, and points without a face are none
     assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
+    if "field-data" in name:
+        assert set(shape.values) == {"pressure"}
     points, normals = as_trained(shape, 500)
     assert points.shape == normals.shape == (500, 3)
 
@@ -175,7 +203,7 @@ def test_the_test_split_predicted_from_its_own_files_has_the_figures_of_evaluate
             "--truth", str(car / "press.npy"), "--out", str(out), "--chunk", "1000",
         )  # fmt: skip
         assert done.code == 0, done.err
-        mesh = meshio.read(out)
+        mesh = pyvista.read(out)
         error, truth = mesh.point_data["surface_pressure_error"], mesh.point_data["surface_pressure"]
         found.append(float(np.linalg.norm(error) / np.linalg.norm(truth)))
         assert "drag coefficient:" in done.out
@@ -184,7 +212,7 @@ def test_the_test_split_predicted_from_its_own_files_has_the_figures_of_evaluate
 
 @pytest.mark.slow
 def test_a_finer_mesh_and_points_in_the_air(shapenet_run, noether, tmp_path: Path) -> None:
-    with_meshio(tmp_path / "car.stl", POINTS.astype(np.float64) * 1000, triangles(QUADS))
+    with_pyvista(tmp_path / "car.stl", POINTS.astype(np.float64) * 1000, triangles(QUADS))
     np.save(tmp_path / "air.npy", np.random.default_rng(0).uniform([-1, 1.9, -3], [1, 3.5, 3], (700, 3)) * 1000)
     asked = ("predict", str(shapenet_run.folder), "--mesh", str(tmp_path / "car.stl"))
     refused = noether(*asked)
@@ -193,25 +221,22 @@ def test_a_finer_mesh_and_points_in_the_air(shapenet_run, noether, tmp_path: Pat
     assert done.code == 0, done.err
     assert "--out" not in done.err
     for name, count in (("o.vtp", 3586), ("o_volume.vtp", 700)):
-        piece = ElementTree.parse(tmp_path / name).getroot().find("PolyData/Piece")
-        assert piece is not None
-        assert piece.get("NumberOfPoints") == str(count)
-        array = piece.find("PointData/DataArray")
-        values = np.array((array.text or "").split(), float)
-        assert len(values) == count * int(array.get("NumberOfComponents"))
-        assert np.isfinite(values).all()
+        mesh = pyvista.read(tmp_path / name)
+        assert mesh.n_points == count
+        assert mesh.array_names
+        assert all(len(values) == count and np.isfinite(values).all() for values in mesh.point_data.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".vtu", ".vtk"])
-def test_the_prediction_on_an_stl_of_another_program_opens_in_meshio(suffix, shapenet_run, noether, tmp_path) -> None:
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_prediction_on_an_stl_of_another_program_opens_again(suffix, shapenet_run, noether, tmp_path) -> None:
     plain_stl(tmp_path / "car.stl", POINTS.astype(np.float64), triangles(QUADS))
     out = tmp_path / f"o{suffix}"
     done = noether("predict", str(shapenet_run.folder), "--mesh", str(tmp_path / "car.stl"), "--out", str(out))
     assert done.code == 0, done.err
-    mesh = meshio.read(out)
-    assert [(block.type, len(block)) for block in mesh.cells] == [("triangle", len(triangles(QUADS)))]
-    assert set(mesh.point_data) == {"surface_pressure_prediction"}
+    mesh = pyvista.read(out)
+    assert mesh.n_cells == len(triangles(QUADS))
+    assert set(mesh.point_data.keys()) == {"surface_pressure_prediction"}
     assert mesh.point_data["surface_pressure_prediction"].shape == (3586,)
     assert np.isfinite(mesh.point_data["surface_pressure_prediction"]).all()
 

@@ -272,7 +272,10 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     saved = list_checkpoints(folder.checkpoints)
     best = json.loads((saved[-1].path / "state.json").read_text())["progress"]["best_metric"]
     assert best == min(one.meta()["metric"] for one in saved if one.meta()["metric"] is not None)
-    assert json.loads(folder.result.read_text())["checkpoint"] == selected_checkpoint(folder.checkpoints).path.name
+    assert (
+        json.loads(folder.result.read_text())["checkpoint"]
+        == selected_checkpoint(folder.checkpoints, pytest.fail).path.name
+    )
     assert [one.damage() for one in saved] == [None] * len(saved)
 
 

@@ -1,6 +1,6 @@
 """What the tests on images share: an engine, the docker image and the SIF, made once and removed at the end.
 
-They run last: the images are made while the other tests run.
+They run last (tests/sharing.py): the images are made while the other tests run.
 """
 
 import os
@@ -10,40 +10,38 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from sharing import session_number
 
 from images.making import CANNOT_FETCH, Finished, Making, are_required
 
-MAKING = pytest.StashKey[Making]()
-WAIT_S = 1800
+WAIT_S = 2400
 FOLDER = REPOSITORY / "tests" / "images"
 
 
+def session_making() -> Making:
+    """Return the images of this session, whichever of its workers began them."""
+    return Making(os.environ.get("NOETHER_FLAVOUR", "cpu"), session_number())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the tests on images last, and begins with the images."""
+    """Starts making the images, where they are wanted and required."""
     ours = [item for item in items if FOLDER in item.path.parents]
-    items[:] = [item for item in items if FOLDER not in item.path.parents] + ours
     wanted = [item for item in ours if "making" in getattr(item, "fixturenames", ())]
     for item in wanted:
         item.add_marker(pytest.mark.timeout(WAIT_S))  # The first one waits for the image.
-    if wanted and are_required() and not config.option.collectonly and not os.environ.get("NOETHER_IMAGE"):
-        config.stash[MAKING] = Making(os.environ.get("NOETHER_FLAVOUR", "cpu"))
-        config.stash[MAKING].start()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends what was started, also where the session was interrupted."""
-    if MAKING in config.stash:
-        config.stash[MAKING].end()
+    is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    if wanted and is_first and are_required() and not config.option.collectonly and not os.environ.get("NOETHER_IMAGE"):
+        session_making().start()
 
 
 @pytest.fixture(scope="session")
-def making(request: pytest.FixtureRequest) -> Making | None:
+def making() -> Making | None:
     """The images that are being made; None where NOETHER_IMAGE names one that is there."""
     if os.environ.get("NOETHER_IMAGE"):
         return None
-    if MAKING not in request.config.stash:
+    if not are_required():
         pytest.skip("makes an image of 1 GB, for minutes: run ci/smoke, or name an image in NOETHER_IMAGE")
-    return request.config.stash[MAKING]
+    return session_making()
 
 
 def _require(what: str, done: Finished | None, *, may_skip: bool = False) -> None:
@@ -59,7 +57,7 @@ def image_variables(making: Making | None) -> dict[str, str]:
     if making is None:
         return dict(os.environ)
     _require("an engine", making.wait("check"))
-    _require("the image", making.wait("build", 1500))
+    _require("the image", making.wait("build", 2000))
     return making.variables()
 
 

@@ -1,9 +1,10 @@
-"""The images of the test session, made in the background while the other tests run.
+"""Makes the images of the test session in the background while the other tests run.
 
     python making.py NOTES OWNER IMAGES ARGUMENT ...     (what `Making.start` runs, detached)
 
-The steps are no children of the test session: tests start runs in that process, and at its end a run's launcher sweeps
-what has come below it since, whoever started it.
+The steps are not children of the test session: tests start runs in that process, and at its end a run's launcher sweeps
+what has come below it since, whoever started it. One worker of the session starts them, each worker finds their notes
+by the session's number, and the session itself ends them.
 """
 
 import contextlib
@@ -33,19 +34,27 @@ def are_required() -> bool:
 class Making:
     """The steps of `ci/images`, one after the other in a process of their own, which notes how each went."""
 
-    def __init__(self, flavour: str) -> None:
+    def __init__(self, flavour: str, session: int) -> None:
+        """`session` is the process id of the test session, whose workers share the images."""
         kept = os.environ.get("NOETHER_IMAGES_STATE")
         # A short path: sockets lie in it. On a disk: a memory file system has no room for it.
-        self.state = Path(kept or tempfile.mkdtemp(prefix="noether-images-", dir="/var/tmp"))
+        self.state = Path(kept or f"/var/tmp/noether-images-{session}")
         self._is_kept = kept is not None
-        if not self._is_kept:
-            self.state.chmod(0o755)  # Ordinary users start Apptainer and the SIF from it.
-        self._notes = Path(tempfile.mkdtemp(prefix="noether-making-"))
+        self._session = session
+        self._notes = Path(tempfile.gettempdir()) / f"noether-making-{session}"
         self._command = [sys.executable, str(IMAGES), f"--state={self.state}", f"--flavour={flavour}"]
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker of the session has started the steps."""
+        return self._notes.exists()
+
     def start(self) -> None:
-        """Begin; returns at once."""
-        subprocess.run([sys.executable, __file__, str(self._notes), str(os.getpid()), *self._command], check=True)
+        """Start the steps; returns at once."""
+        # Ordinary users start Apptainer and the SIF from it.
+        self.state.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._notes.mkdir()
+        subprocess.run([sys.executable, __file__, str(self._notes), str(self._session), *self._command], check=True)
 
     def wait(self, step: str, limit_s: float = 900) -> Finished | None:
         """Return how a step went, once it has ended; None past the limit."""

@@ -13,35 +13,39 @@ from conftest import TINY
 from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import QueuedJob, clean_environment
 from noether.runs.folder import RunFolder
+from noether.runs.lease import boot_id, job_of_task, read_attempt, take_lease
 from noether.runs.overview import job_of_run, run_state, runs_under
-from noether.runs.process import job_of_task, read_process, record_exit_code, record_process
+from noether.runs.records import parse_record
 
-HERE = {"host": socket.gethostname(), "pid": os.getpid(), "started": 0, "job": None, "began": 0.0, "exit_code": None}
+HERE = {
+    **{"number": 1, "id": "a", "job": None, "is_task": False, "restarts": 0, "host": socket.gethostname()},
+    **{"pid": os.getpid(), "started": 0, "boot": boot_id(), "began": 0.0, "exit_code": None},
+}
 ELSEWHERE = {**HERE, "host": "n7"}
-OF_JOB = {**ELSEWHERE, "job": "12"}
+OF_JOB = {**ELSEWHERE, "job": "12", "is_task": True}
 STATES = {
     "waits": ({"job.json": {"job": "12"}}, ("PENDING", "Priority"), "waiting", "job 12 PENDING (Priority)"),
-    "runs-in-its-job": ({"process.json": OF_JOB}, ("RUNNING", "None"), "running", "job 12 RUNNING"),
+    "runs-in-its-job": ({"attempt.json": OF_JOB}, ("RUNNING", "None"), "running", "job 12 RUNNING"),
     "waits-after-a-requeue": (
-        {"process.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {}},
+        {"attempt.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {}},
         ("PENDING", "BeginTime"),
         "waiting",
         "job 12 PENDING (BeginTime)",
     ),
-    "done": ({"process.json": {**HERE, "exit_code": 0}, "result.json": {"figures": {}}}, None, "done", "result.json"),
+    "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"figures": {}}}, None, "done", "result.json"),
     "stopped": (
-        {"process.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {"reason": "SIGTERM", "update": 3}},
+        {"attempt.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {"reason": "SIGTERM", "update": 3}},
         None,
         "stopped",
         "SIGTERM, everything is saved",
     ),
-    "stopped-and-killed-while-it-left": ({"process.json": OF_JOB, "stopped.json": {}}, None, "stopped", "is saved"),
-    "failed": ({"process.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
-    "killed": ({"process.json": HERE}, None, "lost", "without a word"),
+    "stopped-and-killed-while-it-left": ({"attempt.json": OF_JOB, "stopped.json": {}}, None, "stopped", "is saved"),
+    "failed": ({"attempt.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
+    "killed": ({"attempt.json": HERE}, None, "lost", "without a word"),
     "job-gone-before-it-started": ({"job.json": {"job": "12"}}, None, "lost", "nothing has started it"),
     "cancelled-before-it-started": ({"job.json": {"job": "12"}, "cancelled": {}}, None, "stopped", "before it started"),
-    "another-host": ({"process.json": ELSEWHERE}, None, "lost", "on n7"),
-    "unreadable-file": ({"process.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
+    "another-host": ({"attempt.json": ELSEWHERE}, None, "lost", "on n7"),
+    "unreadable-file": ({"attempt.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
 }
 
 
@@ -79,7 +83,7 @@ def test_a_job_that_nothing_is_known_of_names_its_run_in_its_comment(comment, jo
 
 
 def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"plan.json": {"length": {"total_updates": 20}}, "process.json": OF_JOB})
+    folder = folder_with(tmp_path, {"plan.json": {"length": {"total_updates": 20}}, "attempt.json": OF_JOB})
     now = time.time()
     rows = [
         {"kind": "training", "update": 2, "loss": 3.0, "time": now - 8},
@@ -94,24 +98,26 @@ def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:
 
 
 def test_the_newer_of_two_jobs_is_the_run_s(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"process.json": {**OF_JOB, "began": time.time() - 60}, "job.json": {"job": "13"}})
+    folder = folder_with(tmp_path, {"attempt.json": {**OF_JOB, "began": time.time() - 60}, "job.json": {"job": "13"}})
     assert job_of_run(folder) == "13"
-    write_json(folder.process, {**OF_JOB, "began": time.time() + 60})
+    write_json(folder.attempt, {**OF_JOB, "began": time.time() + 60})
     assert job_of_run(folder) == "12"
 
 
 def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"stopped.json": {}})
-    own = record_process(folder, None)
+    lease = take_lease(folder, 0, {})
+    lease.drop(folder.stopped)
     assert not folder.stopped.exists()
-    assert own.alive()
-    write_json(folder.process, {**json.loads(folder.process.read_text()), "started": own.started - 1})
-    assert read_process(folder).alive() is False  # type: ignore[union-attr]
-    record_exit_code(folder, own, 75)
-    assert (read_process(folder).exit_code, read_process(folder).alive()) == (75, False)  # type: ignore[union-attr]
-    write_json(folder.process, newer := {**OF_JOB, "began": own.began + 1})
-    record_exit_code(folder, own, 1)
-    assert json.loads(folder.process.read_text()) == newer, "a start that has lost the run says nothing of it"
+    assert lease.own.alive()
+    write_json(folder.attempt, {**parse_record(folder.attempt), "started": lease.own.started - 1})
+    assert read_attempt(folder).alive() is False  # type: ignore[union-attr]
+    lease.release(75)
+    assert (read_attempt(folder).exit_code, read_attempt(folder).alive()) == (75, False)  # type: ignore[union-attr]
+    assert not list(tmp_path.rglob(".attempt-*"))
+    write_json(folder.attempt, newer := {**OF_JOB, "id": "b"})
+    lease.release(1)
+    assert parse_record(folder.attempt) == newer, "a start that has lost the run says nothing of it"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +185,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("arguments", "way_out"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_mistakes_end_with_2_and_the_line_to_change(arguments, way_out, noether, tmp_path: Path) -> None:
-    for name, files in {"run": {"result.json": {}}, "far": {"process.json": ELSEWHERE}}.items():
+    for name, files in {"run": {"result.json": {}}, "far": {"attempt.json": ELSEWHERE}}.items():
         folder = folder_with(tmp_path / name, files)
         folder.config.write_text("seed: 1\n")
         folder.logs.mkdir()

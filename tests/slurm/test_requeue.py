@@ -51,6 +51,7 @@ CASES = {
     "time limit": Case(("-wn3", "-t1"), pause_s=1.0),
     "scancel, submitted again": Case(("-wn3",)),
     "scontrol requeue": Case(("-wn3",)),
+    "scontrol requeue, four ranks": Case(("-wn1", "--overcommit"), ranks=4),
     "node lost": Case(("--exclude=n1,n2",), ranks=2, saves=False),
 }
 
@@ -108,7 +109,7 @@ class Scene:
             self.slurm.submit("sleep 2", "-phigh", node, "--exclusive", "-t1")
         elif name.startswith("scancel"):
             self.slurm.run("scancel", str(outcome.job))
-        elif name == "scontrol requeue":
+        elif name.startswith("scontrol requeue"):
             self.slurm.run("scontrol", "requeue", str(outcome.job))
         elif name == "node lost":
             self.slurm.kill_node("n4")
@@ -187,7 +188,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[int, dict[str, str]]:
     folder = tmp_path_factory.mktemp("undisturbed")
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}:{OWN}{os.pathsep}"}
     hashes = {}
-    for ranks in (1, 2):
+    for ranks in sorted({case.ranks for case in CASES.values()}):
         words = ["--hp", str(OWN / "lines.yaml"), f"output_path={folder}", f"run_id=on-{ranks}", f"devices={ranks}"]
         done = noether("train", *words, **variables)
         assert done.code == 0, done.err

@@ -2,11 +2,11 @@
 
 import json
 
-import meshio
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 
+from noether.evaluation.vtk_output import write_fields
 from noether.models.build import build_model, count_parameters
 
 
@@ -33,7 +33,7 @@ def test_digits_are_read_by_two_ranks(noether, tmp_path) -> None:
     assert json.loads(again.out)["figures"] == pytest.approx(result["figures"], rel=1e-5)
     # A mesh that holds values, which could be a truth.
     points, values = np.eye(3), {"pressure": np.arange(3.0)}
-    meshio.Mesh(points, [("triangle", np.array([[0, 1, 2]]))], point_data=values).write(tmp_path / "car.vtu")
+    write_fields(tmp_path / "car.vtu", points, np.array([[0, 1, 2]]), values)
     for words in (
         ["predict", "--mesh", str(tmp_path / "car.vtu")],
         ["export", str(tmp_path / "out")],

@@ -35,9 +35,18 @@ class MeanSquare(Task):
         return (predictions["y"] - batch["t"]).square().mean()
 
 
-def make(config: TrainerConfig, steps: int, precision: str = "float64") -> Updater:
+class NormedNet(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3).double()
+
+    def forward(self, batch):
+        return super().forward({**batch, "x": self.norm(batch["x"])})
+
+
+def make(config: TrainerConfig, steps: int, precision: str = "float64", net: type[Net] = Net) -> Updater:
     torch.manual_seed(0)
-    model = Net() if precision == "float64" else Net().float()
+    model = net() if precision == "float64" else net().float()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     state = TrainingState(model, None, optimizer, Precision(precision, "cpu").scaler(), MeanSquare(), Progress())
     return Updater(state, GROUP, config, Precision(precision, "cpu"), steps)
@@ -113,6 +122,34 @@ def test_bad_gradients_are_skipped_up_to_the_limit() -> None:
         updater.update([broken(make_batch(7))], 0.1)
     with pytest.raises(NonFiniteError, match="3 in a row"):
         updater.update([broken(make_batch(7))], 0.1)
+
+
+def test_a_skipped_update_leaves_running_statistics_and_names_the_sample_alone() -> None:
+    """BatchNorm spreads one sample's NaN over its batch and its running statistics, and cannot train on one sample."""
+    config = CONFIG.model_copy(update={"nan_policy": "skip"})
+    updater = make(config, 2, net=NormedNet)
+    updater.update(cut(make_batch(7), 4, 3), 0.1)
+    before = copy.deepcopy(updater.state.model.state_dict())
+    bad_input = make_batch(7)
+    bad_input["x"][2, 1] = float("nan")
+    for batch, found in ((bad_input, "sample 2, x"), (overflowing(make_batch(7)), "sample 5, loss inf")):
+        said = updater.update(cut(batch, 4, 3), 0.1).skipped
+        assert said is not None
+        assert found in said
+        assert said.count("rank 0: sample") == 1, said
+        after = updater.state.model.state_dict()
+        floats = [name for name, value in after.items() if value.is_floating_point()]
+        assert all(torch.equal(after[name], before[name]) for name in floats)
+    assert updater.update(cut(make_batch(7, 1), 4, 3), 0.1).skipped is None
+
+
+def test_a_step_that_overflows_is_seen_before_anything_is_kept() -> None:
+    updater = make(CONFIG.model_copy(update={"clip_gradient_norm": None}), 1)
+    updater.update([make_batch(7)], float("inf"))
+    with pytest.raises(NonFiniteError, match="weights are not finite after update 1") as caught:
+        updater.settle()
+    assert "layer.weight" in str(caught.value)
+    assert "optimizer.learning_rate" in str(caught.value)
 
 
 def test_bf16_keeps_float32_weights() -> None:

@@ -13,7 +13,7 @@ What is no task of srun is `slurm_outside.py`'s to place or to refuse.
 
 from collections.abc import Mapping
 
-from noether.environments.binding import Task, bind_devices
+from noether.environments.binding import LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
@@ -95,12 +95,12 @@ def _place_task(
 
 def _binding_task(
     request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask, shape: str
-) -> Task:
+) -> LaunchedTask:
     local = task.tasks_per_node[task.node_rank]
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     # One visible device is a task's own only if the node has one for each: else both tasks see the same.
     bound = int(on_node) >= local if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ
-    return Task(
+    return LaunchedTask(
         rank=task.rank,
         count=task.count,
         local_rank=task.local_rank,

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Meshes and solves cases of a parametric bluff body with OpenFOAM: make_cases.py --cases 200 --jobs 2 [OUT].
+
+Needs OpenFOAM on the PATH (Debian: apt-get install openfoam) and Python with NumPy and SciPy. Each case is made in
+OUT/.making and renamed to OUT/case_0000 when it is whole, so the command can be stopped and started again at any
+time. A case that does not converge is kept, with its logs, in OUT/failed.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+from body import Body, draw_bodies, write_stl
+
+TEMPLATE = Path(__file__).parent / "case"
+MESHING = (("blockMesh",), ("surfaceFeatureExtract",), ("snappyHexMesh", "-overwrite"))
+STEPS = (*MESHING, ("potentialFoam",), ("simpleFoam",))
+DEBIAN_PROJECT = "/usr/share/openfoam"
+DENSITY, VISCOSITY = 1.225, 1.5e-5  # kg/m³ and m²/s: air at 15 °C
+TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # of the wind, and m
+# Levels of refinement of cells of 0.1 m: of the body's surface, of the box around body and wake, and of the one within.
+MESHES = {"tiny": (2, 1, 1), "coarse": (3, 1, 2), "fine": (4, 2, 3)}
+STEADY_SPREAD = 0.02  # of the mean: how far drag may still move over the last hundred iterations
+KEPT = ("parameters.json", "postProcessing", "constant", "system")
+
+
+class CaseFailed(Exception):
+    """A step of a case failed, or its drag has not settled."""
+
+
+def case_values(body: Body, mesh: str, iterations: int) -> dict[str, str]:
+    """Returns what the case's dictionaries include: numbers of the body and what follows from them."""
+    inlet_k = 1.5 * (TURBULENCE_INTENSITY * body.wind_speed) ** 2
+    surface, near, close = MESHES[mesh]
+    numbers = {
+        "iterations": iterations,
+        "density": DENSITY,
+        "viscosity": VISCOSITY,
+        "windSpeed": body.wind_speed,
+        "bodyLength": body.length,
+        "frontalArea": body.frontal_area,
+        "inletK": inlet_k,
+        "inletOmega": math.sqrt(inlet_k) / (0.09**0.25 * TURBULENCE_LENGTH),
+        "surfaceLevel": surface,
+        "nearLevel": near,
+        "closeLevel": close,
+    }
+    values = {name: f"{value:.9g}" for name, value in numbers.items()}
+    return {**values, "windVelocity": f"({body.wind_speed:.9g} 0 0)"}
+
+
+def write_case(folder: Path, body: Body, mesh: str, iterations: int) -> None:
+    """Writes the case: the template, the numbers that it includes, the body's surface and its parameters."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(TEMPLATE, folder)
+    lines = (f"{name} {value};" for name, value in case_values(body, mesh, iterations).items())
+    (folder / "system/caseValues").write_text("\n".join(lines) + "\n")
+    (folder / "constant/triSurface").mkdir()
+    write_stl(body, folder / "constant/triSurface/body.stl")
+    about = {**asdict(body), "frontal_area": body.frontal_area, "density": DENSITY}
+    (folder / "parameters.json").write_text(json.dumps(about, indent=2) + "\n")
+
+
+def run_case(folder: Path) -> None:
+    """Runs every step in the folder, with a log each. CaseFailed where one fails."""
+    environment = dict(os.environ)
+    if "WM_PROJECT_DIR" not in environment and Path(DEBIAN_PROJECT).is_dir():
+        environment["WM_PROJECT_DIR"] = DEBIAN_PROJECT
+    for step in STEPS:
+        log = folder / f"log.{step[0]}"
+        with log.open("wb") as out:
+            ended = subprocess.run(step, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        if ended.returncode:
+            raise CaseFailed(f"{step[0]} ended with {ended.returncode}: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "nothing in its log"
+
+
+def check_settled(folder: Path) -> float:
+    """Returns the drag coefficient; CaseFailed where it is not a number or still moves."""
+    lines = (folder / "postProcessing/forceCoeffs/0/coefficient.dat").read_text().splitlines()
+    drag = [float(line.split()[1]) for line in lines if line.strip() and not line.startswith("#")][-100:]
+    mean = sum(drag) / len(drag)
+    spread = (max(drag) - min(drag)) / max(abs(mean), 1e-9)
+    if not spread <= STEADY_SPREAD:
+        raise CaseFailed(f"drag still moves by {spread:.1%} of its mean {mean:.4g} over the last 100 iterations")
+    return drag[-1]
+
+
+def keep_results(folder: Path, iterations: int) -> None:
+    """Deletes what nobody reads again: the initial fields, logs, and the mesh's files of the making."""
+    kept = {*KEPT, str(iterations)}
+    for path in folder.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in ("extendedFeatureEdgeMesh", "triSurface/body.eMesh"):
+        path = folder / "constant" / name
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    fields = {"U", "p", "k", "omega", "nut", "wallShearStress"}
+    for path in (folder / str(iterations)).iterdir():
+        if path.name not in fields:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def make_case(out: Path, name: str, body: Body, mesh: str, iterations: int) -> str:
+    """Makes one case and returns a line about it."""
+    began, making = time.monotonic(), out / ".making" / name
+    try:
+        write_case(making, body, mesh, iterations)
+        run_case(making)
+        drag = check_settled(making)
+        keep_results(making, iterations)
+        making.rename(out / name)
+        return f"{name}: drag {drag:.4f}, {time.monotonic() - began:.0f} s"
+    except CaseFailed as reason:
+        failed = out / "failed" / name
+        failed.parent.mkdir(exist_ok=True)
+        shutil.rmtree(failed, ignore_errors=True)
+        making.rename(failed)
+        (failed / "reason.txt").write_text(f"{reason}\n")
+        return f"{name}: FAILED, {reason} ({failed})"
+
+
+def main() -> int:
+    """Makes the cases that are not there yet; the exit code is 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?", type=Path, default=Path("cases"), metavar="OUT", help="default: cases")
+    parser.add_argument("--cases", type=int, default=200, help="how many cases (default 200)")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
+    parser.add_argument("--mesh", choices=MESHES, default="coarse", help="tiny for tests, coarse, fine")
+    parser.add_argument("--iterations", type=int, default=300, help="of the solver (default 300)")
+    parser.add_argument("--seed", type=int, default=0, help="of the parameters")
+    parser.add_argument("--retry", action="store_true", help="make the cases again that have failed")
+    wanted = parser.parse_args()
+    missing = [step[0] for step in STEPS if shutil.which(step[0]) is None]
+    if missing:
+        print(f"OpenFOAM is not on the PATH: no {', '.join(missing)} (Debian: apt-get install openfoam)")
+        return 2
+    (wanted.out / ".making").mkdir(parents=True, exist_ok=True)
+    bodies = {f"case_{index:04d}": body for index, body in enumerate(draw_bodies(wanted.cases, wanted.seed))}
+    there = {name for name in bodies if (wanted.out / name).is_dir()}
+    failed = {name for name in bodies if (wanted.out / "failed" / name).is_dir()}
+    to_make = [name for name in bodies if name not in there and (wanted.retry or name not in failed)]
+    print(f"{wanted.out}: {len(there)} cases are there, {len(failed)} have failed, {len(to_make)} to make", flush=True)
+    with ThreadPoolExecutor(wanted.jobs) as jobs:
+        made = [
+            jobs.submit(make_case, wanted.out, name, bodies[name], wanted.mesh, wanted.iterations) for name in to_make
+        ]
+        for done, job in enumerate(as_completed(made), 1):
+            print(f"{done} of {len(to_make)}  {job.result()}", flush=True)
+    not_made = [name for name in bodies if not (wanted.out / name).is_dir()]
+    print(f"{wanted.out}: {len(bodies) - len(not_made)} of {len(bodies)} cases are there", flush=True)
+    return 1 if not_made else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

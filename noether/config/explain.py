@@ -1,0 +1,238 @@
+"""Says in words what is wrong with a configuration: files, overrides, and values that the schema refuses."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from hydra.core.override_parser.types import Override
+from pydantic import BaseModel, ValidationError
+
+from noether.common.suggest import did_you_mean, nearest
+from noether.config.reference import sections_in
+from noether.config.schema import RunConfig
+from noether.config.sweep import override_value
+from noether.errors import RequestError
+
+
+def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
+    """Names the file and the line of broken YAML."""
+    mark = getattr(error, "problem_mark", None)
+    name = Path(mark.name) if mark is not None and mark.name and Path(mark.name).is_file() else path
+    where = f"{name}:{mark.line + 1}" if mark is not None else str(name)
+    problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
+    line = ""
+    if mark is not None:
+        lines = name.read_text(errors="replace").splitlines()
+        line = lines[mark.line] if mark.line < len(lines) else ""
+    return RequestError(
+        f"{where} is not valid YAML",
+        seen=(f"{line.strip()}   ({problem})" if line.strip() else problem or str(error)),
+        expected="key: value, indented with spaces",
+        fix=f"fix line {where}" if mark is not None else f"fix {where}",
+    )
+
+
+def composition_error(
+    error: Exception, primary: Path, roots: Sequence[Path], overrides: Sequence[Override]
+) -> RequestError:
+    """Turns what Hydra or OmegaConf raised into words."""
+    text = str(error).strip()
+    group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
+    if group:
+        name = group[1]
+        folder = name.rsplit("/", 1)[0] if "/" in name else ""
+        options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
+        near = nearest(name.rsplit("/", 1)[-1], options)
+        return RequestError(
+            f"no configuration {name!r}",
+            seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
+            expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
+            fix=f"{_prefix(folder, overrides)}{folder}={near or options[0]}"
+            if folder and options
+            else f"fix {primary}",
+        )
+    delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
+    if delete:
+        return RequestError(
+            f"nothing to delete at {delete[1]}",
+            seen=text.splitlines()[0],
+            expected="a key that the files set",
+            fix=f"leave ~{delete[1]} out",
+        )
+    first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
+    hint = next((line for line in rest if line.startswith("To append")), "")
+    return RequestError(
+        f"the configuration of {primary.name} cannot be composed",
+        seen=first,
+        expected="keys and groups that exist",
+        fix=hint or f"fix {primary.name}, or the override that is named",
+    )
+
+
+def _prefix(group: str, overrides: Sequence[Override]) -> str:
+    """Returns what stands before a group on the command line: a + where the defaults do not have the group."""
+    typed = next((override for override in overrides if override.key_or_group == group), None)
+    return "+" if (typed is not None and typed.is_add()) or group.startswith("experiment/") else ""
+
+
+def validation_error(error: ValidationError) -> RequestError:
+    """Turns the schema's problems into one refusal: the first in full, the others in a line each."""
+    problems: dict[str, RequestError] = {}
+    for problem in error.errors(include_url=False):
+        key, section = _locate(problem["loc"])
+        # A union (int, auto or null) reports one problem a member; the first is enough.
+        problems.setdefault(key, _describe(problem, key, section))
+    first, *others = problems.values()
+    if not others:
+        return first
+    more = "\n".join(other.summary + (f"   → {other.fix}" if other.fix else "") for other in others)
+    fix = f"{first.fix}\nand {len(others)} more:\n{more}".lstrip()
+    return RequestError(first.summary, seen=first.seen, expected=first.expected, fix=fix)
+
+
+def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    """Turns one problem into a sentence with the key as the user writes it."""
+    value, parent = problem["input"], key.rpartition(".")[0]
+    if problem["type"] == "extra_forbidden":
+        known = list(section.model_fields)
+        near = nearest(key.rpartition(".")[2], known)
+        name = f"{parent}.{near}" if parent else str(near)
+        return RequestError(
+            f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
+            seen=_first_setting(key, value),
+            expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
+            fix=_first_setting(name, value) if near else f"leave {key} out",
+        )
+    if problem["type"] == "union_tag_invalid":
+        known = re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
+        return RequestError(
+            f"no such {key}.kind: {did_you_mean(problem['ctx']['tag'], known)}",
+            seen=f"{key}.kind={problem['ctx']['tag']}",
+            expected=f"one of {', '.join(known)}",
+            fix=f"{key}.kind={nearest(problem['ctx']['tag'], known) or known[0]}",
+        )
+    if problem["type"] == "missing":
+        return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+    if problem["type"] in ("string_type", "path_type") and is_number(value):
+        return RequestError(
+            f"{key} cannot be the number {_short(value)}",
+            seen=f"{key}={_short(value)} ({type(value).__name__})",
+            expected="a text; YAML reads one that looks like a number as a number",
+            fix=f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)',
+        )
+    if problem["type"] == "literal_error":
+        known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
+        default = _default(key, section)
+        return RequestError(
+            f"{key} cannot be {_short(value)}",
+            seen=f"{key}={_short(value)}",
+            expected=f"one of {', '.join(known)}",
+            fix=f"{key}={nearest(str(value), known) or (default if default in known else known[0])}",
+        )
+    message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
+    if problem["type"] == "value_error":
+        # The schema's own checks already say what was seen and what was expected.
+        named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
+        if named:  # A section's own check begins with the setting: max_batch_size=0: …
+            setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
+            seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
+            return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
+        written = re.search("write '([^']+)'", message)
+        kind = re.search(r"did you mean '([^']+)'", message)
+        fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
+        return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value), fix=fix)
+    if problem["type"] == "tuple_type":
+        # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
+        default = _default(key, section)
+        given = (override_value(value),) if isinstance(value, str) else ()
+        elements = default if isinstance(default, tuple) and default else given
+        return RequestError(
+            f"{key} cannot be {_short(value)}",
+            seen=f"{key}={_short(value)} ({type(value).__name__})",
+            expected="a list in brackets",
+            fix=f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}",
+        )
+    takes_text = problem["type"] == "string_type" and isinstance(value, int | float)
+    return RequestError(
+        f"{key} cannot be {_short(value)}",
+        seen=f"{key}={_short(value)} ({type(value).__name__})",
+        expected=_KINDS.get(problem["type"], message[0].lower() + message[1:]),
+        fix=f"{key}={twice_quoted(str(value))}" if takes_text else _back_to_default(key, section),
+    )
+
+
+_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
+_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
+_KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
+
+
+def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
+    """Returns the key as the files write it, and the section in which its last part was looked up.
+
+    The location also names the chosen section's tag ("upt", "custom") and the member of a union ("int").
+    """
+    path: list[str] = []
+    sections: list[type[BaseModel]] = [RunConfig]
+    parent: type[BaseModel] = RunConfig
+    for part in map(str, location):
+        chosen = [section for section in sections if part == _tag(section)]
+        if len(sections) > 1 and chosen:
+            sections = chosen
+            continue
+        if not sections:
+            break
+        path.append(part)
+        parent = sections[0]
+        field = next((section.model_fields[part] for section in sections if part in section.model_fields), None)
+        if field is not None:
+            sections = sections_in(field.annotation)
+    return ".".join(path), parent
+
+
+def _tag(section: type[BaseModel]) -> str:
+    kind = section.model_fields.get("kind")
+    known = get_args(kind.annotation) if kind is not None else ()
+    return str(known[0]) if known else "custom"
+
+
+def _back_to_default(key: str, section: type[BaseModel]) -> str:
+    default = _default(key, section)
+    return f"leave {key} out" if default in ("VALUE", {}, ()) else f"{key}={_short(default)}"
+
+
+def _default(key: str, section: type[BaseModel]) -> Any:
+    field = section.model_fields.get(key.rpartition(".")[2])
+    if field is None or field.is_required():
+        return "VALUE"
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return "VALUE" if default is None else default
+
+
+def _seen(key: str, value: Any) -> str:
+    return f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
+
+
+def _first_setting(key: str, value: Any) -> str:
+    """Returns a setting as it is typed: of a section, its first one."""
+    while isinstance(value, dict) and value:
+        name, value = next(iter(value.items()))
+        key = f"{key}.{name}"
+    return f"{key}={_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) and (not value or " " in value) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value is an integer or a float, and not true or false."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def twice_quoted(value: str) -> str:
+    """Returns a value quoted for Hydra and for the shell, with a remark that says so."""
+    return f"{shlex.quote(override_value(value))}      (quoted twice: once for the shell)"

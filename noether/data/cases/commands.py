@@ -1,0 +1,112 @@
+"""What `noether data inspect` and `noether data prepare` print and do for folders of cases."""
+
+from pathlib import Path
+
+from rich.table import Table
+
+from noether.common.console import Console
+from noether.data.cases.case_map import map_text
+from noether.data.cases.draft import draft_map
+from noether.data.cases.prepare import PreparedCases, plan_cases, prepare_cases
+from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, survey_folder
+from noether.data.progress import progress_bar
+from noether.errors import ExitCode, RequestError
+
+SHOWN = 20  # names or reasons of a list
+
+
+def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, skip_broken: bool, dry_run: bool) -> int:
+    """Prepares a folder of cases and says what was made, what was kept and what is broken."""
+    root, folder, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    text = map_text(map_name)
+    if dry_run:
+        jobs, there = plan_cases(root, folder, text, map_name)
+        console.say(f"{root}: {len(jobs) + len(there)} cases, {len(there)} of them whole in {folder}")
+        console.say("would be made: " + (_names([job.case for job in jobs]) or "nothing"))
+        console.say("dry run: nothing was written")
+        return ExitCode.DONE
+    with progress_bar(console, "preparing", "cases") as report:
+        done = prepare_cases(root, folder, text, map_name, workers=workers, skip_broken=skip_broken, progress=report)
+    _say(console, done, folder)
+    return ExitCode.DONE
+
+
+def _say(console: Console, done: PreparedCases, folder: Path) -> None:
+    console.say(f"{done.made} cases prepared, {done.kept} were there and current: {folder}")
+    for error in list(done.broken.values())[:SHOWN]:
+        console.warn(f"left out: {error}")
+    if len(done.broken) > SHOWN:
+        console.warn(f"and {len(done.broken) - SHOWN} more, all named in {folder / 'dataset.json'}")
+    for words in done.warnings:
+        console.warn(words)
+    sizes = ", ".join(f"{len(names)} to {verb}" for verb, names in
+                      (("train on", done.splits["train"]), ("validate with", done.splits["validation"]),
+                       ("test on", done.splits["test"])))  # fmt: skip
+    console.say(f"{sizes}; train on it with: noether train dataset=cases dataset_root={folder}")
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
+    """Looks through a folder of cases, says what is there, and writes a draft of its map."""
+    root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    if target.exists():
+        raise RequestError(
+            f"{target} is there already", seen="a file", expected="a name that is free", fix="--out another.yaml"
+        )
+    with progress_bar(console, "looking at", "files") as report:
+        survey = survey_folder(root, workers=workers, progress=report)
+    text = draft_map(survey)
+    _say_survey(console, survey)
+    try:
+        target.write_text(text)
+    except OSError as error:
+        raise RequestError(f"cannot write {target}", seen=str(error), expected="a folder to write to") from None
+    console.say(f"{target}: a draft of the map; check it, then: noether data prepare {cases} OUT --map {out}")
+    return ExitCode.DONE
+
+
+def _say_survey(console: Console, survey: Survey) -> None:
+    cases = survey.grouping.cases
+    console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}")
+    if len(survey.looked_at) < len(cases):
+        console.say(f"{len(survey.looked_at)} of them were looked at, spread evenly: all would be more than 4 GB")
+    for (template, block), found in survey.blocks.items():
+        console.say("", _block_table(template, block, found), sep="\n")
+    for template, numbers in survey.numbers.items():
+        names = list(next(iter(numbers.values()), {}))
+        console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")
+    for file, (columns, rows) in survey.tables.items():
+        console.say(f"{file}: {len(rows)} rows of {_names(columns)}")
+    for words in survey.odd[:SHOWN]:
+        console.warn(words)
+    if len(survey.odd) > SHOWN:
+        console.warn(f"and {len(survey.odd) - SHOWN} more")
+
+
+def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
+    facts = list(found.values())
+    points, cells = ([getattr(own, what) for own in facts] for what in ("points", "cells"))
+    title = (
+        f"{template}{f' {block}' if block else ''}: a {facts[0].kind} in {len(found)} cases, "
+        f"{_range(points)} points, {_range(cells)} cells"
+    )
+    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
+                  title=title, title_justify="left")  # fmt: skip
+    arrays: dict[tuple[str, str], list[ArrayFacts]] = {}
+    for own in facts:
+        for array in own.arrays:
+            arrays.setdefault((array.name, array.at), []).append(array)
+    for (name, at), each in arrays.items():
+        low, high = min(array.low for array in each), max(array.high for array in each)
+        table.add_row(
+            name, at, _range([array.components for array in each]), f"{low:.4g}", f"{high:.4g}", str(len(each))
+        )
+    return table
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,98 @@
+"""The samples of prepared cases, read from the store as they are asked for.
+
+What a sample holds, all of it in SI units and in the house's axes (x across, y up, z along the wind; the files' own
+where `dataset.json` says `axes: null`); N is the case's own number of points of a set:
+
+| key | shape | what |
+|---|---|---|
+| `<set>_points` | (N, 3) | positions, m |
+| `<set>_normals` | (N, 3) | of surfaces: outward unit normals; of sets with `distance_to`: away from the surface |
+| `<set>_area` | (N,) | of surfaces: m² of each cell, or of each point's share of its cells |
+| `<set>_cell_volume` | (N,) | of volumes at cells: m³ |
+| `<set>_sdf` | (N,) | of sets with `distance_to`: distance to the nearest point of that surface, m |
+| `<set>_part` | (N,) int32 | of sets of several patches: which, counted as in `sets.<set>.parts` of the metadata |
+| `<set>_<field>` | (N,) or (N, C) | the fields of the map, in the unit of `fields.<set>_<field>.unit` |
+| a parameter's or output's name | (1,) | its value in this case; parameters that are the same in all cases too |
+| `pressure_force`, `friction_force` | (3,) | N: the true fields integrated over the surface, and |
+| `pressure_moment`, `friction_moment` | (3,) | N·m about the origin; where the map names `forces` |
+
+Floating point arrays are float32. Points are in random order, the same for all arrays of a set, so that any k rows that
+follow one another are a random draw (`points_are_shuffled`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noether.data.cases.metadata import check_files, read_metadata
+from noether.data.cases.store import case_folder
+from noether.data.packed import PackedArrays, open_packed
+
+if TYPE_CHECKING:
+    import torch
+
+OPEN_FILES = 256  # memory maps held open by a process, each with a file descriptor
+
+
+class CasesDataset:
+    """Some cases of a prepared folder. It pickles as its path and names."""
+
+    points_are_shuffled = True
+
+    def __init__(self, root: Path, cases: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        self.root, self.cases, self.metadata = root, list(cases), metadata
+        self._open: OrderedDict[tuple[str, str], PackedArrays] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __getitem__(self, index: int) -> "dict[str, torch.Tensor]":
+        """Case `index` as tensors that share the memory of the maps: nothing is read before it is used."""
+        import torch
+
+        case = self.cases[index]
+        about = self.metadata["cases"][case]
+        numbers = {**about["parameters"], **about["outputs"]}
+        sample = {name: torch.tensor([value], dtype=torch.float32) for name, value in numbers.items()}
+        sample |= {name: torch.tensor(value, dtype=torch.float32) for name, value in about["forces"].items()}
+        for name in self.metadata["sets"]:
+            sample |= {key: torch.from_numpy(array) for key, array in self._arrays(case, name).items()}
+        return sample
+
+    def name(self, index: int) -> str:
+        """The case's name, as in the source folder, with "-" for "/"."""
+        return self.cases[index].replace("/", "-")
+
+    def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
+        key = (case, name)
+        if key not in self._open:
+            self._open[key] = open_packed(case_folder(self.root, case) / f"{name}.safetensors")
+            if len(self._open) > OPEN_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(key)
+        return self._open[key].arrays
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CasesDataset, (self.root, self.cases, self.metadata)
+
+
+def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
+    """Opens the training and the test split, and the positions in the training split that are for validation.
+
+    The cases of validation come last in the training split.
+    """
+    about = read_metadata(root)
+    splits = about["splits"]
+    train = CasesDataset(root, [*splits["train"], *splits["validation"]], about)
+    validation = list(range(len(splits["train"]), len(train)))
+    return train, CasesDataset(root, splits["test"], about), validation
+
+
+def check_cases(root: Path) -> dict[str, Any]:
+    """Checks before any worker starts that the folder holds whole cases; returns its metadata. RequestError: not."""
+    about = read_metadata(root)
+    check_files(root, about)
+    return about

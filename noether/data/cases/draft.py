@@ -1,0 +1,233 @@
+"""A survey of a folder of cases → a draft of its map, commented, which `prepare` takes as it is or edited."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from noether.data.cases.case_map import RESERVED
+from noether.data.cases.layout import CASE
+from noether.data.cases.numbers import same_case
+from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey
+
+BACKGROUND = re.compile(
+    r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
+)
+"""Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
+OUTPUTS = re.compile(r"(average[ _]?)?(cd|cl|cs|cm\w*|nu)$|drag|lift|force|moment|coeff|heat", re.I)
+LONGEST = 500.0  # of a body, in m
+
+
+@dataclass(frozen=True)
+class _Set:
+    name: str
+    template: str
+    kind: str
+    at: str
+    patches: list[str]
+    fields: dict[str, ArrayFacts]
+    others: list[str]
+
+
+def draft_map(survey: Survey) -> str:
+    """Returns the text of a map for what was found."""
+    foam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
+    sets = _sets(survey)
+    kinematic = foam and any("pressure" in field for own in sets for field in own.fields)
+    parameters, outputs = _numbers(survey)
+    lines = [
+        "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
+        f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at.",
+        *[f"# odd: {words}" for words in survey.odd[:20]],
+        "",
+        *_axes(survey, sets),
+        *_length(survey, sets),
+        "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
+        "  density: 1.225      # kg/m³",
+        "parameters:           # numbers of each case that a model is given",
+        *(parameters or ["  {}"]),
+        "outputs:              # numbers of each case that a model can predict",
+        *(outputs or ["  {}"]),
+        "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
+        *[line for own in sets for line in _set_lines(own, sets, kinematic)],
+        *_forces(sets),
+        "split: {test: 0.15, validation: 0.1, seed: 0}   # fractions; or lists of cases; or a file and its column",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sets(survey: Survey) -> list[_Set]:
+    found: list[_Set] = []
+    for template in dict.fromkeys(template for template, _ in survey.blocks):
+        blocks = {block: cases for (own, block), cases in survey.blocks.items() if own == template}
+        for kind in ("surface", "volume", "points"):
+            chosen = {name: cases for name, cases in blocks.items() if _kind(cases.values()) == kind}
+            if not chosen:
+                continue
+            body = [name for name in chosen if not BACKGROUND.search(name)] or list(chosen)
+            wanted = body if kind == "surface" else list(chosen)
+            arrays = _common(survey, [chosen[name] for name in wanted])
+            if kind == "surface" and not arrays and len(survey.blocks) > 1:
+                continue  # a shape alone, beside the same with fields
+            at = "cells" if kind != "points" and any(array.at == "cells" for array in arrays) else "points"
+            at = at if arrays else ("points" if kind == "points" else "cells")
+            fields = _named(array for array in arrays if array.at == at)
+            others = [
+                array.name for array in arrays if array.at != at and array.name not in {a.name for a in fields.values()}
+            ]
+            patches = wanted if any(wanted) else []
+            found.append(_Set(_set_name(kind, template, found), template, kind, at, patches, fields, others))
+    return found
+
+
+def _kind(facts: Iterable[BlockFacts]) -> str:
+    kinds = [own.kind for own in facts]
+    return max(set(kinds), key=kinds.count)
+
+
+def _set_name(kind: str, template: str, found: list[_Set]) -> str:
+    names = {own.name for own in found}
+    own = _plain(re.sub(r"\{case\}", "", template.rsplit("/", 1)[-1].rsplit(".", 1)[0])) or kind
+    name = kind if kind not in names else own
+    while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
+        name += "2" if name in names else "x"
+    return name
+
+
+def _common(survey: Survey, blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
+    """The arrays that more than half of the cases have in every block, with the range over all of them."""
+    merged: dict[tuple[str, str], list[ArrayFacts]] = {}
+    for cases in blocks:
+        for facts in cases.values():
+            for array in facts.arrays:
+                merged.setdefault((array.at, array.name), []).append(array)
+    total = sum(len(cases) for cases in blocks)
+    found = []
+    for (at, name), own in merged.items():
+        if len(own) > total / 2:
+            components = max({a.components for a in own}, key=lambda c: sum(a.components == c for a in own))
+            same = [a for a in own if a.components == components]
+            mean = tuple(np.mean([a.mean for a in same], axis=0).tolist())
+            low, high = min(a.low for a in same), max(a.high for a in same)
+            found.append(ArrayFacts(at, name, components, low, high, mean, sum(a.not_finite for a in same)))
+    return found
+
+
+def _named(arrays: Iterable[ArrayFacts]) -> dict[str, ArrayFacts]:
+    named: dict[str, ArrayFacts] = {}
+    for array in arrays:
+        if re.match(r"(vtk|Normals$|TCoords|GlobalIds|Ids?$)", array.name, re.I) or array.low == array.high == 0:
+            continue
+        name = field_name(array)
+        named[name if name not in named else _plain(array.name) + "_2"] = array
+    return named
+
+
+def field_name(array: ArrayFacts) -> str:
+    """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
+    plain = _plain(array.name)
+    if re.match(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure", plain) and array.components == 1:
+        return "pressure"
+    if re.match(r"(u|velocity|v)(_?mean)?(_?trim)?$", plain) and array.components == 3:
+        return "velocity"
+    if re.search(r"wall_?shear|^wss", plain) and array.components == 3:
+        return "wall_shear"
+    if re.match(r"(t|temp|temperature)(_?mean)?$", plain) and array.components == 1:
+        return "temperature"
+    return f"{plain}_field" if plain in RESERVED else plain
+
+
+UNITS = {"pressure": "Pa", "velocity": "m/s", "wall_shear": "Pa", "temperature": "K"}
+
+
+def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
+    lines = [f"  {own.name}:", f"    file: {json.dumps(own.template)}", f"    kind: {own.kind}", f"    at: {own.at}"]
+    if own.patches:
+        lines.append(f"    patches: {json.dumps(own.patches)}")
+    surface = next((other.name for other in sets if other.kind == "surface"), None)
+    if own.kind == "volume" and surface:
+        lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
+    lines.append("    fields:" if own.fields else "    fields: {}")
+    for name, array in own.fields.items():
+        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(UNITS.get(name, ''))}"]
+        if kinematic and name in ("pressure", "wall_shear"):
+            about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
+        values = f"{array.components} component{'s' * (array.components > 1)}, {array.low:.4g} to {array.high:.4g}"
+        lines.append(f"      {name}: {{{', '.join(about)}}}      # {values}")
+    if own.others:
+        lines.append(f"      # not at {own.at}, and left out: {', '.join(own.others)}")
+    return lines
+
+
+def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
+    winds = [own.fields["velocity"].mean for own in sets if "velocity" in own.fields]
+    if not winds:
+        return [
+            "# Where the air blows to and which way is up: a guess; null keeps the files' axes.",
+            "axes: {wind: +x, up: +z}",
+        ]
+    along = int(np.argmax(np.abs(winds[0])))
+    wind = ("+" if winds[0][along] >= 0 else "-") + "xyz"[along]
+    up = "+z" if along != 2 else "+y"
+    mean = ", ".join(f"{value:.3g}" for value in winds[0])
+    return [f"# The mean velocity is ({mean}). Which way is up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
+
+
+def _length(survey: Survey, sets: list[_Set]) -> list[str]:
+    templates = {own.template for own in sets if own.kind == "surface"} or {own.template for own in sets}
+    boxes = [
+        facts for (template, _), cases in survey.blocks.items() if template in templates for facts in cases.values()
+    ]
+    size = max((max(np.subtract(own.high, own.low)) for own in boxes), default=0.0)
+    unit = "mm" if size > LONGEST else "m"
+    return [f"length: {unit}             # unit of the positions: m, mm, cm, in, ft; the longest is {size:.4g}"]
+
+
+def _forces(sets: list[_Set]) -> list[str]:
+    for own in sets:
+        if own.kind == "surface" and "pressure" in own.fields:
+            shear = ", shear: wall_shear" if "wall_shear" in own.fields else ""
+            return [f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"]
+    return []
+
+
+def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
+    parameters: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+    for template, cases in survey.numbers.items():
+        columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
+        if template.endswith(".dat"):
+            columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
+        for column in columns:
+            values = [own[column] for own in cases.values()]
+            _add(parameters, outputs, column, values, f"file: {json.dumps(template)}")
+    for file, (columns, rows) in survey.tables.items():
+        cases_named = {
+            column: sum(any(same_case(r[column], case) for r in rows) for case in survey.grouping.cases)
+            for column in columns
+        }
+        row = next((column for column in columns if cases_named[column] > len(survey.grouping.cases) // 2), None)
+        for column in columns if row else []:
+            values = [float(r[column]) for r in rows if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", r[column])]
+            if column != row and len(values) == len(rows):
+                _add(parameters, outputs, column, values, f"file: {json.dumps(file)}, row: {json.dumps(row)}")
+    return [f"  {n}: {text}" for n, text in parameters.items()], [f"  {n}: {text}" for n, text in outputs.items()]
+
+
+def _add(parameters: dict[str, str], outputs: dict[str, str], column: str, values: list[float], where: str) -> None:
+    if not np.isfinite(values).all():
+        return
+    name, into = _plain(column), outputs if OUTPUTS.search(column) else parameters
+    name = {"cd": "drag_coefficient", "cl": "lift_coefficient", "average_cd": "drag_coefficient"}.get(name, name)
+    if not name or name in parameters or name in outputs or name == "density":
+        return
+    own = f", column: {json.dumps(column)}" if column != name else ""
+    into[name] = f'{{{where}{own}, unit: ""}}      # {min(values):.4g} to {max(values):.4g}'
+
+
+def _plain(name: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace(CASE, ""))
+    plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return plain if not plain or plain[0].isalpha() else f"a_{plain}"

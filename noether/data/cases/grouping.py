@@ -1,0 +1,123 @@
+"""Files → cases, by their names: which part of a path is the case's name, and the templates that follow from it."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from noether.data.cases.layout import CASE, match_template, natural
+from noether.data.cases.mesh_source import SUFFIXES
+from noether.data.cases.numbers import NUMBER_SUFFIXES
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a folder holds: mesh files and number files by template ({case} in it), and tables of all cases.
+
+    meshes, numbers: {template: {case: path}}, paths relative to the folder; tables: files that name no case.
+    """
+
+    cases: list[str]
+    meshes: dict[str, dict[str, str]]
+    numbers: dict[str, dict[str, str]]
+    tables: list[str]
+
+
+Namer = Callable[[str], str | None]
+"""From a path to its template, or None where it has no such part."""
+
+
+def group_files(files: Sequence[str]) -> Grouping:
+    """Groups files into cases: the part of their paths is chosen that leaves the fewest templates for all meshes."""
+    meshes = [file for file in files if is_mesh(file)]
+    best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
+    if best is None:
+        return Grouping([], {}, {}, [])
+    templates = _merged(_templates(best, meshes), meshes)
+    found = {template: {case: paths[0] for case, paths in match_template(template, meshes).items()}
+             for template in templates}  # fmt: skip
+    cases = sorted({case for own in found.values() for case in own}, key=natural)
+    beside = [file for file in files if file.endswith(NUMBER_SUFFIXES) and file not in meshes]
+    numbers: dict[str, dict[str, str]] = {}
+    for template in _templates(best, beside):
+        own = {case: paths[0] for case, paths in match_template(template, beside).items() if case in cases}
+        if len(own) > len(cases) // 2:
+            numbers[template] = own
+    used = {path for own in numbers.values() for path in own.values()}
+    tables = [file for file in beside if file not in used and "/" not in file and file.endswith(".csv")]
+    return Grouping(cases, found, numbers, tables)
+
+
+def is_mesh(file: str) -> bool:
+    """Whether a file is a mesh by its name; the parts of a .vtm lie in a folder of its name and are not."""
+    return file.endswith("constant/polyMesh") or (
+        file.lower().endswith(SUFFIXES)
+        and not file.endswith(".foam")  # ParaView's mark in the folder of an OpenFOAM case
+        and "constant/triSurface" not in file
+        and not re.search(r"_\d+_\d+\.vt[pu]$", file)
+    )
+
+
+def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
+    """The parts of a path that can name a case, the likelier first: a folder, the file, a number in either."""
+    depth = max((file.count("/") for file in meshes), default=0)
+    for place in range(depth):
+        yield lambda file, place=place: _by_folder(file, place)  # type: ignore[misc]
+    yield _by_stem
+    for place in range(depth):
+        yield lambda file, place=place: _by_number(file, place)  # type: ignore[misc]
+    yield lambda file: _by_number(file, -1)
+
+
+def _by_folder(file: str, place: int) -> str | None:
+    parts = file.split("/")
+    if place >= len(parts) - 1 or "polyMesh" in parts[place] or parts[place] == "constant":
+        return None
+    return "/".join(part.replace(parts[place], CASE) if i > place else CASE if i == place else part
+                    for i, part in enumerate(parts))  # fmt: skip
+
+
+def _by_stem(file: str) -> str | None:
+    path = PurePosixPath(file)
+    return None if path.name == "polyMesh" else str(path.with_name(CASE + path.suffix))
+
+
+def _by_number(file: str, place: int) -> str | None:
+    parts = file.split("/")
+    if not -len(parts) <= place < len(parts):
+        return None
+    own = parts[place] if place >= 0 else PurePosixPath(parts[-1]).stem
+    numbers = re.findall(r"\d+", own)
+    if not numbers:
+        return None
+    alone = rf"(?<!\d){numbers[-1]}(?!\d)"
+    first = place if place >= 0 else len(parts) - 1
+    return "/".join(re.sub(alone, CASE, part) if i >= first else part for i, part in enumerate(parts))
+
+
+def _templates(namer: Namer, files: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(template for file in files if (template := namer(file)) is not None))
+
+
+def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, int]:
+    named = [template for file in meshes if (template := namer(file)) is not None]
+    shared = {template for template in named if named.count(template) > 1} if len(named) < 5000 else set(named)
+    return sum(template in shared for template in named) / max(len(meshes), 1), -len(set(named)) if named else -len(
+        meshes
+    )
+
+
+def _merged(templates: list[str], meshes: Sequence[str]) -> list[str]:
+    """Templates that differ in a folder between (a category of cases) as one with **, where no case is in two."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for template in templates:
+        first, _, rest = template.partition("/")
+        groups.setdefault((first, rest.rpartition("/")[2]), []).append(template)
+    found = []
+    for (first, name), own in groups.items():
+        cases = [case for template in own for case in match_template(template, meshes)]
+        if len(own) > 1 and CASE in name and CASE not in first and len(set(cases)) == len(cases):
+            found.append(f"{first}/**/{name}")
+        else:
+            found += own
+    return found

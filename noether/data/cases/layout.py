@@ -1,0 +1,90 @@
+"""Which cases a folder holds: paths with {case} in them, matched against the files that are there."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from noether.data.cases.case_map import CaseMap
+from noether.errors import RequestError
+
+CASE = "{case}"
+
+
+def list_files(root: Path) -> list[str]:
+    """Every file under the folder, relative to it, sorted; an OpenFOAM mesh (constant/polyMesh) is one entry.
+
+    Hidden folders are left out, and so are the folders of other times, processors and failed cases of OpenFOAM.
+    """
+    found = []
+    for folder, names, files in os.walk(root):
+        here = os.path.relpath(folder, root)
+        names[:] = sorted(name for name in names if not name.startswith(".") and name != "failed")
+        if os.path.basename(here) == "constant" and "polyMesh" in names:
+            names.remove("polyMesh")
+            found.append(os.path.join(here, "polyMesh"))
+        found += [os.path.normpath(os.path.join(here, name)) for name in files if not name.startswith(".")]
+    return sorted(found)
+
+
+def pattern_of(template: str) -> re.Pattern[str]:
+    """The template as a pattern over relative paths: {case} the same everywhere, * within a name, ** across folders."""
+    parts, seen = [], False
+    for piece in re.split(r"(\{case\}|\*\*/|\*)", os.path.normpath(template) if "**" not in template else template):
+        if piece == CASE:
+            parts.append("(?P=case)" if seen else "(?P<case>[^/]+)")
+            seen = True
+        else:
+            parts.append({"**/": "(?:.*/)?", "*": "[^/]*"}.get(piece, re.escape(piece)))
+    return re.compile("".join(parts) + "$")
+
+
+def match_template(template: str, files: Iterable[str]) -> dict[str, list[str]]:
+    """The files that fit a template, by the name of their case; without {case}, all under the name ""."""
+    pattern = pattern_of(template)
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if matched := pattern.match(file):
+            found.setdefault(matched["case"] if CASE in template else "", []).append(file)
+    return found
+
+
+def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
+    """The file of each set of each case: {case: {set: path}}; a set that a case lacks is not among them.
+
+    Raises:
+        RequestError: the folder is missing, no file fits, or several files fit one set of one case.
+    """
+    if not root.is_dir():
+        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
+    files = list_files(root)
+    cases: dict[str, dict[str, Path]] = {}
+    for name, own in about.sets.items():
+        if CASE not in own.file:
+            raise RequestError(
+                f"sets.{name}.file names no case",
+                seen=own.file,
+                expected="a path with {case} where the case's name stands",
+                fix=f"file: '{{case}}/{own.file}'",
+            )
+        for case, paths in match_template(own.file, files).items():
+            if len(paths) > 1:
+                raise RequestError(
+                    f"several files are the set {name} of case {case}",
+                    seen=", ".join(paths[:4]),
+                    expected=f"one file that fits {own.file}",
+                )
+            cases.setdefault(case, {})[name] = root / paths[0]
+    if not cases:
+        raise RequestError(
+            f"no file in {root} fits the map",
+            seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
+            expected=", ".join(own.file for own in about.sets.values()),
+            fix=f"noether data inspect {root}      (writes a map of what is there)",
+        )
+    return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key by which run_2 comes before run_10."""
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]

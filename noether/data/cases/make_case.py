@@ -1,0 +1,184 @@
+"""One case from its files into the store: read, scaled, turned to the house's axes, checked, shuffled and written."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.data.cases.case_map import CaseMap, FieldMap, SetMap
+from noether.data.cases.columns import WHOLE, Column, turned
+from noether.data.cases.mesh_source import RawSet, read_set
+from noether.data.cases.numbers import case_number
+from noether.data.cases.store import case_writer, write_case_file, write_set
+from noether.errors import RequestError
+
+LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
+
+
+@dataclass(frozen=True)
+class CaseJob:
+    """A case to make: its name, the file of each set, the map, and the folders of source and store."""
+
+    case: str
+    files: dict[str, Path]
+    about: CaseMap
+    map_name: str
+    root: Path
+    out: Path
+
+    def mark(self) -> str:
+        """Changes whenever the map, or a file of the case, does: names, sizes and times of change."""
+        text = self.about.model_copy(update={"split": None}).model_dump_json()
+        digest = hashlib.sha256(text.encode())
+        for name, path in sorted(self.files.items()):
+            # An OpenFOAM case is its whole folder: the fields lie beside the mesh.
+            for file in sorted(path.parent.parent.rglob("*")) if path.name == "polyMesh" else [path]:
+                about = file.stat()
+                digest.update(f"{name} {file.relative_to(self.root)} {about.st_size} {about.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+
+def make_case(job: CaseJob) -> dict[str, Any]:
+    """Makes one case, and returns what its `case.json` says.
+
+    Raises:
+        RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
+            case and the file.
+    """
+    try:
+        return _make(job)
+    except RequestError as error:
+        summary = f"case {job.case}: {error.summary}"
+        raise RequestError(summary, seen=error.seen, expected=error.expected, fix=error.fix) from None
+
+
+def _make(job: CaseJob) -> dict[str, Any]:
+    if missing := sorted(job.about.sets.keys() - job.files.keys()):
+        absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
+        raise RequestError(f"no file for the set {missing[0]}", seen=f"no {absent}", expected="a file for every set")
+    parameters, outputs = (
+        {name: case_number(described, name, job.case, job.root) for name, described in numbers.items()}
+        for numbers in (job.about.parameters, job.about.outputs)
+    )
+    factors = {**job.about.constants, **parameters}
+    sets: dict[str, Any] = {}
+    forces: dict[str, list[float]] = {}
+    surfaces: dict[str, np.ndarray] = {}
+    # Surfaces first: the sets around them are given the distance to them.
+    with case_writer(job.out, job.case) as folder:
+        for name, own in sorted(job.about.sets.items(), key=lambda item: item[1].kind != "surface"):
+            raw = read_set(job.files[name], own)
+            if own.kind == "surface":
+                surfaces[name] = _positions(raw, job.about)
+                _check_size(job, name, surfaces[name])
+                if job.about.forces and job.about.forces.set == name:
+                    forces = _forces(raw, surfaces[name], job.about, factors)
+            columns = _columns(job, name, own, raw, factors)
+            if own.distance_to:
+                columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to], job.about)
+            kept = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
+            spans = {key: column.span() for key, column in columns.items()}
+            sets[name] = {"points": kept, "of": len(raw.points), "parts": raw.parts, "arrays": spans}
+        made = {"case": job.case, "mark": job.mark(), "parameters": parameters, "outputs": outputs,
+                "forces": forces, "sets": sets}  # fmt: skip
+        write_case_file(folder, made)
+    return made
+
+
+def _positions(raw: RawSet, about: CaseMap) -> np.ndarray:
+    return about.metres * np.asarray(raw.points, np.float64) @ about.rotation.T
+
+
+def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:
+    path, about = job.files[name], job.about
+    columns = {f"{name}_points": Column(raw.points, f"points of {path}", turned(about.rotation, about.metres))}
+    if raw.normals is not None and raw.area is not None:
+        columns[f"{name}_normals"] = Column(raw.normals, f"normals of {path}", turned(about.rotation))
+        columns[f"{name}_area"] = Column(raw.area, f"areas of {path}", _scaled(about.metres**2))
+    if raw.cell_volume is not None:
+        columns[f"{name}_cell_volume"] = Column(raw.cell_volume, f"volumes of {path}", _scaled(about.metres**3))
+    if raw.part is not None and len(raw.parts) > 1:
+        columns[f"{name}_part"] = Column(raw.part, f"parts of {path}", dtype=WHOLE)
+    for field, described in own.fields.items():
+        factor = field_factor(described, factors)
+        columns[f"{name}_{field}"] = Column(
+            raw.fields[field] if raw.fields[field].shape[1] > 1 else raw.fields[field][:, 0],
+            f"{described.array} in {path}",
+            turned(about.rotation, factor),
+        )
+    return columns
+
+
+def _scaled(factor: float) -> Any:
+    return lambda block: factor * block
+
+
+def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
+    """What a field's array is multiplied with."""
+    return described.scale * (factors[described.times] if described.times else 1.0)
+
+
+def _distances(points: Column, name: str, surface: np.ndarray, about: CaseMap) -> dict[str, Column]:
+    """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
+    from scipy.spatial import cKDTree
+
+    nearest_to = _Nearest(cKDTree(surface), surface, turned(about.rotation, about.metres))
+    return {
+        f"{name}_sdf": _DistanceColumn(points.source, points.where, lambda block: nearest_to(block)[0]),
+        f"{name}_normals": Column(points.source, points.where, lambda block: nearest_to(block)[1]),
+    }
+
+
+class _Nearest:
+    """Distance and direction from the nearest surface point; the last block's answer is kept for the second column."""
+
+    def __init__(self, tree: Any, surface: np.ndarray, to_house: Any) -> None:
+        self.tree, self.surface, self.to_house = tree, surface, to_house
+        self.asked: np.ndarray | None = None
+        self.answer = (np.empty(0), np.empty((0, 3)))
+
+    def __call__(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.asked is None or not np.array_equal(self.asked, block):
+            own = self.to_house(block)
+            distance, nearest = map(np.asarray, self.tree.query(own))
+            direction = (own - self.surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
+            self.asked, self.answer = block, (distance, direction)
+        return self.answer
+
+
+class _DistanceColumn(Column):
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+
+def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
+    """Forces (3,) in N and moments (3,) in N·m about the origin of the true fields, in the house's axes."""
+    assert about.forces is not None
+    assert raw.normals is not None
+    assert raw.area is not None
+    fields = about.sets[about.forces.set].fields
+    rotation, area = about.rotation, raw.area * about.metres**2
+    pressure = raw.fields[about.forces.pressure][:, 0] * field_factor(fields[about.forces.pressure], factors)
+    pushed = {"pressure": -(pressure * area)[:, None] * (raw.normals @ rotation.T)}
+    if about.forces.shear:
+        shear = raw.fields[about.forces.shear] * field_factor(fields[about.forces.shear], factors)
+        pushed["friction"] = area[:, None] * (shear @ rotation.T)
+    found = {}
+    for kind, force in pushed.items():
+        found[f"{kind}_force"] = force.sum(axis=0).tolist()
+        found[f"{kind}_moment"] = np.cross(points, force).sum(axis=0).tolist()
+    return found
+
+
+def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
+    size = float((points.max(axis=0) - points.min(axis=0)).max())
+    if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
+        raise RequestError(
+            f"the set {name} in {job.files[name]} is {size:.4g} m long",
+            seen="no unit of length in the map, which stands for metres",
+            expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
+            fix="length: mm      (or length: m, if it is as long as that)",
+        )

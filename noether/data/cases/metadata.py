@@ -1,0 +1,133 @@
+"""`dataset.json`: what a prepared folder holds, for training, prediction and whoever reads the samples."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.data.cases.case_map import CaseMap
+from noether.data.cases.store import FORMAT_VERSION, case_folder, refuse_missing
+from noether.errors import RequestError
+
+DATASET_FILE = "dataset.json"
+WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
+
+
+def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict[str, list[str]]) -> dict[str, Any]:
+    """Puts together what `dataset.json` says, from what each case's file says.
+
+    Its keys: axes ({across, up, wind}, or null where the map names none), sets ({name: kind, at, points [fewest, most],
+    parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
+    features (the other arrays of the sets, alike), parameters and outputs ({name: unit, low, high, constant}), forces
+    (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set}), map.
+
+    Raises:
+        RequestError: cases differ in the components of an array, or in their arrays.
+    """
+    names = list(cases)
+    sets: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    for name, own in about.sets.items():
+        described = [cases[case]["sets"][name] for case in names]
+        counts = [one["points"] for one in described]
+        box = _span(name, names, [one["arrays"][f"{name}_points"] for one in described])
+        parts = list(dict.fromkeys(part for one in described for part in one["parts"]))
+        sets[name] = {"kind": own.kind, "at": own.at, "points": [min(counts), max(counts)], "parts": parts,
+                      "low": box["low"], "high": box["high"]}  # fmt: skip
+        for key in described[0]["arrays"]:
+            if odd := [case for case, one in zip(names, described, strict=True) if key not in one["arrays"]]:
+                raise RequestError(f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases", expected="all alike")
+            about_field = own.fields.get(key.removeprefix(f"{name}_"))
+            span = _span(key, names, [one["arrays"][key] for one in described])
+            entry = {"set": name, "unit": about_field.unit if about_field else _unit(key, name), **span}
+            (fields if about_field else features)[key] = entry
+    return {
+        "format_version": FORMAT_VERSION,
+        "axes": WIND_ALONG_Z if about.axes else None,
+        "sets": sets,
+        "fields": fields,
+        "features": features,
+        "parameters": _numbers(about.parameters, cases, "parameters"),
+        "outputs": _numbers(about.outputs, cases, "outputs"),
+        "constants": about.constants,
+        "forces": sorted(cases[names[0]]["forces"]),
+        "splits": splits,
+        "cases": {case: _of_a_case(one) for case, one in cases.items()},
+        "map": map_text,
+    }
+
+
+def _of_a_case(made: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: made[key] for key in ("parameters", "outputs", "forces")}
+    return {**numbers, "points": {name: own["points"] for name, own in made["sets"].items()}}
+
+
+def read_metadata(out: Path) -> dict[str, Any]:
+    """Reads `dataset.json`. RequestError: it is missing, broken, or of another version of the format."""
+    path = out / DATASET_FILE
+    if not path.is_file():
+        raise refuse_missing(out)
+    try:
+        about: dict[str, Any] = json.loads(path.read_text())
+        version = about["format_version"]
+        assert isinstance(about["splits"]["train"], list)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise RequestError(
+            f"{path} cannot be read", seen=f"{type(error).__name__}: {error}", expected="the file as it was written",
+            fix="noether data prepare CASES OUT --map cases.yaml      (cases that are whole are kept)",
+        ) from None  # fmt: skip
+    if version != FORMAT_VERSION:
+        raise RequestError(
+            f"{path} is of another version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
+            fix="noether data prepare CASES OUT --map cases.yaml      (makes it anew)",
+        )  # fmt: skip
+    return about
+
+
+def check_files(out: Path, about: Mapping[str, Any]) -> None:
+    """Checks that every case of the splits has its files. RequestError: names the first that lacks one."""
+    for split, cases in about["splits"].items():
+        for case in cases:
+            for name in about["sets"]:
+                path = case_folder(out, case) / f"{name}.safetensors"
+                if not path.is_file():
+                    raise RequestError(
+                        f"case {case} of the {split} split is not whole",
+                        seen=f"no {path}",
+                        expected="a file for each set",
+                        fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
+                    )
+
+
+def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    components = [one["components"] for one in spans]
+    if len(set(components)) > 1:
+        odd = next(i for i, count in enumerate(components) if count != components[0])
+        raise RequestError(
+            f"{key} has {components[odd]} components in case {names[odd]}",
+            seen=f"{components[0]} in case {names[0]}",
+            expected="the same in every case",
+            fix="components: N in the map's field, and --skip-broken, leave such cases out",
+        )
+    low, high = np.min([one["low"] for one in spans], axis=0), np.max([one["high"] for one in spans], axis=0)
+    return {"components": components[0], "low": low.tolist(), "high": high.tolist()}
+
+
+def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    found = {}
+    for name, own in described.items():
+        values = [case[kind][name] for case in cases.values()]
+        found[name] = {
+            "unit": own.unit,
+            "low": min(values),
+            "high": max(values),
+            "constant": min(values) == max(values),
+        }
+    return found
+
+
+def _unit(key: str, name: str) -> str:
+    return {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}.get(key.removeprefix(f"{name}_"), "")

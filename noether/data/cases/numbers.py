@@ -1,0 +1,146 @@
+"""Numbers beside a case's meshes: CSV, JSON, YAML, and the .dat files of OpenFOAM's function objects."""
+
+import csv
+import json
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from noether.common.suggest import nearest
+from noether.data.cases.case_map import NumberMap
+from noether.data.cases.layout import CASE, natural
+from noether.errors import RequestError
+
+NUMBER_SUFFIXES = (".csv", ".json", ".yaml", ".yml", ".dat")
+
+
+def read_numbers(path: Path) -> dict[str, float]:
+    """The numbers of one case's file by name: a JSON or YAML object, a CSV file of one row, the last row of a .dat.
+
+    Objects within objects give names with dots (`inlet.speed`); what is not a number is left out.
+
+    Raises:
+        RequestError: the file is missing, is not of its format, or is a CSV file of several rows.
+    """
+    if path.suffix == ".dat":
+        return _last_row(path)
+    if path.suffix == ".csv":
+        rows = read_table(path)
+        if len(rows) != 1:
+            raise RequestError(
+                f"{path} is a table of several rows",
+                seen=f"{len(rows)} rows",
+                expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
+            )
+        return {name: number for name, text in rows[0].items() if (number := _number(text)) is not None}
+    try:
+        content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise RequestError(
+            f"{path} cannot be read", seen=" ".join(str(error).split())[:200], expected="one object"
+        ) from None
+    return dict(_flat(content, ""))
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by column; names and values without spaces around. RequestError: it cannot be read."""
+    return _table(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=16)
+def _table(path: Path, changed: int) -> list[dict[str, str]]:
+    lines = [line for line in _text(path).splitlines() if line.strip()]
+    rows = csv.DictReader(lines, skipinitialspace=True)
+    return [
+        {str(k).strip().lstrip("# "): str(v or "").strip() for k, v in row.items() if k is not None} for row in rows
+    ]
+
+
+def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
+    """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
+    column = about.column or name
+    if about.file is None:
+        raise RequestError(f"{name} has no file in the map", seen="no file", expected="file: PATH, with {case} in it")
+    path = _one_file(root, about.file.replace(CASE, case), name)
+    if about.row is None:
+        numbers = read_numbers(path)
+    else:
+        rows = [row for row in read_table(path) if same_case(row.get(about.row, ""), case)]
+        if len(rows) != 1:
+            raise RequestError(
+                f"{path} has no row for case {case}" if not rows else f"{path} has {len(rows)} rows for case {case}",
+                seen=f"column {about.row!r} of {len(read_table(path))} rows",
+                expected=f"one row with {case}",
+            )
+        numbers = {key: number for key, text in rows[0].items() if (number := _number(text)) is not None}
+    if column not in numbers:
+        raise RequestError(
+            f"{path} has no number {column!r}",
+            seen=", ".join(numbers) or "no numbers",
+            expected=f"column: {nearest(column, list(numbers)) or 'NAME'}",
+        )
+    value = numbers[column] * about.scale
+    if not math.isfinite(value):
+        raise RequestError(f"{column} in {path} is not finite", seen=str(numbers[column]), expected="a number")
+    return value
+
+
+def same_case(text: str, case: str) -> bool:
+    """Whether a table's entry names the case: equal, or the same number without words and leading zeros."""
+    if text == case:
+        return True
+    digits = [re.sub(r"\D", "", name) for name in (text, case)]
+    return bool(digits[0]) and text.strip().isdigit() and case.strip("_-").isdigit() and natural(text) == natural(case)
+
+
+def _one_file(root: Path, relative: str, name: str) -> Path:
+    found = sorted(root.glob(relative)) if "*" in relative else [root / relative]
+    if len(found) != 1 or not found[0].is_file():
+        raise RequestError(
+            f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
+            seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
+            expected="one file",
+        )
+    return found[0]
+
+
+def _last_row(path: Path) -> dict[str, float]:
+    lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
+    comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
+    data = [line for line in lines if not line.startswith("#")]
+    names = comments[-1].split() if comments else []
+    values = re.sub(r"[()]", " ", data[-1]).split() if data else []
+    if not values or (names and len(names) != len(values)):
+        raise RequestError(
+            f"{path} is not a table of OpenFOAM", seen=f"{len(names)} names, {len(values)} values in its last row",
+            expected="a line '# Time name ...' and rows of as many numbers",
+        )  # fmt: skip
+    row = zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True)
+    return {name: number for name, text in row if (number := _number(text)) is not None}
+
+
+def _flat(content: Any, prefix: str) -> list[tuple[str, float]]:
+    if isinstance(content, dict):
+        return [
+            pair for key, value in content.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    number = _number(content) if isinstance(content, str | int | float) and not isinstance(content, bool) else None
+    return [(prefix, number)] if number is not None and prefix else []
+
+
+def _number(text: Any) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read", seen=str(error), expected="a text file") from None

@@ -1,0 +1,86 @@
+"""Which cases are trained on, which select the weights, and which are tested on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from noether.data.cases.case_map import SplitMap
+from noether.data.cases.layout import natural
+from noether.data.cases.numbers import read_table, same_case
+from noether.errors import RequestError
+
+NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation",
+         "val": "validation", "valid": "validation"}  # fmt: skip
+
+
+def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
+    """Returns {train, validation, test}: the cases of each, in their natural order.
+
+    A fraction is of all cases, drawn by the seed: the same for the same cases, whatever their order. Names in lists
+    that are not among the cases (broken ones, or those not fetched) are left out.
+
+    Raises:
+        RequestError: a list's file or the column cannot be read, a case is in two lists, or too few remain.
+    """
+    ordered = sorted(cases, key=natural)
+    if about.column:
+        chosen = _by_column(about, ordered, root)
+    else:
+        lists = {name: _listed(value, root) for name, value in (("test", about.test), ("validation", about.validation))}
+        chosen = {name: [case for case in ordered if own and case in own] for name, own in lists.items()}
+        if both := sorted(set(chosen["test"]) & set(chosen["validation"])):
+            raise RequestError(
+                "a case is tested on and validated with", seen=", ".join(both[:5]), expected="one of both"
+            )
+        free = [case for case in ordered if case not in chosen["test"] and case not in chosen["validation"]]
+        drawn = [free[i] for i in np.random.default_rng(about.seed).permutation(len(free))]
+        for name, value in (("test", about.test), ("validation", about.validation)):
+            if isinstance(value, float | int):
+                count = _share(name, float(value), len(ordered))
+                chosen[name], drawn = sorted(drawn[:count], key=natural), drawn[count:]
+    held = {*chosen["test"], *chosen["validation"]}
+    train = [case for case in ordered if case not in held]
+    if len(train) < 2 or not chosen["test"]:
+        raise RequestError(
+            "there are too few cases for this split",
+            seen=f"{len(train)} to train on, {len(chosen['test'])} to test on, of {len(ordered)}",
+            expected="at least 2 to train on and 1 to test on",
+            fix="split: {test: 0.2, validation: 0.1}      (or lists, in the map)",
+        )
+    return {"train": train, "validation": chosen["validation"], "test": chosen["test"]}
+
+
+def _share(name: str, fraction: float, cases: int) -> int:
+    if not 0 <= fraction < 1:
+        raise RequestError(
+            f"split.{name} is not a fraction", seen=f"{fraction:g}", expected="0 to 1, or a list of cases"
+        )
+    return max(1, round(fraction * cases)) if fraction else 0
+
+
+def _listed(value: float | list[str] | str, root: Path) -> set[str] | None:
+    if isinstance(value, list):
+        return {str(name) for name in value}
+    if not isinstance(value, str):
+        return None
+    path = root / value
+    if not path.is_file():
+        raise RequestError("the list of a split is missing", seen=f"no file {path}", expected="a case on each line")
+    return {line.strip().removesuffix(",") for line in path.read_text().splitlines() if line.strip()}
+
+
+def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str]]:
+    rows = read_table(root / (about.file or ""))
+    found: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for case in ordered:
+        own = [row.get(about.column or "", "") for row in rows if same_case(row.get(about.row, ""), case)]
+        name = NAMES.get(own[0].lower()) if len(own) == 1 else None
+        if name is None:
+            raise RequestError(
+                f"{about.file} does not say where case {case} belongs",
+                seen=", ".join(own) or f"no row with {case} in column {about.row!r}",
+                expected="train, validation or test",
+            )
+        found[name].append(case)
+    return {name: found[name] for name in ("validation", "test")}

@@ -1,0 +1,106 @@
+"""The store of prepared cases: a folder for each case, a packed file for each of its sets, points in random order.
+
+`OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds
+the case's numbers, what its arrays span, and from what it was made. The points were shuffled once when they were
+written, so that any k points that follow one another are a random draw, and reading them is one contiguous read.
+A case's folder is renamed into place when it is whole.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.data.cases.columns import Column
+from noether.data.packed import Spec, packed_writer
+from noether.errors import RequestError
+
+CASE_FILE = "case.json"
+FORMAT_VERSION = 1  # raise it when the same map gives other files
+BLOCK_ROWS = 262_144
+
+
+def case_folder(out: Path, case: str) -> Path:
+    """The folder of a case; a case named after folders within folders has them joined by "-"."""
+    return out / "cases" / case.replace("/", "-")
+
+
+@contextmanager
+def case_writer(out: Path, case: str) -> Iterator[Path]:
+    """Yields a new folder that replaces the case's when the context is left without an exception."""
+    final = case_folder(out, case)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None) -> int:
+    """Writes one set's arrays, shuffled, a block of rows at a time; returns the number of points kept.
+
+    Args:
+        folder: the case's folder.
+        case, name: of the case and the set, from which the order of the points follows.
+        columns: the arrays by their key in a sample.
+        rows: points that every column has.
+        most: points to keep at most, the first of the shuffled.
+
+    Raises:
+        RequestError: an array has values that are not finite.
+    """
+    kept = min(rows, most or rows)
+    order = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode())).permutation(np.arange(rows, dtype=np.uint32))[
+        :kept
+    ]
+    specs = {key: Spec(column.dtype, (kept, *column.shape)) for key, column in columns.items()}
+    with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as writer:
+        for start in range(0, kept, BLOCK_ROWS):
+            block = order[start : start + BLOCK_ROWS]
+            writer.write(start, {key: column.rows(block) for key, column in columns.items()})
+    return kept
+
+
+def read_case_file(folder: Path) -> dict[str, Any] | None:
+    """What `case.json` says, or None where the case is not whole."""
+    try:
+        about = json.loads((folder / CASE_FILE).read_text())
+        sizes = about["files"]
+        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        return about if whole and about["format_version"] == FORMAT_VERSION else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_case_file(folder: Path, about: dict[str, Any]) -> None:
+    """Writes `case.json`, with the sizes of the files beside it. OSError: it cannot be written."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.safetensors"))}
+    text = json.dumps({"format_version": FORMAT_VERSION, "files": sizes, **about}, indent=1, allow_nan=False)
+    (folder / CASE_FILE).write_text(text + "\n")
+
+
+def remove_leftovers(out: Path) -> None:
+    """Removes the folders that killed processes left; only while no other process prepares this data set."""
+    for path in (out / "cases").glob(".*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def refuse_missing(out: Path | None) -> RequestError:
+    """The refusal of a folder that `noether data prepare` did not make."""
+    return RequestError(
+        f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
+        seen="dataset_root=null" if out is None else "no dataset.json" if out.is_dir() else "no such folder",
+        expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",
+        fix="noether data inspect CASES && noether data prepare CASES OUT --map cases.yaml",
+    )

@@ -1,0 +1,195 @@
+"""What the files of a folder of cases hold: sets, arrays with ranges, numbers beside them, and what is odd."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from noether.data.cases.grouping import Grouping, group_files
+from noether.data.cases.layout import list_files
+from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
+from noether.data.cases.numbers import read_numbers, read_table
+from noether.data.cases.surviving_pool import surviving_map
+from noether.errors import RequestError
+
+READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
+ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """One array of one block in one case."""
+
+    at: str
+    name: str
+    components: int
+    low: float
+    high: float
+    mean: tuple[float, ...]
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class BlockFacts:
+    """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays."""
+
+    name: str
+    kind: str
+    points: int
+    cells: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    arrays: tuple[ArrayFacts, ...]
+
+
+@dataclass
+class Survey:
+    """All that was found.
+
+    blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: (columns,
+    rows)}; looked_at: the cases whose meshes were read; odd: what is odd, in words.
+    """
+
+    root: Path
+    grouping: Grouping
+    looked_at: list[str]
+    blocks: dict[tuple[str, str], dict[str, BlockFacts]] = field(default_factory=dict)
+    numbers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    tables: dict[str, tuple[list[str], list[dict[str, str]]]] = field(default_factory=dict)
+    odd: list[str] = field(default_factory=list)
+
+
+def survey_folder(
+    root: Path, *, workers: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Survey:
+    """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
+    if not root.is_dir():
+        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
+    files = list_files(root)
+    grouping = group_files(files)
+    if not grouping.cases:
+        raise RequestError(
+            f"{root} holds no cases",
+            seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
+            expected="meshes: " + " ".join(SUFFIXES) + ", or OpenFOAM's constant/polyMesh",
+        )
+    survey = Survey(root, grouping, _within_budget(root, grouping))
+    jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()
+            for case, path in own.items() if case in survey.looked_at]  # fmt: skip
+    for done, ((template, case, path), found) in enumerate(
+        surviving_map(look_at, jobs, max(1, min(workers, len(jobs)))), 1
+    ):
+        if isinstance(found, RequestError):
+            survey.odd.append(f"case {case}: {found.summary if path in found.summary else f'{path}: {found.summary}'} "
+                              f"({found.seen})")  # fmt: skip
+        else:
+            for facts in found:
+                survey.blocks.setdefault((template, facts.name), {})[case] = facts
+        progress(done, len(jobs))
+    _read_numbers(survey)
+    survey.odd += _odd_files(grouping) + _odd_arrays(survey)
+    return survey
+
+
+def look_at(job: tuple[str, str, str]) -> list[BlockFacts]:
+    """The facts of every block of one file. RequestError: it cannot be read."""
+    facts = []
+    for block in read_blocks(Path(job[2])):
+        mesh = block.mesh
+        arrays = [_array_facts(at, name, np.asarray(data[name])) for at, data in
+                  (("cells", mesh.cell_data), ("points", mesh.point_data)) for name in list(data)]  # fmt: skip
+        kind = "surface" if is_surface(mesh) else "volume" if _has_volume(mesh) else "points"
+        points = np.asarray(mesh.points)
+        low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
+        found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
+        facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low, high, found))
+    return facts
+
+
+def _has_volume(mesh: object) -> bool:
+    kinds = set(np.unique(mesh.celltypes).tolist()) if hasattr(mesh, "celltypes") else set()
+    return bool(kinds - {0, 1, 2, 3, 4})
+
+
+def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
+    if values.dtype.kind not in "fiub" or not len(values):
+        return None
+    rows = values.reshape(len(values), -1)[:: max(1, len(values) // ROWS_LOOKED_AT)]
+    finite = np.isfinite(rows)
+    good = np.where(finite, rows, 0).astype(np.float64)
+    low, high = (float(side) for side in (good.min(), good.max()))
+    bad = int((~finite).any(axis=1).sum())
+    return ArrayFacts(at, name, rows.shape[1], low, high, tuple(map(float, good.mean(axis=0))), bad)
+
+
+def _within_budget(root: Path, grouping: Grouping) -> list[str]:
+    sizes = {
+        case: sum(_size(root / own[case]) for own in grouping.meshes.values() if case in own) for case in grouping.cases
+    }
+    total = sum(sizes.values())
+    if total <= READ_BYTES:
+        return grouping.cases
+    share = max(1, int(len(grouping.cases) * READ_BYTES / total))
+    places = np.unique(np.linspace(0, len(grouping.cases) - 1, share).round().astype(int))
+    return [grouping.cases[place] for place in places]
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(os.path.getsize(file) for file in path.rglob("*") if file.is_file()) * 2  # and the fields beside it
+    return path.stat().st_size
+
+
+def _read_numbers(survey: Survey) -> None:
+    for template, own in survey.grouping.numbers.items():
+        for case, path in own.items():
+            try:
+                survey.numbers.setdefault(template, {})[case] = read_numbers(survey.root / path)
+            except RequestError:
+                continue  # a file of another kind: .dat and .csv are many things
+    for file in survey.grouping.tables:
+        try:
+            rows = read_table(survey.root / file)
+        except RequestError:
+            continue
+        if rows:
+            survey.tables[file] = (list(rows[0]), rows)
+
+
+def _odd_files(grouping: Grouping) -> list[str]:
+    odd = []
+    for template, own in grouping.meshes.items():
+        missing = [case for case in grouping.cases if case not in own]
+        if missing:
+            odd.append(f"{_some(missing)} without {template}")
+    return odd
+
+
+def _odd_arrays(survey: Survey) -> list[str]:
+    odd = []
+    for (template, block), cases in survey.blocks.items():
+        where = f"{template}" + (f" ({block})" if block else "")
+        arrays: dict[tuple[str, str], dict[str, ArrayFacts]] = {}
+        for case, facts in cases.items():
+            for array in facts.arrays:
+                arrays.setdefault((array.at, array.name), {})[case] = array
+        for (at, name), own in arrays.items():
+            without = [case for case in cases if case not in own]
+            if without:
+                odd.append(f"{_some(without)} without {name} at {at} in {where}")
+            counts = {array.components for array in own.values()}
+            if len(counts) > 1:
+                usual = max(counts, key=lambda count: sum(a.components == count for a in own.values()))
+                others = [case for case, array in own.items() if array.components != usual]
+                odd.append(f"{_some(others)}: {name} has another number of components than {usual} in {where}")
+            bad = [case for case, array in own.items() if array.not_finite]
+            if bad:
+                odd.append(f"{_some(bad)}: {name} is not finite in {where}")
+    return odd
+
+
+def _some(cases: Sequence[str]) -> str:
+    words = ", ".join(cases[:4]) + (f" and {len(cases) - 4} more" if len(cases) > 4 else "")
+    return f"case {words}" if len(cases) == 1 else f"cases {words}"

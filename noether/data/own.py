@@ -1,0 +1,63 @@
+"""A user's own data set: its samples as dictionaries of tensors, or words about what they are instead."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from noether.errors import RequestError
+
+EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
+
+
+class OwnDataset:
+    """Wraps a user's data set. NumPy arrays and numbers become tensors; everything else is as the user has it.
+
+    Args:
+        dataset: the user's object, with `__len__` and `__getitem__`.
+        kind: its dotted path, for messages.
+    """
+
+    def __init__(self, dataset: Any, kind: str) -> None:
+        self.dataset, self.kind = dataset, kind
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("dataset", "kind"):  # While it is unpickled there is no data set yet.
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns a sample as a dictionary of tensors.
+
+        Raises:
+            RequestError: it is not a dictionary, or a value cannot be a tensor.
+        """
+        sample = self.dataset[index]
+        if not isinstance(sample, Mapping):
+            raise RequestError(
+                f"a sample of {self.kind} is not a dictionary",
+                seen=f"sample {index} is a {type(sample).__name__}",
+                expected="tensors by name: what the model reads and the task scores",
+                fix=EXAMPLE,
+            )
+        return {str(key): self._tensor(key, value, index) for key, value in sample.items()}
+
+    def _tensor(self, key: str, value: Any, index: int) -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
+            return torch.as_tensor(np.array(value))
+        if isinstance(value, (bool, int, float, complex)):
+            return torch.tensor(value)
+        what = f"a {type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")
+        raise RequestError(
+            f"{key} of the samples of {self.kind} is not a tensor",
+            seen=f"sample {index}: {key} is {what}",
+            expected="a tensor, a NumPy array of numbers, or a number",
+            fix=f"leave {key!r} out of the samples, or {EXAMPLE}",
+        )

@@ -1,0 +1,124 @@
+"""Tests the chain between the ranks: store, gloo, NCCL, bandwidth, each with a time limit, up to the first failure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.world_checks import check_bandwidth, short_ranks
+
+Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
+"""Does one step on every rank within a number of seconds, and returns the answers."""
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """One step of the chain: its name, its time limit in seconds, what should work, and the line to write if not."""
+
+    name: str
+    seconds: float
+    expected: str
+    fix: str
+
+
+STORE = ChainStep(
+    "store", 8, "every rank writes to the store of rank 0 and reads there", "master_port=PORT      (one that is open)"
+)
+GLOO = ChainStep(
+    "gloo",
+    8,
+    "a sum over all ranks",
+    "export GLOO_SOCKET_IFNAME=INTERFACE      (ip -br address: the one that reaches the other hosts)",
+)
+NCCL = ChainStep(
+    "nccl",
+    14,
+    "a sum over all GPUs",
+    "NCCL_DEBUG=INFO noether doctor      (then NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1)",
+)
+BANDWIDTH = ChainStep("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
+CHAIN = ("store", "gloo", "nccl", "bandwidth")
+MARGIN_SECONDS = 1.5
+"""How much later than the step itself its answer may arrive."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks to join: `address` and `port` of the store, who serves it, and which ranks have a GPU."""
+
+    size: int
+    address: str
+    port: int
+    served_by: str
+    attempt: int
+    gpu_ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+
+
+def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Diagnosis]:
+    """Tries one step after the other, up to the first that fails.
+
+    Args:
+        world: the ranks to join.
+        ask: does a step on every rank.
+        enter: called with the name of the step that begins.
+        left: caps a number of seconds at the time that is left.
+    """
+    everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
+    store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
+    found: list[Diagnosis] = []
+
+    def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
+        enter(link.name)
+        seconds = left(link.seconds)
+        answers = ask({"do": link.name, **everyone, **more, "seconds": seconds}, seconds + MARGIN_SECONDS)
+        finding = _broken(link, answers, world)
+        found.append(finding or Diagnosis(link.name, "ok", _works(link, answers, world)))
+        return [] if finding else answers
+
+    for link in (STORE, GLOO):
+        if not attempt(link, **(store if link is STORE else {})):
+            return found + [skipped(name, f"{link.name} failed") for name in CHAIN[CHAIN.index(link.name) + 1 :]]
+    backends = ["gloo"]
+    if not world.gpu_ranks:
+        found.append(skipped("nccl", "no rank has a CUDA device"))
+    elif attempt(NCCL):
+        backends = ["nccl"] if len(world.gpu_ranks) > 1 else ["gloo"]
+    else:
+        return [*found, skipped("bandwidth", "nccl failed")]
+    for backend in backends:
+        answers = attempt(BANDWIDTH, backend=backend)
+        measured = [answer for answer in answers if "mb_per_s" in answer]
+        if measured:
+            found[-1] = check_bandwidth(backend, measured, len(world.hosts))
+    return found
+
+
+def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> str:
+    where = f"{world.address}:{world.port}"
+    served = f", served by {world.served_by}" if world.served_by else ""
+    interfaces = sorted({answer["interface"] for answer in answers if answer.get("interface")})
+    through = f", through {', '.join(interfaces)}" if interfaces else ""
+    return {
+        "store": f"{world.size} ranks write and read at {where}{served}",
+        "gloo": f"a sum over {world.size} ranks{through}",
+        "nccl": f"a sum over {len(world.gpu_ranks)} GPU{'s' if len(world.gpu_ranks) > 1 else ''}",
+    }.get(link.name, "")
+
+
+def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> Diagnosis | None:
+    by_error: dict[str, list[int]] = {}
+    for answer in answers:
+        if "error" in answer:
+            by_error.setdefault(answer["error"], []).append(answer["rank"])
+    answered = {answer["rank"] for answer in answers if "rank" in answer}
+    lost = sorted(set(range(world.size)) - answered)
+    if lost:
+        by_error["stopped answering"] = lost
+    if not by_error:
+        return None
+    # A time-out is most often the echo of a failure elsewhere: show the other errors first.
+    told = sorted(by_error.items(), key=lambda entry: "within" in entry[0])
+    seen = "; ".join(f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in told[:4])
+    ranks = tuple(sorted({rank for failed in by_error.values() for rank in failed}))
+    return Diagnosis(link.name, "error", seen, link.expected, link.fix, ranks=ranks)

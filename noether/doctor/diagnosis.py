@@ -1,0 +1,59 @@
+"""What a check found: its level, and the hosts and ranks that it concerns."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from noether.errors import RequestError
+
+LEVELS = ("error", "warning", "skipped", "ok")
+"""Worst first. With an error a run does not work; with a warning it works worse than it could."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of one check.
+
+    `level` is one of `LEVELS`. `fix` is the line to write. `hosts` and `ranks` say where it was found;
+    both are empty for what concerns the whole run.
+    """
+
+    check: str
+    level: str
+    seen: str
+    expected: str = ""
+    fix: str = ""
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the finding for JSON."""
+        return {**asdict(self), "hosts": list(self.hosts), "ranks": list(self.ranks)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Diagnosis":
+        """Reads what `as_dict` returns."""
+        return cls(**{**fields, "hosts": tuple(fields["hosts"]), "ranks": tuple(fields["ranks"])})
+
+
+def skipped(check: str, reason: str) -> Diagnosis:
+    """Returns the result of a check that could not be made."""
+    return Diagnosis(check, "skipped", reason)
+
+
+def refused(check: str, error: RequestError) -> Diagnosis:
+    """Returns a refusal as a result: a run would end here, the doctor goes on."""
+    seen = f"{error.summary} ({error.seen})" if error.seen else error.summary
+    return Diagnosis(check, "error", seen, error.expected, error.fix)
+
+
+def merged(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Returns the findings worst first; the same finding on several hosts or ranks becomes one."""
+    together: dict[Diagnosis, Diagnosis] = {}
+    for finding in findings:
+        key = replace(finding, hosts=(), ranks=())
+        before = together.get(key, key)
+        hosts = tuple(dict.fromkeys((*before.hosts, *finding.hosts)))
+        ranks = tuple(sorted({*before.ranks, *finding.ranks}))
+        together[key] = replace(before, hosts=hosts, ranks=ranks)
+    return sorted(together.values(), key=lambda finding: LEVELS.index(finding.level))

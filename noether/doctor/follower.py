@@ -1,0 +1,73 @@
+"""Every other process: answers rank 0, and reports by itself only where rank 0 cannot be reached."""
+
+import time
+
+from noether.common.json_lines import JsonLines, Unanswered
+from noether.doctor.chain import CHAIN
+from noether.doctor.child import ChildError
+from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.meeting import (
+    reach,
+)
+from noether.doctor.participant import Participant
+from noether.doctor.report import DoctorReport
+
+DEFAULT_SECONDS = 50.0
+
+
+JOIN_SHARE = 0.44
+"""How long they try: rank 0 may be later, by what its host needs for its own facts."""
+
+
+def follow(process: Participant, address: str, report: DoctorReport) -> bool:
+    """Answers rank 0, and prints nothing unless rank 0 cannot be reached; returns whether it shows a report."""
+    placement, clock = process.placement, process.clock
+    connection: JsonLines | None = None
+    port = placement.endpoint.port
+    if address:
+        clock.enter("reaching rank 0")
+        hello = {
+            "run": process.run,
+            "host": process.facts.host,
+            "node_rank": placement.node_rank,
+            "ranks": list(process.ranks),
+        }
+        try:
+            if placement.endpoint.served_by:
+                port = process.served_port(address)
+            connection = reach(address, port, hello, clock.share(JOIN_SHARE))
+        except (Unanswered, ChildError) as error:
+            fix = f"noether doctor      (on {placement.nodes[0]}: does it start, is port {port} open)"
+            seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"
+            process.found.append(Diagnosis("port", "error", seen, "rank 0 listens there", fix))
+    if connection is not None and _serve(process, connection):
+        return False
+    # Rank 0 does not hear what this host found, so it is shown here.
+    clock.enter("what this host found")
+    mine = process.report()
+    report.add_host(process.facts, process.ranks)
+    report.findings += [Diagnosis.from_dict(fields) for fields in mine["findings"]]
+    report.findings += [skipped(name, "rank 0 was not reached") for name in CHAIN]
+    report.as_follower()
+    return True
+
+
+def _serve(process: Participant, connection: JsonLines) -> bool:
+    """Answers rank 0 until it is done; returns whether rank 0 has our report."""
+    reported = False
+    while True:
+        process.clock.enter("waiting for rank 0")
+        try:
+            asked = connection.receive(process.clock.left(DEFAULT_SECONDS))
+        except Unanswered:
+            return reported
+        if asked["do"] == "end":
+            return reported
+        if asked["do"] == "clock":
+            connection.send({"time": time.time()})
+        elif asked["do"] == "report":
+            connection.send(process.report())
+            reported = True
+        else:
+            process.clock.enter(asked["request"]["do"])
+            connection.send({"answers": process.children.step(asked["request"], asked["seconds"])})

@@ -1,0 +1,167 @@
+"""Rank 0's process: accepts the others, asks every host what it found, tries the chain, and fills the report."""
+
+import socket
+import time
+from typing import Any
+
+from noether.common.json_lines import Unanswered
+from noether.doctor.chain import CHAIN, Ask, World, walk_chain
+from noether.doctor.child import ChildError
+from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.host_facts import HostFacts
+from noether.doctor.meeting import (
+    Visitor,
+    ask_peers,
+    clock_offset,
+    gather_peers,
+)
+from noether.doctor.own_host import (
+    TORCH_SECONDS,
+)
+from noether.doctor.participant import MEETING_SHARE, Participant
+from noether.doctor.report import DoctorReport
+from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
+from noether.environments.endpoint import HeldPort
+
+
+def lead(process: Participant, address: str, held: HeldPort | None, report: DoctorReport) -> None:
+    """Runs rank 0: accepts the others' connections, asks everyone, and fills the report.
+
+    Args:
+        process: this process.
+        address: of this host, for the others; "" where its name does not resolve.
+        held: the run's port, None where it is taken or a launcher serves the store.
+        report: what is shown at the end.
+    """
+    placement, clock = process.placement, process.clock
+    listening = held.socket if held else None
+    if address and placement.endpoint.served_by:
+        listening = _listen_beside_store(process, address)
+    others = placement.world_size > len(process.ranks)
+    peers = _accept_peers(process, listening, report) if others and listening is not None else []
+    if placement.endpoint.served_by and listening is not None:
+        listening.close()
+    missing = any(finding.check == "peers" and finding.level == "error" for finding in report.findings)
+    clock.enter("what every host found")
+    answers = ask_peers(peers, {"do": "report"}, process.report, clock.left(TORCH_SECONDS + 12))
+    hosts = _collect(answers, [*peers], report)
+    if others:
+        report.findings += _compare(answers, peers)
+    why_not = _reason_to_stop(process, address, listening, missing, answers)
+    if why_not:
+        report.findings += [skipped(name, why_not) for name in CHAIN]
+    else:
+        world = World(
+            placement.world_size,
+            address,
+            held.endpoint.port if held else placement.endpoint.port,
+            served_by=placement.endpoint.served_by,
+            attempt=placement.attempt,
+            gpu_ranks=tuple(rank for answer in answers for rank in answer["gpu_ranks"]),
+            hosts=tuple(hosts),
+        )
+        report.findings += walk_chain(world, _ask_everyone(process, peers), clock.enter, clock.left)
+    for peer in peers:
+        peer.connection.send({"do": "end"})
+        peer.connection.close()
+
+
+def _listen_beside_store(process: Participant, address: str) -> socket.socket | None:
+    """Listens on a free port and writes it to the launcher's store; None where the store does not answer."""
+    endpoint = process.placement.endpoint
+    process.clock.enter(f"the store of {endpoint.served_by}")
+    listening = socket.create_server(("", 0))
+    try:
+        process.served_port(address, str(listening.getsockname()[1]))
+    except ChildError as error:
+        listening.close()
+        fix = "unset MASTER_ADDR MASTER_PORT      (they are torchrun's to set)"
+        seen = f"{address}:{endpoint.port}: {error}"
+        process.found.append(Diagnosis("port", "error", seen, "the launcher's store", fix))
+        return None
+    return listening
+
+
+def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[Visitor]:
+    """Waits for the other processes, and reports who is missing and who does not belong."""
+    placement, clock = process.placement, process.clock
+    clock.enter("waiting for the other ranks")
+    seconds, started = clock.share(MEETING_SHARE), time.monotonic()
+    peers, strangers = gather_peers(listening, process.run, process.ranks, placement.world_size, seconds)
+    came = {placement.node_rank: (process.facts.host, list(process.ranks))}
+    for peer in peers:
+        host, ranks = came.get(peer.node_rank, (peer.host, []))
+        came[peer.node_rank] = (host, [*ranks, *peer.ranks])
+    waited = time.monotonic() - started
+    report.findings.append(check_presence(placement.world_size, placement.nodes, came, waited))
+    report.findings += [Diagnosis("peers", "warning", text, "ranks of this run only") for text in strangers]
+    return peers
+
+
+def _ask_everyone(process: Participant, peers: list[Visitor]) -> Ask:
+    """Returns the function that does one step of the chain on every rank."""
+
+    def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+        def own() -> dict[str, Any]:
+            return {"answers": process.children.step(request, seconds)}
+
+        asked = {"do": "step", "request": request, "seconds": seconds}
+        replies = ask_peers(peers, asked, own, seconds + 2)
+        return [answer for reply in replies for answer in reply.get("answers", [])]
+
+    return ask
+
+
+def _reason_to_stop(
+    process: Participant,
+    address: str,
+    listening: socket.socket | None,
+    missing: bool,
+    answers: list[dict[str, Any]],
+) -> str:
+    """Returns why the chain between the ranks is not tried, "" where it is."""
+    if not address:
+        return f"{process.placement.endpoint.host} does not resolve"
+    if listening is None:
+        return "rank 0 has no port"
+    if missing:
+        return "not every rank came"
+    if any("lost" in answer for answer in answers):
+        return "a rank went silent"
+    return "" if all(answer["torch_works"] for answer in answers) else "torch cannot be imported everywhere"
+
+
+def _collect(answers: list[dict[str, Any]], peers: list[Visitor], report: DoctorReport) -> list[str]:
+    """Adds what every process found to the report, and returns the hosts."""
+    hosts = []
+    for answer, peer in zip(answers, [None, *peers], strict=True):
+        if "lost" in answer:
+            assert peer is not None
+            seen = f"ranks {list(peer.ranks)} came and then went silent: {answer['lost']}"
+            report.findings.append(Diagnosis("peers", "error", seen, "an answer", hosts=(peer.host,), ranks=peer.ranks))
+            continue
+        report.findings += [Diagnosis.from_dict(fields) for fields in answer["findings"]]
+        facts = HostFacts.from_dict(answer["facts"])
+        report.add_host(facts, tuple(answer["ranks"]))
+        hosts.append(facts.host)
+    return list(dict.fromkeys(hosts))
+
+
+def _compare(answers: list[dict[str, Any]], peers: list[Visitor]) -> list[Diagnosis]:
+    """Judges whether the hosts fit together."""
+    told = [answer for answer in answers if "lost" not in answer]
+    versions: dict[str, dict[str, str]] = {}
+    boots: dict[int, tuple[str, str]] = {}
+    for answer in told:
+        host = answer["facts"]["host"]
+        known = versions.get(host, answer["versions"])
+        # Ranks of one host may differ too: then each has an entry.
+        versions[host if known == answer["versions"] else f"{host} rank {answer['ranks'][0]}"] = answer["versions"]
+        boots[answer["node_rank"]] = (host, answer["facts"]["boot"] or "")
+    offsets: dict[str, tuple[float, float]] = {}
+    for peer in {peer.host: peer for peer in peers}.values():
+        try:
+            offsets[peer.host] = clock_offset(peer)
+        except Unanswered:
+            continue  # Said by who did not report.
+    return [check_agreement(versions), check_names(boots), check_clocks(offsets)]

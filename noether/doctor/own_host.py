@@ -1,0 +1,248 @@
+"""What one process of the doctor checks by itself: its host, its place in the run, a torch child for each rank."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from noether.config.compose import dump_config
+from noether.config.schema import RunConfig
+from noether.doctor.child import Child, ChildError, ask_all
+from noether.doctor.diagnosis import Diagnosis, refused
+from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
+from noether.doctor.machine_checks import (
+    check_container,
+    check_cores,
+    check_folder,
+    check_infiniband,
+    check_locked_memory,
+    check_shared_memory,
+    check_user,
+)
+from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
+from noether.environments.devices import Gpu
+from noether.environments.network import resolve_host
+from noether.environments.placement import Endpoint, Placement
+from noether.environments.process_facts import read_process_facts
+from noether.environments.resolve import resolve_placement
+from noether.errors import RequestError
+from noether.planning.plan import launch_request
+from noether.workers.openmp import openmp_defaults
+
+T = TypeVar("T")
+START_SECONDS = 2.0
+TORCH_SECONDS = 25.0
+DEVICES_SECONDS = 10.0
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class FoundGpus:
+    """The list of GPUs from the facts: asking the driver again could hang."""
+
+    listed: tuple[Gpu, ...] | None
+
+    def gpus(self) -> tuple[Gpu, ...] | None:
+        """Returns the GPUs, or None where no driver answered."""
+        return self.listed
+
+
+class Clock:
+    """The time that is left, and what it is being spent on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self.step = "start"
+
+    def left(self, most: float) -> float:
+        """Returns `most` seconds, or what is left where that is less, but never zero."""
+        return max(0.1, min(most, self._deadline - time.monotonic()))
+
+    def share(self, part: float) -> float:
+        """Returns a part of the whole time, or what is left where that is less."""
+        return self.left(part * self.seconds)
+
+    def enter(self, step: str) -> None:
+        """Notes the step that begins: the watchdog names it if it hangs."""
+        self.step = step
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """Returns what `function` returns.
+
+    Raises:
+        TimeoutError: it took longer, as a name server that does not answer can; its thread is left behind.
+    """
+    box: list[Any] = []
+
+    def call() -> None:
+        try:
+            box.append((function(), None))
+        except BaseException as error:
+            box.append((None, error))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not box:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    value, error = box[0]
+    if error is not None:
+        raise error
+    result: T = value
+    return result
+
+
+def read_host(config: RunConfig, clock: Clock) -> tuple[HostFacts, list[Diagnosis]]:
+    """Returns the facts of this host, read by a child."""
+    clock.enter("the facts of this host")
+    asked = {"folders": wanted_folders(config.output_path, os.environ), "seconds": clock.left(PROBE_SECONDS)}
+    child = Child("noether.doctor.host_facts", json.dumps(asked), environ=os.environ)
+    try:
+        return HostFacts.from_dict(child.answer(clock.left(PROBE_SECONDS + 2 * START_SECONDS))), []
+    except ChildError as error:
+        finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in seconds")
+        return HostFacts(host=socket.gethostname()), [finding]
+    finally:
+        child.end()
+
+
+def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
+    """Returns where this process stands in a run, or None and the launcher's refusal."""
+    gpus = facts.driver.gpus if facts.driver is not None else None
+    try:
+        placement = resolve_placement(
+            launch_request(config), os.environ, facts.host, FoundGpus(gpus), read_process_facts()
+        )
+    except RequestError as error:
+        return None, [refused("launch", error)]
+    nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
+    ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
+    found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
+    return placement, found + [Diagnosis("launch", "warning", text) for text in placement.warnings]
+
+
+def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
+    """Returns the address of rank 0's host ("" where its name does not resolve) and the finding."""
+    try:
+        # The first look-up may hang in a name server; later ones are for names that appear late.
+        address = within(seconds, lambda: resolve_host(endpoint.host, seconds / 2))
+    except RequestError as error:
+        return "", refused("names", error)
+    except TimeoutError as error:
+        fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
+        return "", Diagnosis("names", "error", f"{endpoint.host}: {error}", "a name server that answers", fix)
+    return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
+
+
+class RankChildren:
+    """The torch children of one process: one for each rank it answers for."""
+
+    def __init__(self, ranks: Sequence[int], devices: Sequence[int | None], listening: socket.socket | None) -> None:
+        self.ranks, self._devices = tuple(ranks), tuple(devices)
+        self._listening = listening
+        environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
+        descriptors = () if listening is None else (listening.fileno(),)
+        self.children = [
+            Child("noether.doctor.torch_child", environ=environ, pass_fds=descriptors if rank == 0 else ())
+            for rank in ranks
+        ]
+        self.versions: dict[str, Any] = {}
+        for child in self.children:
+            child.tell({"do": "torch"})  # Each imports torch while the processes meet.
+
+    @property
+    def gpu_ranks(self) -> list[int]:
+        """The ranks that have a CUDA device."""
+        return [rank for rank, device in zip(self.ranks, self._devices, strict=True) if device is not None]
+
+    def wait_for_torch(self, seconds: float) -> dict[str, Any]:
+        """Returns what the first child says about torch, once all have imported it."""
+        if not self.versions:
+            deadline = time.monotonic() + seconds
+            answers: list[dict[str, Any]] = []
+            for child in self.children:
+                try:
+                    answers.append(child.answer(deadline - time.monotonic()))
+                except ChildError as error:
+                    answers.append({"error": str(error)})
+            self.versions = next((answer for answer in answers if "error" in answer), answers[0])
+        return self.versions
+
+    def look_at_devices(self, seconds: float) -> dict[str, Any]:
+        """Returns what torch sees of CUDA."""
+        return ask_all(self.children[:1], [{"do": "devices"}], seconds)[0]
+
+    def exchange(self, request: dict[str, Any], seconds: float) -> str:
+        """Writes a value to the launcher's store, or reads it.
+
+        Raises:
+            ChildError: that failed.
+        """
+        answer = ask_all(self.children[:1], [request], seconds)[0]
+        if "error" in answer:
+            raise ChildError(answer["error"])
+        return str(answer["value"])
+
+    def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+        """Does one step of the chain on every rank; each answer has its "rank"."""
+        requests = []
+        for rank, device in zip(self.ranks, self._devices, strict=True):
+            own = {"rank": rank, "device": device}
+            if rank == 0 and self._listening is not None:
+                own["listen_fd"] = self._listening.fileno()
+            requests.append({**request, **own})
+        answers = ask_all(self.children, requests, seconds)
+        return [{**answer, "rank": rank} for rank, answer in zip(self.ranks, answers, strict=True)]
+
+    def end(self) -> None:
+        """Ends them all."""
+        for child in self.children:
+            child.end()
+
+
+def host_findings(
+    config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: Clock
+) -> list[Diagnosis]:
+    """Checks everything that concerns this host alone."""
+    clock.enter("import torch")
+    torch = children.wait_for_torch(clock.left(TORCH_SECONDS))
+    devices: dict[str, Any] = {}
+    if "error" not in torch:
+        clock.enter("the devices")
+        devices = children.look_at_devices(clock.left(DEVICES_SECONDS))
+    ranks_here = placement.local_world_size if placement is not None else 1
+    needs_memory = config.num_workers > 0 or len(children.gpu_ranks) > 1
+    environ = os.environ
+    return [
+        check_versions(facts, torch),
+        check_torch(torch),
+        check_driver(facts, torch),
+        check_devices(facts, devices, environ),
+        check_imports(facts),
+        check_container(facts),
+        check_shared_memory(facts, needs_memory),
+        check_infiniband(facts),
+        check_locked_memory(facts),
+        check_cores(facts, environ, ranks_here),
+        check_user(facts, environ),
+        *(check_folder(folder) for folder in facts.folders),
+    ]
+
+
+def located(findings: Sequence[Diagnosis], host: str, ranks: Sequence[int]) -> list[Diagnosis]:
+    """Returns the findings with their host and ranks."""
+    return [replace(finding, hosts=(host,), ranks=tuple(ranks)) for finding in findings]
+
+
+def versions_of(config: RunConfig, facts: HostFacts, torch: dict[str, Any]) -> dict[str, str]:
+    """Returns the versions and the configuration that every host must share, by name."""
+    text = dump_config(config.model_copy(update={"node_rank": None}))
+    built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
+    return {**facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}

@@ -1,0 +1,75 @@
+"""One process of the doctor in a run of several, and what it found by itself."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from noether.config.schema import RunConfig
+from noether.doctor.child import ChildError
+from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.host_facts import HostFacts
+from noether.doctor.own_host import (
+    TORCH_SECONDS,
+    Clock,
+    RankChildren,
+    host_findings,
+    located,
+    versions_of,
+)
+from noether.environments.placement import Placement
+
+MEETING_SHARE = 0.36
+"""Of the whole time, how much the other ranks are waited for: 18 s by default."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """This process, its place in the run, the torch children of its ranks, and what it found so far."""
+
+    config: RunConfig
+    facts: HostFacts
+    placement: Placement
+    ranks: tuple[int, ...]
+    children: RankChildren
+    clock: Clock
+    found: list[Diagnosis]
+
+    @property
+    def run(self) -> list[Any]:
+        """What a hello must carry to be of this run: a port can be found by the ranks of another."""
+        return [self.placement.launcher, self.placement.world_size, self.placement.attempt, len(self.placement.nodes)]
+
+    def report(self) -> dict[str, Any]:
+        """Returns everything this process found by itself."""
+        mine = [*self.found, *host_findings(self.config, self.facts, self.placement, self.children, self.clock)]
+        return {
+            "findings": [finding.as_dict() for finding in located(mine, self.facts.host, self.ranks)],
+            "facts": self.facts.as_dict(),
+            "versions": versions_of(self.config, self.facts, self.children.versions),
+            "torch_works": "error" not in self.children.versions,
+            "gpu_ranks": self.children.gpu_ranks,
+            "node_rank": self.placement.node_rank,
+            "ranks": list(self.ranks),
+        }
+
+    def store_key(self) -> str:
+        """Returns the key under which rank 0 writes its port to a store that a launcher serves."""
+        return f"noether-doctor/{self.placement.attempt}/port"
+
+    def served_port(self, address: str, value: str = "") -> int:
+        """Puts the port of the meeting into the launcher's store, or reads it there.
+
+        Raises:
+            ChildError: the store does not answer.
+        """
+        torch = self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
+        if "error" in torch:
+            raise ChildError(torch["error"])
+        endpoint, seconds = self.placement.endpoint, self.clock.share(MEETING_SHARE)
+        request = {
+            "do": "publish",
+            "address": address,
+            "port": endpoint.port,
+            "key": self.store_key(),
+            "seconds": seconds,
+        }
+        return int(self.children.exchange(request | ({"value": value} if value else {}), seconds + 1))

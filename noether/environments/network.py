@@ -1,0 +1,79 @@
+"""Where is the master, and over which of this host's interfaces is it reached. No torch here."""
+
+import fcntl
+import socket
+import struct
+import time
+from pathlib import Path
+
+from noether.errors import RequestError
+
+RESOLVE_SECONDS = 60.0
+_SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
+
+
+def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
+    """Returns the address of a host, IPv4 where it has one; a name that does not resolve yet is asked for again.
+
+    Names of nodes and containers can appear moments after their processes start.
+
+    Raises:
+        RequestError: where the name does not resolve within `seconds`.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.1
+    while True:
+        try:
+            return find_address(host)
+        except socket.gaierror as error:
+            if time.monotonic() + pause > deadline:
+                raise RequestError(
+                    f"the master's name {host} does not resolve on {socket.gethostname()}",
+                    seen=f"{error.strerror or error} for {seconds:.0f} s",
+                    expected="a name or an address that every node can reach",
+                    fix="master_addr=ADDRESS",
+                ) from None
+            time.sleep(pause)
+            pause = min(2.0, pause * 2)
+
+
+def find_address(host: str) -> str:
+    """Returns the address of a host, IPv4 where it has one. Raises socket.gaierror where the name does not resolve."""
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, f"not the name of a host: {error}") from None
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def interface_towards(address: str) -> str | None:
+    """Returns the one interface by which an address is reached, or None where that cannot be told."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # A datagram socket only asks the routing table: nothing is sent.
+            own = str(probe.getsockname()[0])
+            # Found by its address: the route to one's own address is the loopback, where no other host comes.
+            return _interface_with_v6(own) if family == socket.AF_INET6 else _interface_with(probe, own)
+    except OSError:
+        return None
+
+
+def _interface_with(probe: socket.socket, address: str) -> str | None:
+    for _, name in socket.if_nameindex():
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+        except OSError:
+            continue  # An interface without an IPv4 address.
+        if socket.inet_ntoa(answer[20:24]) == address:
+            return name
+    return None
+
+
+def _interface_with_v6(address: str) -> str | None:
+    # One address a line (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
+    digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        fields = line.split()
+        if fields[0] == digits:
+            return fields[5]
+    return None

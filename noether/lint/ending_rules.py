@@ -1,0 +1,236 @@
+"""Rules about how a job ends: exit codes, background jobs, signals, output and requeueing."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from noether.lint.finding import Edit, Finding
+from noether.lint.job import Job, is_server
+from noether.lint.launch import Launch
+from noether.lint.status import Loss, StatusFlow
+from noether.lint.values import signal_request
+
+RELIABLE_LEAD_S = 60
+"""slurmstepd looks about every 30 s whether a signal is due."""
+
+
+def _works(job: Job) -> list[Launch]:
+    """Returns the launches that do the job's work: the trainings, else the steps."""
+    found = job.trainings or [x for x in job.launches if x.layer("srun") or x.layer("mpirun")]
+    return [launch for launch in found if not is_server(launch)]
+
+
+def exit_code(job: Job) -> Iterator[Finding]:
+    """exit-code-lost."""
+    flow, works = StatusFlow(job.script.shell), _works(job)
+    for launch in works:
+        loss = flow.loss(launch.command.node)
+        if loss is None or (loss.kind in ("then", "exit", "wait") and launch is not works[-1]):
+            continue
+        name = launch.layers[0].name.rsplit("/", 1)[-1]
+        line = loss.line if loss.kind in ("exit", "wait") else launch.line
+        message, fix, edit = _words_for(job, launch, loss, name)
+        yield Finding(line, "warning", "exit-code-lost", message, fix, edit)
+
+
+def _words_for(job: Job, launch: Launch, loss: Loss, name: str) -> tuple[str, str, Edit | None]:
+    source, last = job.script.source(launch.line), job.script.source(launch.command.last_line)
+    at_top = launch.command.node.parent is not None and launch.command.node.parent.type in ("program", "pipeline")
+    if loss.kind == "pipe":
+        edit = Edit(launch.line, ("set -o pipefail", source)) if at_top and "bash" in job.script.lines[0] else None
+        return f"the pipe ends with the code of {loss.by}, not that of {name}", "set -o pipefail      (before it)", edit
+    if loss.kind == "or":
+        return f"|| {loss.by} makes a failed {name} a success: the job ends COMPLETED", "leave it out", None
+    if loss.kind == "exit":
+        return (
+            f"{loss.by} makes a failed {name} a success: the job ends COMPLETED",
+            "exit $code      (code=$? after it)",
+            None,
+        )
+    if loss.kind == "wait":
+        alone = job.script.source(loss.line).strip() == "wait" and launch.command.node.parent is not None
+        single = job.script.text.count("&\n") == 1 and len(job.launches) == 1
+        top = launch.command.node.parent is not None and launch.command.node.parent.type == "program"
+        edit = Edit(loss.line, ("wait $!",)) if alone and single and top else None
+        return (
+            "a bare wait returns 0, whatever became of the background jobs",
+            "wait $!, or one wait for each $pid",
+            edit,
+        )
+    edit = _kept_at_end(job, launch) if at_top and not last.rstrip().endswith((";", "\\")) else None
+    return (
+        f"the script ends with {loss.by}: a failed {name} ends as COMPLETED",
+        "code=$? after it and exit $code at the end, or set -e before it",
+        edit,
+    )
+
+
+def _kept_at_end(job: Job, launch: Launch) -> Edit | None:
+    """Returns an edit that keeps the code, where the launch has its lines for itself and the script has no exit."""
+    node = launch.command.node
+    whole = node.parent if node.parent is not None and node.parent.type == "redirected_statement" else node
+    alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
+    if (
+        not alone
+        or whole.parent is None
+        or whole.parent.type != "program"
+        or re.search(r"<<|\bcode=|\$code", job.script.text)
+    ):
+        return None
+    line = whole.end_point.row + job.script.first_line
+    rest = job.script.lines[line - job.script.first_line + 1 :]
+    while rest and not rest[-1].strip():
+        rest = rest[:-1]
+    return Edit(line, (job.script.source(line), "code=$?"), ("exit $code",)) if rest else None
+
+
+def background_jobs(job: Job) -> Iterator[Finding]:
+    """background-without-wait, wait-for-server."""
+    commands = job.script.commands
+    waits = [c for c in commands if c.name in ("wait", "tail", "fg") or "wait" in c.texts[1:2]]
+    works = [x for x in _works(job) if x.command.in_background]
+    for launch in works[-1:]:
+        later = [c for c in commands if c.node.start_byte > launch.command.node.end_byte]
+        ends = not waits and not any(c.name not in ("echo", "date", "printf") for c in later if c.words)
+        if ends and not launch.command.within("function_definition", "for_statement", "while_statement"):
+            message = "the batch script ends here, and Slurm ends what still runs in the background"
+            edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"))
+            whole = launch.command.node.parent is not None and launch.command.node.parent.type == "program"
+            yield Finding(launch.line, "error", "background-without-wait", message, "wait $!", edit if whole else None)
+    servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
+    bare = [c for c in commands if c.name == "wait" and len(c.words) == 1]
+    killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.script.text) is not None
+    work = [x for x in job.launches if not x.command.in_background and x.trains]
+    if servers and bare and not killed and work and bare[-1].line > work[-1].line > servers[-1].line:
+        server = f"the server of line {servers[-1].line}"
+        message = f"wait waits for {server} too, which never ends: the job runs to its time limit"
+        yield Finding(
+            bare[-1].line,
+            "warning",
+            "wait-for-server",
+            message,
+            "server=$! after it, and kill $server in place of wait",
+        )
+
+
+def signals(job: Job) -> Iterator[Finding]:
+    """signal-lead, signal-lost."""
+    option = job.given("signal")
+    request = signal_request(option.value) if option else None
+    if option is None or request is None:
+        return
+    traps = [c for c in job.script.commands if c.name == "trap" and len(c.words) > 2 and c.texts[1]]
+    trapped = any(request.name in {t.upper().removeprefix("SIG") for t in c.texts[2:]} for c in traps)
+    if request.lead_s < RELIABLE_LEAD_S:
+        message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
+        fix = re.sub(r"@\d+", "@120", job.script.source(option.line))
+        yield Finding(option.line, "warning", "signal-lead", message, fix)
+    main = job.trainings[-1] if job.trainings else None
+    if main is None:
+        return
+    under_srun, value = main.layer("srun") is not None, option.value
+    if request.to_batch_shell:
+        if not trapped and main.command.texts[0] != "exec" and "trap" not in job.script.text:
+            message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
+            fix = job.script.source(option.line).replace("B:", "") if under_srun else "trap 'kill -USR1 $step' USR1"
+            yield Finding(option.line, "warning", "signal-lost", message, fix)
+        elif trapped and not main.command.in_background and not main.command.within("function_definition"):
+            message = "bash runs a trap when the foreground command has ended: too late"
+            fix = f"{job.script.source(main.command.last_line).strip()} &      (then: wait)"
+            yield Finding(main.line, "error", "signal-lost", message, fix)
+    elif trapped:
+        message = f"without B: {value} does not reach the batch shell, so its trap does not run"
+        fix = job.script.source(option.line).replace(value, f"B:{value}")
+        yield Finding(option.line, "error", "signal-lost", message, fix)
+    elif not under_srun and not job.steps:
+        message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
+        yield Finding(option.line, "warning", "signal-lost", message, f"srun {main.command.words[0].text} …")
+
+
+def output(job: Job) -> Iterator[Finding]:
+    """output-folder: a folder for output that does not exist."""
+    submitit = any(launch.layer("submitit") for launch in job.launches)
+    seen: set[str] = set()
+    for options in job.components:
+        for option in {o.name: o for o in options.given if o.name in ("output", "error")}.values():
+            folder = option.value.rpartition("/")[0]
+            known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
+            absolute = folder.startswith(("/", "~", "$")) or (options.value("chdir") or "").startswith(("/", "~", "$"))
+            if not folder or folder in seen or absolute or re.search(r"[\0${<]", folder) or known in (".", ".."):
+                continue
+            seen.add(folder)
+            try:
+                here = not known or any((base / known).is_dir() for base in (Path.cwd(), job.script.folder))
+            except (OSError, ValueError):
+                continue
+            if here and ("%" not in folder or submitit):
+                continue
+            reason = "is made of the job's number" if here else "is not here"
+            message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
+            name = "mkdir -p " + (known or ".")
+            fix = f"#SBATCH --{option.name}={known and known + '/'}%j.out" if here else f"{name}      (before sbatch)"
+            yield Finding(option.line, "warning", "output-folder", message, fix)
+
+
+def requeue(job: Job) -> Iterator[Finding]:
+    """requeue-truncates, kill-on-bad-exit."""
+    option, mode = job.given("requeue"), job.options.value("open-mode") or ""
+    again = [c for c in job.script.commands if c.name == "scontrol" and "requeue" in c.texts[1:2]]
+    if (option or again) and not mode.lower().startswith("a"):
+        line = option.line if option else again[0].line
+        message = "a requeued job writes its output over that of its first run, unless your site sets JobFileAppend"
+        yield Finding(line, "warning", "requeue-truncates", message, "#SBATCH --open-mode=append")
+    for launch in job.steps:
+        srun, shape = launch.layer("srun"), job.step_shape(launch)
+        if srun is None or shape is None or shape.tasks < 2 or not job.shows_ddp(launch):
+            continue
+        value = srun.option("kill-on-bad-exit")
+        if value not in (None, "0") or value == "" or "SLURM_KILL_BAD_EXIT" in job.script.text:
+            continue
+        source = job.script.source(srun.line)
+        fix = re.sub(r"\bsrun\s", "srun --kill-on-bad-exit=1 ", source, count=1)
+        message = (
+            "when one task fails the others keep the nodes until they time out, unless your site sets KillOnBadExit"
+        )
+        plain = re.match(r"\s*srun\s", source) and value is None and launch.command.line == srun.line
+        edit = Edit(srun.line, (fix,)) if plain else None
+        yield Finding(srun.line, "warning", "kill-on-bad-exit", message, fix.strip(), edit)
+
+
+def containers(job: Job) -> Iterator[Finding]:
+    """container-cleanenv, container-without-gpus."""
+    text = job.script.text
+    for launch in job.launches:
+        layer, shape = launch.layer("container"), job.shape_at(launch)
+        if layer is None:
+            continue
+        source = job.script.source(layer.line)
+        ours = launch.innermost.kind == "noether"
+        docker = layer.name not in ("apptainer", "singularity")
+        clean = [name for name in ("--cleanenv", "-e", "--containall", "-C", "--compat") if name in layer.options]
+        passed = re.search(r"(APPTAINER|SINGULARITY)ENV_SLURM|--env(-file)?[ =]\S*SLURM", text)
+        reads_slurm = ours or (launch.innermost.kind == "python" and not launch.layer("per-node"))
+        several = launch.layer("srun") and shape and shape.tasks > 1
+        if clean and several and reads_slurm and not docker and not passed:
+            message = f"{clean[0]} takes SLURM_* from the tasks: each believes it is alone"
+            fix = re.sub(rf" {re.escape(clean[0])}(?=\s)", "", source, count=1).strip()
+            yield Finding(layer.line, "error" if ours else "warning", "container-cleanenv", message, fix)
+        if (
+            not job.asks_for_gpus
+            or job.is_amd
+            or launch.innermost.kind not in ("python", "per-node", "noether", "submitit")
+        ):
+            continue
+        level = "error" if ours else "warning"
+        if docker:
+            given = bool({"--gpus", "--device", "--runtime", "--gpu"} & set(layer.options)) or "nvidia" in text.lower()
+            fix = re.sub(rf"\b({layer.name} run) ", r"\1 --gpus all ", source, count=1)
+            message = f"{layer.name} run without --gpus: the program sees none of the job's GPUs"
+        else:
+            variable = re.search(r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)=", text)
+            given = bool({"--nv", "--nvccli"} & set(layer.options)) or variable is not None
+            fix = re.sub(rf"\b({layer.name} (?:exec|run)) ", r"\1 --nv ", source, count=1)
+            message = f"{layer.name} without --nv: the program sees none of the job's GPUs"
+            message += "" if ours else ", unless your site sets 'always use nv'"
+        if not given and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]:
+            yield Finding(layer.line, level, "container-without-gpus", message, fix.strip())  # type: ignore[arg-type]

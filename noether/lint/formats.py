@@ -1,0 +1,82 @@
+"""Writes findings as text, JSON, GitHub's annotations or SARIF."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noether.lint.check import Report
+from noether.lint.finding import Finding
+from noether.lint.rules import RULES
+
+FORMATS = ("text", "json", "github", "sarif")
+
+
+def render(reports: Sequence[Report], style: str) -> list[str]:
+    """Returns the findings of all files as lines, in one of FORMATS."""
+    if style == "json":
+        several = len(reports) > 1
+        found = [({"file": str(r.path)} if several else {}) | f.as_dict() for r in reports for f in r.findings]
+        return [json.dumps(found, indent=2, ensure_ascii=False)]
+    if style == "github":
+        return [_annotation(report, finding) for report in reports for finding in report.findings]
+    if style == "sarif":
+        return [json.dumps(_sarif(reports), indent=2, ensure_ascii=False)]
+    return [line for report in reports for line in text_of(report)]
+
+
+def text_of(report: Report) -> list[str]:
+    """Returns a report as lines: each finding with the line it is about and what to write, then what would start."""
+    source = report.text.replace("\r", "").split("\n")
+    lines: list[str] = []
+    for finding in report.findings:
+        text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
+        lines.append(
+            f"{report.path}:{finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]"
+        )
+        lines += [f"  line  {_printable(text)}"] if text else []
+        lines += [f"  fix   {_printable(finding.fix)}"] if finding.fix else []
+    errors = sum(finding.level == "error" for finding in report.findings)
+    warnings = len(report.findings) - errors
+    lines += [f"{report.path}: {text}" for text in report.summary]
+    count = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    return [*lines, f"{report.path}: {count if report.findings else 'nothing wrong found'}"]
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)[:300]
+
+
+def _annotation(report: Report, finding: Finding) -> str:
+    """Returns a workflow command of GitHub Actions, escaped as docs.github.com says ("Workflow commands")."""
+
+    def escaped(text: str, more: Mapping[str, str] | None = None) -> str:
+        for character, code in {"%": "%25", "\r": "%0D", "\n": "%0A", **(more or {})}.items():
+            text = text.replace(character, code)
+        return text
+
+    property_ = {":": "%3A", ",": "%2C"}
+    place = f"file={escaped(str(report.path), property_)},line={finding.line}"
+    title = escaped(f"{finding.code} {finding.rule}", property_)
+    message = finding.message + (f"\nfix: {finding.fix}" if finding.fix else "")
+    return f"::{finding.level} {place},title={title}::{escaped(message)}"
+
+
+def _sarif(reports: Sequence[Report]) -> dict[str, Any]:
+    """Returns a log by SARIF 2.1.0 (OASIS), as code scanning services read it."""
+    rules = [
+        {"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
+         "defaultConfiguration": {"level": rule.level}, "helpUri": f"docs/lint.md#{rule.code.lower()}-{rule.name}"}
+        for rule in RULES
+    ]  # fmt: skip
+    results = [
+        {"ruleId": f.code, "level": f.level, "message": {"text": f.message + (f"\nfix: {f.fix}" if f.fix else "")},
+         "locations": [{"physicalLocation": {"artifactLocation": {"uri": report.path.as_posix()},
+                                             "region": {"startLine": f.line}}}]}
+        for report in reports for f in report.findings
+    ]  # fmt: skip
+    driver = {"name": "noether lint", "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }

@@ -1,0 +1,270 @@
+"""Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from subprocess import DEVNULL, PIPE, SubprocessError, run
+
+from noether.lint.finding import Edit, Finding, Level
+from noether.lint.job import Job, gpus_on_node
+from noether.lint.options import Given, Options, names_in
+from noether.lint.script import PLACEHOLDER
+from noether.lint.values import count, gpu_count, gpus_in_gres, memory_mib, node_range, signal_request, time_limit
+
+_SHAPING = names_in(
+    """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
+    mem mem-per-cpu mem-per-gpu signal account array"""
+)
+_CHOICES = {  # The words an option takes, and one of them.
+    "open-mode": (r"(?i)a(ppend)?|t(runcate)?", "append"),
+    "exclusive": (r"(?i)|user|mcs|topo", ""),
+    "hint": (r"compute_bound|memory_bound|(no)?multithread", "nomultithread"),
+    "kill-on-invalid-dep": (r"(?i)y(es)?|no?", "yes"),
+    "wait-all-nodes": (r"0|1", "1"),
+    "gres-flags": (r"(?i)((disable-binding|enforce-binding|one-task-per-sharing|multiple-tasks-per-sharing|"
+                   r"allow-task-sharing|none),?)+", "enforce-binding"),
+    "distribution": (r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
+    "gpu-bind": (r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"),
+}  # fmt: skip
+_MAIL = names_in(
+    """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
+    ARRAY_TASKS"""
+)
+
+
+def form(job: Job) -> Iterator[Finding]:
+    """empty-script, no-shebang, dos-line-ends, null-character."""
+    script, first = job.script, job.script.first_line
+    if not script.complete:
+        return
+    if not script.text:
+        yield Finding(first, "error", "empty-script", "the script is empty: sbatch refuses it", "#!/bin/bash")
+        return
+    if not script.text.startswith("#!"):
+        message = "the first line does not begin with #!: sbatch refuses the script"
+        top = script.lines[0]
+        clean = top.lstrip("\ufeff")
+        instead: tuple[str, ...] = ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
+        instead = (clean,) if clean.startswith("#!") else instead
+        if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
+            instead = ()
+        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
+    for text, rule, message, fix in (
+        ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
+        ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
+    ):
+        if text in script.text:
+            line = first + script.text[: script.text.index(text)].count("\n")
+            edit = Edit(0, ()) if rule == "dos-line-ends" else None
+            yield Finding(line, "error", rule, message, f"{fix} {script.name}" if fix else "", edit)
+
+
+def syntax(job: Job) -> Iterator[Finding]:
+    """shell-syntax: what bash cannot read. The grammar only raises the question; bash itself answers it."""
+    script = job.script
+    if not script.is_shell or not script.shell.root.has_error or PLACEHOLDER.search(script.text) or script.expanded:
+        return
+    said = bash_complaint("\n".join(script.lines) + "\n")
+    if said and (match := re.match(r"bash: line (\d+): (.*)", said)):
+        line = int(match[1]) + script.first_line - 1
+        line = min(line, script.first_line + len(script.lines) - 1)
+        yield Finding(line, "error", "shell-syntax", f"bash cannot read the script: {match[2]}")
+
+
+@cache
+def bash_complaint(text: str) -> str:
+    """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
+    try:
+        data = text.encode("utf-8", "replace")
+        done = run(["bash", "-n"], input=data, stdout=DEVNULL, stderr=PIPE, timeout=10, env={})
+    except (OSError, SubprocessError):
+        return ""
+    return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done.returncode else ""
+
+
+def words(job: Job) -> Iterator[Finding]:
+    """unknown-option, site-option, missing-value, unwanted-value, stray-word, typographic-dash; of srun too."""
+    for options in job.components:
+        for problem in options.problems:
+            source = job.script.source(problem.line)
+            if _is_template(job, source) and problem.kind != "dash":
+                yield _placeholder(job, problem.line, source)
+                continue
+            fix = source.replace(problem.word, problem.instead) if problem.instead else ""
+            if problem.kind == "unknown-option" and "srun" in problem.message and not problem.instead:
+                fix = f"srun {problem.word} …"
+            elif problem.kind == "stray-word" and problem.word and not problem.instead:
+                fix = source.replace(problem.word, f"# {problem.word}", 1)
+            yield _of_problem(problem.line, problem.kind, problem.message, fix.strip())
+    for launch in job.steps:
+        srun = launch.layer("srun")
+        for problem in srun.slurm.problems if srun and srun.slurm else ():
+            if problem.kind in ("dash", "unknown-option") and "$" not in problem.word and "@" not in problem.word:
+                fix = problem.instead and f"srun … {problem.instead}"
+                yield _of_problem(problem.line, problem.kind, problem.message, fix)
+
+
+def _of_problem(line: int, kind: str, message: str, fix: str) -> Finding:
+    if kind == "site-option":
+        return Finding(line, "warning", kind, f"{message}: sbatch refuses it unless a plugin of your site adds it")
+    return Finding(line, "error", "typographic-dash" if kind == "dash" else kind, message, fix)
+
+
+def _is_template(job: Job, text: str) -> bool:
+    return PLACEHOLDER.search(text) is not None or (job.script.expanded and "$" in text)
+
+
+def _placeholder(job: Job, line: int, source: str) -> Finding:
+    match = PLACEHOLDER.search(source)
+    what = match[0] if match else source
+    return Finding(line, "warning", "placeholder", f"fill in {what} before you submit", "")
+
+
+def ignored(job: Job) -> Iterator[Finding]:
+    """ignored-option: lines that look like options and are passed over."""
+    live = {option.name for options in job.components for option in options.given}
+    if not job.options.given and not any(ignored.late for ignored in job.script.ignored):
+        return  # Nothing here is for sbatch: what looks like an option is an example.
+    for found in job.script.ignored:
+        names = {option.name for option in found.options.given}
+        if not (names & _SHAPING - live if not found.late else names - live):
+            continue
+        level: Level = "error" if found.late and names & _SHAPING - live else "warning"
+        fix = f"#SBATCH {found.text}"
+        if found.late:
+            fix += f"      (above line {job.script.end_of_options + job.script.first_line})"
+        yield Finding(found.line, level, "ignored-option", f"sbatch does not read this line: {found.reason}", fix)
+
+
+def values(job: Job) -> Iterator[Finding]:
+    """bad-time, bad-memory, bad-count, bad-nodes, bad-gpus, bad-signal, bad-array, bad-choice, placeholder."""
+    for options in job.components:
+        for option in options.given:
+            found = _value(job, option)
+            source = job.script.source(option.line)
+            if found is not None:
+                if _is_template(job, option.value):
+                    yield _placeholder(job, option.line, option.value)
+                else:
+                    yield found
+            elif match := _literal(option) if not job.script.expanded else None:
+                message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
+                fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
+                yield Finding(option.line, "warning", "variable-in-option", message, fix)
+
+
+def _literal(option: Given) -> re.Match[str] | None:
+    named = option.name in ("output", "error", "chdir")
+    return re.search(r"\$\{?\w+\}?|(?<![\w/])~(?=/)", option.value) if named else None
+
+
+def _value(job: Job, option: Given) -> Finding | None:
+    name, value = option.name, option.value
+    if name in _READERS:
+        rule, reads, expected, example = _READERS[name]
+        return None if reads(value) else _refused(job, option, rule, expected, example)
+    if name in _CHOICES and not re.fullmatch(_CHOICES[name][0], value):
+        return _refused(job, option, "bad-choice", "one of the words in its manual", _CHOICES[name][1])
+    if name == "mail-type" and not _MAIL & set(value.upper().split(",")):
+        return _refused(job, option, "bad-choice", "BEGIN, END, FAIL, ALL, …", "END,FAIL")
+    return None
+
+
+def _refused(job: Job, option: Given, rule: str, expected: str, example: str) -> Finding:
+    value = option.value
+    better = None
+    if option.name in ("time", "time-min"):
+        better = _better_time(value)
+    elif size := re.fullmatch(r"(?i)(\d+)\s*([kmgt])i?b", value):
+        better = size[1] + size[2].upper()
+    elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
+        better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
+    shown = better or example
+    why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
+    message = f"sbatch refuses --{option.name}={value}: expected {expected}{why}"
+    return Finding(option.line, "error", rule, message, f"#SBATCH --{option.name}" + (f"={shown}" if shown else ""))
+
+
+def _better_time(value: str) -> str | None:
+    match = re.fullmatch(r"(?i)(\d+)\s*(m|mins?|minutes?|h|hours?|hrs?|d|days?)", value)
+    suffix = {"m": "", "h": ":00:00", "d": "-00:00:00"}
+    return match[1] + suffix[match[2][0].lower()] if match else None
+
+
+def _gres(text: str) -> bool:
+    # gpu misspelt is a generic resource that no cluster has.
+    return gpus_in_gres(text) is not None and not re.search(r"(^|,)gpus(:|,|$)", text)
+
+
+def _array(text: str) -> bool:
+    if not re.fullmatch(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*", text):
+        return False
+    return all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
+
+
+_COUNTS = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
+    sockets-per-node cores-per-socket threads-per-core"""
+_Reader = tuple[str, Callable[[str], object], str, str]
+
+
+def _time(text: str) -> bool:
+    return time_limit(text) is not None
+
+
+def _memory(text: str) -> bool:
+    return memory_mib(text) is not None
+
+
+def _gpus(text: str) -> bool:
+    return gpu_count(text) is not None
+
+
+_READERS: dict[str, _Reader] = {
+    "nodes": ("bad-nodes", node_range, "a number, or least-most", "2"),
+    **dict.fromkeys(_COUNTS.split(), ("bad-count", count, "a number of at least 1", "4")),
+    **dict.fromkeys(("time", "time-min"), ("bad-time", _time, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
+    **dict.fromkeys(
+        ("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), ("bad-memory", _memory, "a whole number with K, M, G or T", "64G")
+    ),
+    "gres": ("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
+    **dict.fromkeys(
+        ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), ("bad-gpus", _gpus, "NUMBER or TYPE:NUMBER", "4")
+    ),
+    "signal": ("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120"),
+    "array": ("bad-array", _array, "0-7, 1,3,5 or 0-7%2", "0-7%2"),
+}
+
+
+def together(job: Job) -> Iterator[Finding]:
+    """memory-options, gpu-options: options that sbatch refuses together."""
+    for options, shape in zip(job.components, job.shapes, strict=True):
+        memory = [found for name in ("mem", "mem-per-cpu", "mem-per-gpu") if (found := options.last(name))]
+        if len(memory) > 1:
+            names = " and ".join(f"--{option.name}" for option in memory)
+            line = max(option.line for option in memory)
+            yield Finding(line, "error", "memory-options", f"sbatch refuses {names} together", "keep one of them")
+        for name, message, fix in _gpu_contradictions(options, shape.nodes):
+            given = options.last(name)
+            assert given is not None
+            yield Finding(given.line, "error", "gpu-options", message, fix)
+
+
+def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str, str]]:
+    """Yields the option, what is wrong and what to write."""
+    per_task, per_gpu = options.last("gpus-per-task"), options.last("ntasks-per-gpu")
+    on_node, total = gpus_on_node(options), gpu_count(options.value("gpus") or "-")
+    keep = "keep one of them"
+    if per_gpu and per_task:
+        yield "ntasks-per-gpu", "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
+    elif per_gpu and options.last("ntasks-per-node"):
+        yield "ntasks-per-gpu", "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
+    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node"):
+        yield "gpus-per-task", "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
+    if options.last("cpus-per-gpu") and options.last("cpus-per-task"):
+        yield "cpus-per-gpu", "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
+    if total and on_node and not per_task and count(options.value("nodes") or "") and total != on_node * nodes:
+        message = f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}"
+        yield "gpus", message, f"#SBATCH --gpus={on_node * nodes}"
+    each = gpu_count(per_task.value) if per_task else None
+    if each and total and total % each:
+        yield "gpus", f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep

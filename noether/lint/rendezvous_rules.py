@@ -1,0 +1,257 @@
+"""Rules about how the ranks find each other: master address, port, environment and network interfaces."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from noether.environments.slurm.nodelist import parse_nodelist
+from noether.errors import RequestError
+from noether.lint.finding import Finding, Level
+from noether.lint.job import Job
+from noether.lint.launch import PER_TASK_VARIABLES, Launch
+from noether.lint.shell import unquote
+
+FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
+_HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
+_MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
+_PORT_NAMES = ("MASTER_PORT", "master_port", "main_process_port")
+_LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
+# Only pipelines whose answer is certain: the last line, or a line by its number from the second on.
+_LATER_LINE = re.compile(
+    r"\|\s*tail\s+(-n\s*|-)1\s*\)?$|\|\s*sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?\s*\)?$"
+    r"|\|\s*awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?\s*\)?$"
+)
+_C10D = ("c10d", "etcd", "etcd-v2")
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A place where the script names a master or a port: its text, unexpanded, and who evaluates it."""
+
+    name: str
+    raw: str
+    line: int
+    per_task: bool
+    launch: Launch | None
+
+
+def _settings(job: Job) -> list[_Setting]:
+    found = [
+        _Setting(name, word.raw, word.line, False, None)
+        for command in job.script.commands for name, word in command.assignments
+    ]  # fmt: skip
+    for launch in job.launches:
+        under_srun = launch.layer("srun") is not None
+        inside_shell = launch.layer("shell") is not None and under_srun
+        for command in launch.per_task:
+            found += [_Setting(name, word.raw, word.line, under_srun, launch) for name, word in command.assignments]
+        for layer in launch.layers:
+            if layer.kind == "per-node":
+                found += [_Setting(name, raw, layer.line, inside_shell, launch) for name, raw in layer.options.items()]
+    return [setting for setting in found if setting.name in _MASTER_NAMES + _PORT_NAMES]
+
+
+def _uses_c10d(launch: Launch | None) -> bool:
+    layer = launch.layer("per-node") if launch else None
+    return layer is not None and unquote(layer.option("rdzv_backend") or "") in _C10D
+
+
+def master(job: Job) -> Iterator[Finding]:
+    """master-per-task, master-is-localhost, master-fixed, master-not-first, master-not-a-host."""
+    spanning = [launch for launch in job.launches if _spans(job, launch)]
+    if not spanning:
+        return
+    ddp = [launch for launch in spanning if job.shows_ddp(launch)]
+    c10d = bool(spanning) and all(_uses_c10d(launch) for launch in spanning)
+    for setting in _settings(job):
+        if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
+            continue
+        text = unquote(setting.raw)
+        host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
+        verdict = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
+        if verdict is None:
+            continue
+        rule, message = verdict
+        # An exported address is read by whoever likes to; a launcher's own option is not a matter of taste.
+        certain = setting.launch is not None and setting.name != "MASTER_ADDR"
+        level: Level = "error" if (certain or ddp) and rule != "master-fixed" else "warning"
+        fix = f"export MASTER_ADDR={FIRST_HOST}"
+        fix = fix if setting.name == "MASTER_ADDR" else f'--{setting.name}="$MASTER_ADDR"      (before it: {fix})'
+        yield Finding(setting.line, level, rule, message, fix)
+
+
+def _spans(job: Job, launch: Launch) -> bool:
+    """Says whether a launch is one run on several nodes."""
+    shape = job.shape_at(launch)
+    under = launch.layer("srun") is not None or launch.layer("mpirun") is not None
+    return shape is not None and shape.nodes > 1 and under and launch.trains
+
+
+def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
+    expanded = job.variables.expand(host)
+    nodes = job.shape.nodes
+    if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.script.text:
+        return "master-per-task", "each task names its own host as the master"
+    if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
+        return "master-is-localhost", f"{expanded} is another host on each of {nodes} nodes"
+    if re.fullmatch(rf'"?{_LIST}"?', expanded):
+        return "master-not-a-host", "a node list such as n[1-4] is not a host name"
+    if re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded) or _whole_list(job, host):
+        return "master-not-a-host", "scontrol show hostnames writes every host of the job, and this is all of them"
+    if "SLURM_SUBMIT_HOST" in host:
+        return "master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs"
+    if not c10d and ((_LATER_LINE.search(expanded) and "scontrol" in expanded) or _later_element(job, host)):
+        return "master-not-first", "rank 0 runs on the first node, and this is not the first"
+    if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in _hosts(job):
+        return "master-fixed", f"the job may run on other nodes than {expanded}"
+    return None
+
+
+def _element(host: str) -> re.Match[str] | None:
+    return re.fullmatch(r"\$\{(\w+)\[\s*(-?\d+)\s*\]\}|\$\{?(\w+)\}?", host)
+
+
+def _assignment(job: Job, name: str) -> str:
+    found = [word.raw for command in job.script.commands for known, word in command.declared if known == name]
+    return found[-1] if found else ""
+
+
+def _follow(job: Job, host: str) -> tuple[str, int]:
+    """Returns the array that a host is taken from, as it is assigned, and which element it is."""
+    for _ in range(5):
+        match = _element(unquote(host))
+        if match is None:
+            break
+        if match[1]:
+            return _assignment(job, match[1]), int(match[2])
+        host = _assignment(job, match[3])
+    return "", 0
+
+
+def _later_element(job: Job, host: str) -> bool:
+    array, index = _follow(job, host)
+    listed = "scontrol show hostname" in array or "scontrol show hostname" in job.variables.expand(array)
+    return index != 0 and array.startswith("(") and '"' not in array[1:2] and listed
+
+
+def _whole_list(job: Job, host: str) -> bool:
+    """Says whether a host is the one element of `nodes=("$list")`, where the quotes keep all hosts in one word."""
+    array, index = _follow(job, host)
+    quoted = re.fullmatch(r'\(\s*"([^"]*)"\s*\)', array)
+    return index == 0 and quoted is not None and "scontrol show hostname" in job.variables.expand(quoted[1])
+
+
+def _hosts(job: Job) -> list[str]:
+    try:
+        return list(parse_nodelist(job.options.value("nodelist") or ""))
+    except RequestError:
+        return []
+
+
+def c10d(job: Job) -> Iterator[Finding]:
+    """c10d-without-endpoint, expanded-too-early: options of torchrun on several nodes."""
+    names = "|".join(PER_TASK_VARIABLES)
+    for launch in job.launches:
+        layer = launch.layer("per-node")
+        if layer is None or layer.name in ("accelerate", "deepspeed") or not _spans(job, launch):
+            continue
+        if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
+            given = "--master_addr is not read: " if layer.option("master_addr") else ""
+            message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
+            yield Finding(
+                layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
+            )
+        value = layer.option("node_rank") or ""
+        inner = launch.layer("shell") is not None
+        match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value)
+        if match and not value.startswith("'") and not _uses_c10d(launch):
+            message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
+            yield Finding(
+                layer.line, "error", "expanded-too-early", message, f"srun bash -c 'torchrun --node_rank=${match[1]} …'"
+            )
+
+
+def port(job: Job) -> Iterator[Finding]:
+    """fixed-port, port-per-task."""
+    whole = job.given("exclusive") is not None
+    for setting in _settings(job):
+        text = unquote(setting.raw)
+        if setting.name == "rdzv_endpoint":
+            text = text.rpartition(":")[2] if ":" in text else ""
+        elif setting.name not in _PORT_NAMES:
+            continue
+        expanded = job.variables.expand(text)
+        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not whole:
+            line = _line_of_value(job, expanded) or setting.line
+            message = f"port {expanded} is fixed: two jobs on one node collide"
+            fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
+            yield Finding(line, "warning", "fixed-port", message, fix)
+        elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
+            message = "each task draws a port of its own"
+            yield Finding(setting.line, "error", "port-per-task", message, f"export {PORT}      (before srun)")
+
+
+def _line_of_value(job: Job, value: str) -> int | None:
+    """Returns the line where a number is written, when a variable carries it to where it is used."""
+    lines = [word.line for command in job.script.commands for _, word in command.assignments if word.text == value]
+    return lines[0] if lines else None
+
+
+def environment(job: Job) -> Iterator[Finding]:
+    """export-drops, not-exported."""
+    exported, assigned = _exports(job)
+    needed = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name in exported]
+    of_job = job.given("export")
+    for launch in job.steps:
+        srun = launch.layer("srun")
+        if srun is None or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
+            continue
+        own = srun.option("export")
+        value = own if own is not None else of_job.value if of_job else "ALL"
+        names = {part.partition("=")[0] for part in value.split(",")}
+        lost = [name for name in needed if name not in names]
+        if lost and "ALL" not in {name.upper() for name in names} and "$" not in value:
+            line = of_job.line if own is None and of_job else srun.line
+            message = f"--export={value} keeps {' and '.join(lost)} from the tasks"
+            yield Finding(line, "warning", "export-drops", message, "srun --export=ALL …")
+            return
+        for name, at in assigned.items():
+            if name not in exported and not re.search(rf"\$\{{?{name}\b", job.script.text):
+                message = f"{name} is set but not exported: no task sees it"
+                yield Finding(at, "warning", "not-exported", message, f"export {job.script.source(at).strip()}")
+        return
+
+
+def _exports(job: Job) -> tuple[set[str], dict[str, int]]:
+    exported: set[str] = set()
+    assigned: dict[str, int] = {}
+    automatic = False
+    for command in job.script.commands:
+        texts = command.texts
+        automatic |= command.name == "set" and ("-a" in texts or "allexport" in texts)
+        names = [name for name, _ in command.assignments]
+        if command.name == "export" or (command.name == "declare" and "-x" in texts):
+            exported |= {*names, *texts[1:]}
+        elif not command.words:
+            exported |= set(names) if automatic else set()
+            assigned |= {n: word.line for n, word in command.assignments if n in ("MASTER_ADDR", "MASTER_PORT")}
+    return exported, assigned
+
+
+def interfaces(job: Job) -> Iterator[Finding]:
+    """nccl-interface, gloo-interface."""
+    commands = [*job.script.commands, *(command for launch in job.launches for command in launch.per_task)]
+    for name, word in ((name, word) for command in commands for name, word in command.assignments):
+        value = word.text
+        excluded = [item.lstrip("=") for item in value[1:].split(",")]
+        if name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and "lo" not in excluded and "$" not in value:
+            message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
+            yield Finding(word.line, "warning", "nccl-interface", message, f"export NCCL_SOCKET_IFNAME={value},lo")
+        elif name == "NCCL_SOCKET_IFNAME" and value in ("lo", "=lo") and any(_spans(job, x) for x in job.launches):
+            yield Finding(
+                word.line, "error", "nccl-interface", "lo does not reach the other nodes", "leave the line out"
+            )
+        elif name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
+            message = "gloo takes names of interfaces and knows no exclusions"
+            yield Finding(word.line, "warning", "gloo-interface", message, "leave the line out")

@@ -1,0 +1,88 @@
+"""Follows the variables of a script as far as they are known without running it."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from noether.lint.shell import CONDITIONAL, Command, Word, split_words, unquote
+
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
+_WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
+_MAX_LENGTH = 10_000
+_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+@dataclass
+class Variables:
+    """The variables that a script sets, by what is known of them; a name that may have several values is unknown."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def assign(self, command: Command) -> None:
+        """Takes note of what a command assigns."""
+        for name, word in command.declared:
+            raw = word.raw
+            value = raw[1:-1] if raw.startswith("(") else unquote(raw) if raw[:1] == "'" else self.expand(unquote(raw))
+            if command.within(*CONDITIONAL) and self.values.get(name, value) != value:
+                value = f"${name}"  # Which branch ran is known when the job runs.
+            self.values[name] = value
+
+    def expand(self, text: str) -> str:
+        """Replaces $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is."""
+
+        def value(match: re.Match[str]) -> str:
+            known = self.values.get(match[1] or match[2])
+            if known is None:
+                return match[4] if match[3] and not (match[2] or "").startswith("SLURM_") else match[0]
+            return known if len(known) < _MAX_LENGTH else match[0]
+
+        return _VARIABLE.sub(value, text)
+
+    def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
+        """Returns the number that a word stands for, with `known` for what Slurm sets, or None."""
+
+        def slurm(match: re.Match[str]) -> str:
+            number = known.get(match[1] or match[2])
+            return str(number) if number is not None else match[4] if match[3] else match[0]
+
+        expanded = _VARIABLE.sub(slurm, self.expand(unquote(text or ""))).strip()
+        if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)|\$\[(.*)\]", expanded):
+            inner = arithmetic[1] or arithmetic[2] or ""
+            names = re.sub(r"[A-Za-z_]\w*", lambda m: str(self.values.get(m[0], known.get(m[0], m[0]))), inner)
+            return _calculate(names)
+        return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
+
+    def splice(self, words: Sequence[Word]) -> list[Word]:
+        """Replaces each word that is nothing but a known variable (or an array) by the words in it."""
+        result: list[Word] = []
+        for word in words:
+            match = _WHOLE.fullmatch(word.raw)
+            known = self.values.get(match[1] or match[2]) if match else None
+            if known is None or known == f"${match and (match[1] or match[2])}" or len(known) > _MAX_LENGTH:
+                result.append(word)
+            elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
+                result += split_words(known.replace("\n", " "), word.line)
+            else:
+                result.append(Word(known, word.line))
+        return result
+
+
+def _calculate(text: str) -> int | None:
+    """Returns the value of sums and products of whole numbers; None for anything else."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**9:
+            return node.value
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        raise ValueError
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body) if len(text) < 200 else None
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None

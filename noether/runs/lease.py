@@ -1,0 +1,266 @@
+"""Which start of a run may write to its folder, and which process leads the run: attempt.json. No torch here.
+
+A scheduler can start a run again while a node that it believes dead still trains: a cable that was pulled, a switch
+that froze. Each start takes the folder by putting its own number and a random id into `attempt.json`, and whoever
+writes reads that file first. A start that finds another id there ends.
+
+A process can also be frozen between that look and its write, for as long as another start trains. So nothing in the
+folder is replaced or removed but by a rename into or out of `.attempt-ID`, a folder of the start's own that the next
+start removes when it takes over: the rename of a start that has lost the run then fails, whenever it comes. What is
+appended goes to files that the next start has replaced.
+"""
+
+import errno
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from noether.common.processes import ProcessId, is_alive, process_id
+from noether.common.whole_file import Publisher, remove
+from noether.errors import ExitCode, NoetherError, RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.records import append_row, is_count, parse_record, read_rows, write_record
+
+_OWN_FOLDER = ".attempt-"
+
+
+class FencedError(NoetherError):
+    """A later start of the run has taken the folder over."""
+
+    exit_code = ExitCode.FAILED
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a run, and the process that answers for its rank 0.
+
+    number: starts of this run so far, this one included.
+    id: random, so that two starts are never taken for one.
+    job: the Slurm job that this process is in ("12", of an array "12_3"), or None; is_task: as a task of its, so that
+        the job is what is asked to stop. restarts: how often the scheduler has requeued that job.
+    host, pid, started, boot: the process; `started` in clock ticks since the boot with this id.
+    began: when it took the folder, in seconds since the epoch.
+    exit_code: None while it runs, and where it was killed.
+    """
+
+    number: int
+    id: str
+    job: str | None
+    is_task: bool
+    restarts: int
+    host: str
+    pid: int
+    started: int
+    boot: str
+    began: float
+    exit_code: int | None = None
+
+    @property
+    def slurm_job(self) -> str | None:
+        """The Slurm job that ends with this process, or None."""
+        return self.job if self.is_task else None
+
+    def alive(self) -> bool | None:
+        """Whether its process runs; None where that cannot be seen from this host."""
+        if self.exit_code is not None:
+            return False
+        if self.host != socket.gethostname():
+            return None
+        return self.boot == boot_id() and is_alive(ProcessId(self.pid, self.started))
+
+    def describe(self) -> str:
+        """Returns the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
+        return f"attempt {self.number} on {self.host}, since {_clock(self.began)}"
+
+
+_ATTEMPT = TypeAdapter(Attempt)
+
+
+@dataclass(frozen=True)
+class Lease(Publisher):
+    """One start's right to write to a run folder, and the way it does so."""
+
+    folder: RunFolder
+    own: Attempt
+
+    def check(self) -> None:
+        """Returns where this start may still write. An attempt.json that was damaged or removed is written again.
+
+        Raises:
+            FencedError: a later start has taken the folder.
+            OSError: the file system does not answer, or the folder is gone; ask again before writing.
+        """
+        holder = read_attempt(self.folder)
+        if holder is None:
+            if not self.folder.path.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "the run's folder was moved or removed", str(self.folder.path))
+            if newest_start(self.folder) > self.own.number:
+                raise FencedError(self._lost("a later start, in attempts.jsonl"))
+            write_record(self.folder.attempt, asdict(self.own))
+        elif holder.id != self.own.id:
+            raise FencedError(self._lost(holder.describe()))
+
+    def _lost(self, holder: str) -> str:
+        return (
+            "another start of this run writes to its folder now; this one ends and leaves it alone\n"
+            f"  seen      {holder}, in {self.folder.path}\n"
+            f"  expected  {self.own.describe()}: this one\n"
+            "  fix       nothing, where the run was started again; else start it once, not twice"
+        )
+
+    def partial(self, path: Path) -> Path:
+        """Returns where `path` is written before it gets its name, in the start's own folder beside it."""
+        return self._own_folder(path.parent) / path.name
+
+    def publish(self, partial: Path, path: Path) -> None:
+        """Renames `partial` to `path`, as `Publisher.publish`, where this start may still write."""
+        self.check()
+        try:
+            super().publish(partial, path)
+        except FileNotFoundError:
+            self.check()  # A later start has removed this one's folder.
+            raise
+
+    def drop(self, path: Path) -> None:
+        """Removes a file or a folder, as `Publisher.drop`, where this start may still write."""
+        if not path.exists():
+            return
+        doomed = self._own_folder(path.parent) / f"{path.name}.removed"
+        remove(doomed)
+        self.check()
+        try:
+            path.rename(doomed)
+        except FileNotFoundError:
+            self.check()
+            return
+        remove(doomed)
+
+    def _own_folder(self, beside: Path) -> Path:
+        if not self.folder.path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the run's folder was moved or removed", str(self.folder.path))
+        own = beside / f"{_OWN_FOLDER}{self.own.id}"
+        own.mkdir(parents=True, exist_ok=True)
+        return own
+
+    def release(self, exit_code: int) -> None:
+        """Writes how this start ended, where it still has the run; on a disk that takes nothing, nothing."""
+        with suppress(OSError, FencedError):  # The exit code must come through in any case.
+            holder = read_attempt(self.folder)
+            if holder is not None and holder.id == self.own.id:
+                write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
+        for own in _own_folders(self.folder, f"{_OWN_FOLDER}{self.own.id}"):
+            remove(own)
+
+
+def take_lease(
+    folder: RunFolder, restarts: int, environ: Mapping[str, str] = os.environ, *, is_task: bool = False
+) -> Lease:
+    """Takes a run folder for this start; from now on every earlier start is shut out.
+
+    Args:
+        folder: the run's, which exists.
+        restarts: how often the scheduler has requeued the job (the placement's attempt).
+        environ: the environment this process was started with.
+        is_task: whether this process is a task of the scheduler's.
+
+    Raises:
+        RequestError: where a later start of the same job has the folder, or one that is alive on this host.
+        OSError: where the disk refuses.
+    """
+    holder = read_attempt(folder)
+    process = process_id(os.getpid())
+    own = Attempt(
+        number=1 + max(newest_start(folder), holder.number if holder else 0),
+        id=secrets.token_hex(8),
+        job=job_of_task(environ),
+        is_task=is_task,
+        restarts=restarts,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=process.started if process else 0,
+        boot=boot_id(),
+        began=round(time.time(), 3),
+    )
+    if holder is not None:
+        _refuse_to_rob(folder, holder, own)
+    write_record(folder.attempt, asdict(own))
+    # Twice, so that no single damaged file makes an older start believe that the run is still its own.
+    with suppress(OSError):
+        append_row(folder.attempts, {"attempt": own.number, "id": own.id})
+    for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
+        doomed = earlier.with_name(f".removed-{secrets.token_hex(4)}")
+        with suppress(OSError):
+            earlier.rename(doomed)  # At one moment: what lies in it has no way out any more.
+            remove(doomed)
+    return Lease(folder, own)
+
+
+def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
+    places = (folder.path, folder.checkpoints, folder.evaluation)
+    return [path for place in places for name in (pattern, ".removed-*") for path in place.glob(name)]
+
+
+def _refuse_to_rob(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
+    same_job = own.job is not None and own.job == holder.job
+    if same_job and own.restarts < holder.restarts:
+        raise RequestError(
+            "this is a stale start: the job has been requeued since",
+            seen=f"restart {own.restarts} of job {own.job}; restart {holder.restarts} has {folder.path}",
+            expected="the newest start of a job",
+        )
+    requeued = same_job and own.restarts > holder.restarts
+    if not requeued and holder.pid != own.pid and holder.alive():
+        raise RequestError(
+            f"the run {folder.path} is being written by another process",
+            seen=f"{holder.describe()}, process {holder.pid}",
+            expected="one writer of a run at a time",
+            fix=f"kill -TERM {holder.pid}      (it saves and leaves; or run_id=ANOTHER_NAME)",
+        )
+
+
+def read_attempt(folder: RunFolder) -> Attempt | None:
+    """Returns the newest start of a run; None where there is none, or where the record is damaged.
+
+    Raises:
+        OSError: where it is there and cannot be read: nobody may take that for a run without a writer.
+    """
+    try:
+        return _ATTEMPT.validate_python(parse_record(folder.attempt))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:  # pydantic's too. A flipped bit must not stop a run: the next start writes it anew.
+        return None
+
+
+def newest_start(folder: RunFolder) -> int:
+    """Returns the highest number that a start of the run has had, by attempts.jsonl; 0 where none is known."""
+    return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("attempt"))), default=0)
+
+
+def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the name of the Slurm job that this process is in, as scancel and scontrol take it, or None."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    # The id of an array's last element is that of the whole array: requeued by it, every element would start again.
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID") or None
+
+
+def boot_id() -> str:
+    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s after 1970"

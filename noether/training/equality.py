@@ -1,0 +1,47 @@
+"""What a resumed run shares with the undisturbed one: the same bits, or the same samples only, and why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+
+def layers_that_see_ranks(model: nn.Module) -> list[str]:
+    """Returns what in a model makes its weights depend on the number of ranks, beyond rounding.
+
+    BatchNorm normalises by the samples of its own rank and micro-batch; the random numbers of dropout are drawn on
+    each rank.
+    """
+    kinds = {
+        "BatchNorm": any(isinstance(module, _BatchNorm) for module in model.modules()),
+        "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()),
+    }
+    return [name for name, there in kinds.items() if there]
+
+
+def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int, model: nn.Module) -> list[str]:
+    """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
+
+    Args:
+        meta: meta.json of the checkpoint that is resumed.
+        world_size: ranks now.
+        threads: threads of this rank's arithmetic now.
+        model: that is trained.
+    """
+    said = []
+    if meta["world_size"] != world_size:
+        said.append(
+            f"{meta['world_size']} ranks before, {world_size} now: the order of samples goes on, "
+            "and sums are rounded in another order"
+        )
+        if layers := layers_that_see_ranks(model):
+            said.append(
+                f"the model has {' and '.join(layers)}: with another number of ranks its weights differ by more "
+                "than rounding"
+            )
+    before = meta.get("threads", threads)  # Checkpoints of older versions do not say.
+    if before != threads:
+        said.append(f"{before} threads a rank before, {threads} now: sums are rounded in another order")
+    return said

@@ -1,0 +1,49 @@
+"""Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
+
+from pathlib import Path
+from typing import Any
+
+from noether.checkpoints.resume import find_start
+from noether.common.components import find_component
+from noether.config.dataset import CustomDatasetConfig
+from noether.config.model import CustomModelConfig
+from noether.config.schema import RunConfig
+from noether.config.task import CustomTaskConfig
+from noether.data.build import check_data
+
+
+def check_as_train_does(config: RunConfig) -> None:
+    """Checks the run's folder, its data and its own components on this machine.
+
+    Raises:
+        RequestError: as `train` would, with the same words.
+    """
+    find_start(config, lambda warning: None).folder.check_writable()
+    check_data(config)
+    check_own_components(config)
+
+
+def check_own_components(config: RunConfig) -> None:
+    """Imports the user's own data set, model and task, and holds their options against their constructors.
+
+    Components that come with noether are checked by the schema already.
+
+    Raises:
+        RequestError: no such module or class, or options that do not fit.
+    """
+    if isinstance(config.dataset, CustomDatasetConfig):
+        given: dict[str, str | Path | None] = {"split": "train", "root": config.dataset_root}
+        find_component("dataset", config.dataset.kind, {}, config.dataset.options(), given=given)
+    if isinstance(config.model, CustomModelConfig):
+        from torch import nn
+
+        find_component("model", config.model.kind, {}, _constructor_options(config.model), base=nn.Module)
+    if isinstance(config.task, CustomTaskConfig):
+        from noether.tasks.base import Task
+
+        find_component("task", config.task.kind, {}, config.task.options(), base=Task)
+
+
+def _constructor_options(model: CustomModelConfig) -> dict[str, Any]:
+    """Returns what the model's constructor is given; `input` and `output` are the adapter's."""
+    return {name: value for name, value in model.options().items() if name not in ("input", "output")}

@@ -1,0 +1,66 @@
+"""How two launchers prove to each other that they are of one run: both know its key, and neither sends it."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noether.environments.identity import RunIdentity
+
+LONGEST_NAME = 255
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who says to be a launcher of the run: its host and process, the ranks it answers for, its run and its number."""
+
+    host: str
+    pid: int
+    ranks: tuple[int, ...]
+    identity: RunIdentity
+    nonce: str
+
+    def as_message(self) -> dict[str, Any]:
+        """Returns the first line that a launcher sends."""
+        fields = {"host": self.host, "pid": self.pid, "ranks": list(self.ranks)}
+        return {"knock": self.nonce, "run": self.identity.as_text(), **fields}
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> "Caller":
+        """Reads what `as_message` wrote.
+
+        Raises:
+            ValueError: this is not such a line.
+        """
+        try:
+            ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
+            host, nonce = printable(str(message["host"])), str(message["knock"])
+            identity = RunIdentity.from_text(str(message["run"]))
+            if not (ranks and ranks[0] >= 0 and host and isinstance(identity.world_size, int)):
+                raise ValueError("no ranks, or no host")
+            return cls(host, int(message["pid"]), ranks, identity, nonce)
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not a launcher: {error!r}") from None
+
+
+def new_nonce() -> str:
+    """Returns a random number that is used once, in hexadecimal."""
+    return secrets.token_hex(16)
+
+
+def proof(key: str, side: str, *nonces: str) -> str:
+    """Returns what only a holder of the key can work out for these numbers (HMAC, RFC 2104)."""
+    text = "\0".join((side, *nonces))
+    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
+    """Whether the other side knows the key."""
+    return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
+
+
+def printable(text: str) -> str:
+    """Returns what a stranger said as one short line that a terminal shows as it is."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST_NAME])

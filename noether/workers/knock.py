@@ -1,0 +1,275 @@
+"""Looks for the door of rank 0's launcher, in a thread: the launcher hears signals and its ranks meanwhile."""
+
+import contextlib
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+from noether.common.json_lines import Garbled, JsonLines, Unanswered
+from noether.environments.identity import RunIdentity
+from noether.environments.network import find_address
+from noether.environments.placement import Endpoint
+from noether.environments.published_port import PublishedPort
+from noether.errors import NoetherError, RequestError
+from noether.workers.context import RunTerms
+from noether.workers.handshake import Caller, is_proof, new_nonce, proof
+
+LOOK_S = 5.0
+"""How long one look at the door takes at most, before the published port is looked for again."""
+
+FOREIGN_S = 15.0
+"""How long another program may answer where a door was asked for, before rank 0 is taken to be unable to open one."""
+
+PUBLISHING_S = 10.0
+"""How long rank 0 may take to publish another port when another run is met where its door was expected."""
+
+QUIET_S = 10.0
+"""A launcher that waits for longer says for whom."""
+
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one launcher needs to find the door: where it is, who this launcher is, and what the run is."""
+
+    endpoint: Endpoint
+    host: str
+    ranks: tuple[int, ...]
+    terms: RunTerms
+
+    @property
+    def who(self) -> str:
+        """This launcher's ranks, for a sentence."""
+        first = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]} to {self.ranks[-1]}"
+        return f"{first} on {self.host}"
+
+
+class Knock(threading.Thread):
+    """Finds the door and knocks until it is let in; `connection` and `address`, or `refusal`, say how it ended."""
+
+    def __init__(self, way: Way) -> None:
+        super().__init__(name="knock", daemon=True)
+        self._way = way
+        self.deadline = math.inf
+        self.connection: JsonLines | None = None
+        self.address = ""
+        self.refusal: NoetherError | None = None
+        self.reader, self._writer = socket.socketpair()
+        self._met = self._foreign_since = 0.0
+        self._where = (way.endpoint.host, way.endpoint.port)
+        self._why = "the look-up of its name has not come back yet"
+
+    def run(self) -> None:
+        """Looks until it is let in, is refused, or the time is over."""
+        try:
+            self.connection = self._look()
+        except NoetherError as refusal:
+            self.refusal = refusal
+        except Exception as error:  # Said by the ranks of this launcher, who would wait otherwise.
+            self.refusal = NoetherError(f"looking for rank 0 failed: {error!r}")
+        with contextlib.suppress(OSError):
+            self._writer.send(b"!")
+
+    def _look(self) -> JsonLines:
+        way, endpoint = self._way, self._way.endpoint
+        published, quiet_until = self._published(), time.monotonic() + QUIET_S
+        while True:
+            elsewhere = published.read() if published is not None else None
+            host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
+            connection = self._try(host, port, may_be_elsewhere=published is not None and elsewhere is None)
+            if connection is not None:
+                return connection
+            now = time.monotonic()
+            if now >= quiet_until:
+                quiet_until = math.inf
+                say_waiting(way.who, "rank 0", endpoint, way.terms.timeouts.init_timeout_s)
+            if now >= self.deadline:
+                raise self.late()
+            time.sleep(PAUSE_S)
+
+    def _published(self) -> PublishedPort | None:
+        endpoint, terms = self._way.endpoint, self._way.terms
+        if endpoint.asked_by or endpoint.served_by or terms.shared_folder is None:
+            return None
+        return PublishedPort(terms.shared_folder, terms.identity)
+
+    def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
+        """Knocks once; returns the connection where it is let in, None where it is worth while to try again."""
+        try:
+            self.address = find_address(host)
+            connection = JsonLines(socket.create_connection((self.address, port), timeout=LOOK_S))
+        except socket.gaierror as error:
+            self._why = f"the name {host} does not resolve ({error.strerror or error})"
+            return None
+        except OSError as error:
+            self._why, self._foreign_since = f"nobody answers ({error.strerror or error})", 0.0
+            return None
+        try:
+            if self._is_let_in(connection):
+                return connection
+        except Garbled as error:
+            self._why = f"what listens there is not this program ({error})"
+            self._foreign_since = self._foreign_since or time.monotonic()
+            if not may_be_elsewhere and time.monotonic() - self._foreign_since >= FOREIGN_S:
+                raise self._foreign(host, port) from None
+        except Unanswered as error:
+            self._why = f"what listens there does not answer as this program does ({error})"
+        except RequestError:
+            self._met = self._met or time.monotonic()
+            if not may_be_elsewhere or time.monotonic() - self._met >= min(PUBLISHING_S, self._left()):
+                connection.close()
+                raise
+        connection.close()
+        return None
+
+    def _left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    def _is_let_in(self, connection: JsonLines) -> bool:
+        way, terms = self._way, self._way.terms
+        caller = Caller(way.host, os.getpid(), way.ranks, terms.identity, new_nonce())
+        connection.send(caller.as_message())
+        answer = connection.receive(LOOK_S)
+        nonce, met = str(answer.get("nonce")), _identity(answer)
+        if met != terms.identity:
+            raise _stranger(way, met)
+        if not is_proof(answer.get("proof"), terms.key, "host", caller.nonce, nonce):
+            raise RequestError(
+                "the ranks of this run do not have the same key",
+                seen=f"what listens at {way.endpoint.host} says to be of this run, and cannot prove it",
+                expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
+                fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
+            )
+        connection.send({"proof": proof(terms.key, "guest", nonce, caller.nonce)})
+        verdict = connection.receive(LOOK_S)
+        if "double" in verdict:
+            raise RequestError(
+                f"two processes are rank {verdict['double']} of one run",
+                seen=f"pid {os.getpid()} on {way.host}, and another that came before",
+                expected=f"each of the ranks 0 to {terms.identity.world_size - 1} once",
+                fix="a --node-rank (or RANK) of its own for each; this process has left, the run goes on",
+            )
+        return "welcome" in verdict
+
+    def late(self) -> NoetherError:
+        """Returns how this launcher's ranks end when the time is over."""
+        host, port = self._where
+        limit = self._way.terms.timeouts.init_timeout_s
+        if "resolve" in self._why:
+            return RequestError(
+                f"the master's name {host} does not resolve on {self._way.host}",
+                seen=f"{self._why}, for {limit:g} s (distributed.init_timeout_s)",
+                expected="a name or an address that every node can reach",
+                fix="master_addr=ADDRESS",
+            )
+        return NoetherError(
+            f"{self._way.who} has not met rank 0 within {limit:g} s\n"
+            f"  seen      at {host} port {port}: {self._why}\n"
+            "  expected  rank 0, started together with this rank\n"
+            "  fix       see what the host of rank 0 says; a firewall between hosts must let the port through"
+        )
+
+    def _foreign(self, host: str, port: int) -> RequestError:
+        asked = self._way.endpoint.asked_by or f"port {port}"
+        setting = f"MASTER_PORT={port + 1}" if asked.startswith("MASTER_PORT") else f"master_port={port + 1}"
+        return RequestError(
+            f"port {port} is taken by another program on {host}, where rank 0 was expected",
+            seen=f"{asked}; {self._why}",
+            expected="a port that is free on the host of rank 0",
+            fix=f"{setting}      (on every host)",
+        )
+
+
+def _identity(answer: dict[str, Any]) -> RunIdentity:
+    try:
+        return RunIdentity.from_text(str(answer["run"]))
+    except (KeyError, ValueError, AttributeError):
+        raise Garbled("it speaks JSON, and not of a run") from None
+
+
+def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
+    """Says on stderr who waits for whom, where and for how long."""
+    print(
+        f"noether: {who} waits for {whom} at {endpoint.host} port {endpoint.port}, for up to {limit_s:g} s "
+        "(distributed.init_timeout_s)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _stranger(way: Way, met: RunIdentity) -> RequestError:
+    """Returns how a launcher is refused that has knocked at another run's door."""
+    own, endpoint = way.terms.identity, way.endpoint
+    differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
+    name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
+    fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
+    fix += "(in one of the two runs, on all of its ranks)"
+    summary = "this rank has met another run"
+    if "launcher" not in differ and "world_size" in differ:
+        summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
+        fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
+    elif differ == ["configuration"]:
+        summary = "the ranks of this run were given different settings"
+        fix = f"the same settings on every host; or, for two runs, {fix}"
+    elif differ == ["device_kind"]:
+        summary = f"rank 0 computes on {met.device_kind}, and {way.who} on {own.device_kind}"
+        fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
+    elif differ == ["attempt"]:
+        summary = "this rank has met another attempt of its run"
+        fix = "end what is left of the other attempt, and start again"
+    return RequestError(
+        summary,
+        seen=f"at {endpoint.host} port {endpoint.port}: {met.printable()}",
+        expected=f"the run of this rank: {own}",
+        fix=fix,
+    )
+
+
+class OwnAddress(threading.Thread):
+    """Finds the address at which other hosts reach rank 0, and tries whether it leads here: `address` or `refusal`."""
+
+    def __init__(self, endpoint: Endpoint, port: int, host: str, limit_s: float) -> None:
+        super().__init__(name="own-address", daemon=True)
+        self._endpoint, self._port, self._host, self._limit_s = endpoint, port, host, limit_s
+        self.address = ""
+        self.refusal: RequestError | None = None
+        self.reader, self._writer = socket.socketpair()
+
+    def run(self) -> None:
+        """Resolves the name, and connects to the own door."""
+        deadline = time.monotonic() + self._limit_s
+        while not self.address and self.refusal is None:
+            try:
+                address = find_address(self._endpoint.host)
+                # An address that is not this host's own may lead here still (a container's host).
+                socket.create_connection((address, self._port), timeout=LOOK_S).close()
+                self.address = address
+            except OSError as error:
+                unknown = isinstance(error, socket.gaierror)
+                if not unknown or time.monotonic() >= deadline:
+                    self.refusal = self._refuse(error.strerror or str(error), unknown)
+                time.sleep(PAUSE_S)
+        with contextlib.suppress(OSError):
+            self._writer.send(b"!")
+
+    def _refuse(self, why: str, unknown: bool) -> RequestError:
+        host = self._endpoint.host
+        if unknown:
+            return RequestError(
+                f"the master's name {host} does not resolve on {self._host}",
+                seen=f"{why}, for {self._limit_s:g} s (distributed.init_timeout_s)",
+                expected="a name or an address that every node can reach",
+                fix=f"master_addr={self._host} on every host      (or an address)",
+            )
+        return RequestError(
+            f"rank 0 runs on {self._host}, and the ranks are to meet at {host}, which is another host",
+            seen=f"rank 0 cannot reach itself at {host} port {self._port} ({why})",
+            expected="the host of rank 0, under a name or an address that every host knows",
+            fix=f"master_addr={self._host} on every host      (or node_rank=0 on {host})",
+        )

@@ -1,0 +1,209 @@
+"""The ranks of this launcher: who is alive, what they say, how they are signalled and ended."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from noether.common.processes import is_stopped
+from noether.errors import NoetherError
+from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.death_signal import adopt_orphans, end_descendants
+from noether.workers.failure import death_report, where_in_stack
+from noether.workers.rank_doing import Doing
+from noether.workers.rank_state import (
+    BOUNDARY,
+    HELD,
+    STOP_AT,
+    STOP_REASON,
+    Arrived,
+    DoorSeen,
+    MeetingPoint,
+    StopWanted,
+    read_board,
+)
+from noether.workers.spawner import RunningWorker
+from noether.workers.worker import STACK_SIGNAL
+
+# How long a rank may take to say where it is; a stopped one does not.
+STACK_S = 0.5
+# How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
+KILL_S = 4.0
+# How long what a finished worker left running may take to end by itself.
+LEFTOVER_S = 2.0
+
+
+class LocalRanks:
+    """The workers of this launcher. `reports` has the last word of each that has ended, or said how it ends."""
+
+    def __init__(self, running: Sequence[RunningWorker]) -> None:
+        self.workers = {worker.rank: worker for worker in running}
+        self.alive = set(self.workers)
+        self.reports: dict[int, WorkerReport] = {}
+        self.forwarded: dict[int, float] = {}
+        self.arrived: set[int] = set()
+        self.stop_wanted = 0
+        self.door_seen = 0
+        self._meeting: MeetingPoint | NoetherError | None = None
+        self._answered: set[int] = set()
+        self._told: set[int] = set()
+
+    @property
+    def context(self) -> WorkerContext:
+        """What the first of them was told."""
+        return next(iter(self.workers.values())).context
+
+    def sources(self) -> list[Any]:
+        """Returns what becomes readable when one of them speaks or ends."""
+        words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
+        return [*words, *(self.workers[rank].ended for rank in self.alive)]
+
+    def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
+        """Takes what they say and who has ended; returns the new reports.
+
+        Args:
+            ready: those of `sources` that are readable.
+        """
+        fresh = []
+        for rank in sorted(self.alive):
+            worker = self.workers[rank]
+            ended, seen = worker.ended in ready, time.time()
+            if rank not in self.reports and (worker.reports in ready or ended):
+                self._take_words(worker)
+            if ended:
+                self.alive.discard(rank)
+                exitcode = _exit_code(worker)
+                if rank not in self.reports:
+                    report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
+                    self.reports[rank] = replace(report, standing=read_board(worker.board))
+            if rank in self.reports and rank not in self._told:
+                self._told.add(rank)
+                fresh.append(self.reports[rank])
+        self._answer_arrived()
+        return fresh
+
+    def _take_words(self, worker: RunningWorker) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while worker.rank not in self.reports and worker.reports.poll():
+                message = worker.reports.recv()
+                if isinstance(message, Arrived):
+                    self.arrived.add(worker.rank)
+                elif isinstance(message, DoorSeen):
+                    self.door_seen = message.port
+                elif isinstance(message, StopWanted):
+                    self.stop_wanted = self.stop_wanted or message.reason
+                else:
+                    self.reports[worker.rank] = message
+
+    def admit(self, meeting: MeetingPoint | NoetherError) -> None:
+        """Tells the ranks that have come, and those that will, where all meet or why they cannot."""
+        self._meeting = self._meeting or meeting
+        self._answer_arrived()
+
+    def _answer_arrived(self) -> None:
+        if self._meeting is None:
+            return
+        for rank in self.arrived - self._answered:
+            self._answered.add(rank)
+            with contextlib.suppress(OSError):
+                self.workers[rank].reports.send(self._meeting)
+
+    def hold(self) -> None:
+        """Makes each rank wait at its next boundary until `stop_at` is said."""
+        for worker in self.workers.values():
+            worker.board[HELD] = 1
+
+    def furthest_boundary(self) -> int:
+        """Returns the last boundary that any rank has reached."""
+        return max(int(worker.board[BOUNDARY]) for worker in self.workers.values())
+
+    def stop_at(self, boundary: int, reason: int) -> None:
+        """Lets the ranks go on to a boundary, and stop there for a reason."""
+        for worker in self.workers.values():
+            worker.board[STOP_REASON] = reason
+            worker.board[STOP_AT] = boundary
+
+    def forward(self, number: int, moment: float) -> None:
+        """Passes a signal on to every rank."""
+        self.forwarded[number] = moment
+        for rank in self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.workers[rank].pid, number)
+
+    def ask_where_they_are(self, log_folder: Path) -> list[Doing]:
+        """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
+        silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
+        asked = {worker.stacks: worker for worker in silent}
+        stacks: dict[int, str] = {}
+        if STACK_SIGNAL is not None:
+            for worker in silent:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, STACK_SIGNAL)
+            deadline = time.monotonic() + STACK_S
+            while asked and (left := deadline - time.monotonic()) > 0:
+                for ready in wait(list(asked), left):
+                    worker = asked.pop(ready)  # type: ignore[call-overload]
+                    time.sleep(0.02)  # faulthandler writes line by line.
+                    stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
+                    with contextlib.suppress(OSError):
+                        path = log_folder / f"rank-{worker.rank}.stack.txt"
+                        path.write_text(stacks[worker.rank], encoding="utf-8")
+        return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
+
+    def end_all(self, *, clean: bool) -> list[int]:
+        """End what is left of the run, grandchildren included; return the ranks that would not go.
+
+        After a clean end what the workers left behind gets a moment to end by itself.
+        """
+        for worker in self.workers.values():
+            _kill_tree(worker, alive=worker.rank in self.alive, group=not clean)
+        deadline = time.monotonic() + KILL_S
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            ready = wait([self.workers[rank].ended for rank in self.alive], left)
+            self.alive = {rank for rank in self.alive if self.workers[rank].ended not in ready}
+        bystanders = next(iter(self.workers.values())).bystanders
+        end_descendants(os.getpid(), bystanders, patience_s=LEFTOVER_S if clean else 0.0)
+        adopt_orphans(False)
+        for worker in self.workers.values():
+            worker.reports.close()
+            worker.stacks.close()
+            if worker.rank not in self.alive:
+                _exit_code(worker)
+                if worker.ended != worker.process.sentinel:
+                    os.close(worker.ended)
+        return sorted(self.alive)
+
+
+def _doing(worker: RunningWorker, stack: str) -> Doing:
+    standing, stopped = read_board(worker.board), is_stopped(worker.pid)
+    if stopped:
+        where = f"in {standing}" if standing.collective else standing
+        phrase = f"says nothing: stopped by a signal, {where}"
+    elif standing.collective:
+        phrase = f"waiting in {standing}, ended by the launcher"
+    else:
+        phrase = f"{where_in_stack(stack)}, ended by the launcher"
+    return Doing(worker.rank, worker.context.host, phrase, stack, standing, stopped)
+
+
+def _kill_tree(worker: RunningWorker, *, alive: bool, group: bool) -> None:
+    # A dead worker's group lives on while one of its children does, and its number is not used again before.
+    if group:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+    if alive:  # It may have been so young that it had no group of its own.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGKILL)
+
+
+def _exit_code(worker: RunningWorker) -> int:
+    # Readable a moment before it can be waited for.
+    deadline = time.monotonic() + 1.0
+    while worker.process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return worker.process.exitcode if worker.process.exitcode is not None else 255

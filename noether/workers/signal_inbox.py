@@ -1,0 +1,46 @@
+"""Signals as messages, for a loop that waits for many things."""
+
+import collections
+import contextlib
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+from noether.common.signals import STOP_SIGNALS
+
+
+class SignalInbox:
+    """While it is entered, a handler notes number and time of each stop signal, and `reader` wakes whoever waits."""
+
+    def __enter__(self) -> "SignalInbox":
+        self._queue: collections.deque[tuple[int, float]] = collections.deque()
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._queue.append((number, time.monotonic()))
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"!")
+
+    def received(self) -> list[tuple[int, float]]:
+        """Return (signal number, monotonic seconds) of what came since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.reader, 4096)
+        return [self._queue.popleft() for _ in range(len(self._queue))]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        os.close(self.reader)
+        os.close(self._writer)

@@ -1,0 +1,124 @@
+"""The link of a launcher that does not answer for rank 0: it knocks at the door of the one that does."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from noether.environments.placement import Endpoint
+from noether.errors import NoetherError
+from noether.workers.context import RunTerms, WorkerReport
+from noether.workers.gathering import late_error
+from noether.workers.knock import Knock, Way
+from noether.workers.link import Link, Peer, report_from
+from noether.workers.rank_doing import Doing
+from noether.workers.rank_state import MeetingPoint
+
+HANGING_S = 2.0
+"""How much longer than the time for all to meet a look-up of a name may hang."""
+
+
+class Spoke(Link):
+    """The link of a launcher that does not answer for rank 0: it knocks at the door of the one that does."""
+
+    def __init__(self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint) -> None:
+        super().__init__(tuple(own_ranks), host, terms)
+        self._endpoint = endpoint
+        self._knock: Knock | None = None
+        self._deadline: float | None = None
+        self._arrived: set[int] = set()
+        self._owed: list[Mapping[str, Any]] = []
+        self.hub_host = endpoint.host
+        self.held = self._is_in = False
+        self.stop_at: tuple[int, int] | None = None
+        if not endpoint.served_by:
+            self.look_for(endpoint)
+
+    def look_for(self, endpoint: Endpoint) -> None:
+        """Starts to look for the door, once it is known where it is."""
+        if self._knock is None:
+            self._knock = Knock(Way(endpoint, self.host, self.own_ranks, self.terms))
+            self._knock.start()
+
+    def descriptors(self) -> list[Any]:
+        """Returns what becomes readable when there is something to tend."""
+        wake = [self._knock.reader] if self._knock is not None and not self.peers and self.meeting is None else []
+        return [*wake, *super().descriptors()]
+
+    def note_arrivals(self, ranks: Collection[int]) -> None:
+        """Takes which of the own ranks have come; the time for meeting rank 0 runs from the first."""
+        fresh = set(ranks) - self._arrived
+        if not fresh:
+            return
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self.terms.timeouts.init_timeout_s
+        self._arrived |= fresh
+        self.send({"arrived": sorted(fresh)})
+
+    def tend(self) -> None:
+        """Takes what the knocking brought, then as any link."""
+        knock = self._knock
+        if knock is not None and self._deadline is not None:
+            knock.deadline = self._deadline
+        if knock is not None and not self.peers and self.meeting is None:
+            if knock.refusal is not None:
+                self.meeting = knock.refusal
+            elif knock.connection is not None and not self._is_in:
+                self._is_in = True
+                self.peers.append(Peer(knock.connection, time.monotonic(), self._endpoint.host, (0,)))
+                for message in self._owed:
+                    self.send(message)
+            elif self._deadline is not None and time.monotonic() > self._deadline + HANGING_S:
+                self.meeting = knock.late()
+        super().tend()
+
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """Tells the hub something, as soon as it is found."""
+        if not self.peers:
+            self._owed.append(message)
+            return True
+        self.send_all(message)
+        return True
+
+    def tell(self, report: WorkerReport) -> None:
+        """Tells the hub how a rank ended."""
+        self.send({"report": asdict(report)})
+
+    def answer(self, doing: Sequence[Doing]) -> None:
+        """Answers what the hub asked."""
+        self.asked = False
+        self.send({"doing": [asdict(entry) for entry in doing]})
+
+    def bye(self) -> None:
+        """Says that all ranks here ended well."""
+        self.send({"bye": 1})
+
+    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
+        if "ask" in message:
+            self.asked = True
+        elif "verdict" in message:
+            self.verdict = report_from(message["verdict"])
+        elif "meet" in message:
+            port, secret, log_folder = message["meet"]
+            address = self._knock.address if self._knock is not None else ""
+            self.meeting = MeetingPoint(address, int(port), str(secret), str(log_folder))
+        elif "late" in message:
+            missing, world = [int(rank) for rank in message["late"]], self.terms.identity.world_size
+            self.meeting = late_error(missing, world, self._endpoint, self.terms.timeouts.init_timeout_s)
+        elif "refused" in message:
+            self.meeting = NoetherError(f"rank 0 refused the run: {message['refused']}")
+        elif "hold" in message:
+            self.held = True
+        elif "stop_at" in message:
+            boundary, reason = map(int, message["stop_at"])
+            self.stop_at = (boundary, reason)
+
+    def _drop(self, peer: Peer, silent: bool) -> None:
+        super()._drop(peer, silent)
+        if self.verdict is None:
+            what = (
+                f"has not been heard of for {self.silence_s:g} s: its host is down, or this one is cut off from it"
+                if silent
+                else "is gone without a word, and its launcher with it (killed?); it served the store of the run"
+            )
+            self.reports.append(WorkerReport(0, self.hub_host, 0, time.time(), "lost", what, "", 1))

@@ -1,0 +1,60 @@
+"""At which boundary all ranks stop: agreed by the launchers, at no cost to the ranks while nobody wants to stop.
+
+Each rank counts its boundaries in memory that its launcher can read. When one wants to stop, the launchers make every
+rank wait at its next boundary, read how far each has come, and let all go on to the boundary after the furthest: none
+can have passed it. A rank counts first and then looks whether it is to wait; its launcher says that it is to wait first
+and then reads the count. So nobody depends on a rank that is itself waiting for another in a collective.
+"""
+
+import time
+
+from noether.workers.hub import Hub
+from noether.workers.local_ranks import LocalRanks
+from noether.workers.spoke import Spoke
+
+SETTLE_S = 0.001
+"""Between saying that ranks are to wait and reading how far they are: longer than a processor keeps a write back."""
+
+
+class StopAgreement:
+    """One launcher's part in it."""
+
+    def __init__(self, ranks: LocalRanks) -> None:
+        self._ranks = ranks
+        self._furthest: int | None = None
+        self._told = self._is_decided = False
+
+    def tend(self, link: Hub | Spoke) -> None:
+        """Does what is due."""
+        if self._is_decided:
+            return
+        wanted = self._ranks.stop_wanted
+        if isinstance(link, Spoke):
+            if wanted and not self._told:
+                self._told = link.send({"stop": wanted})
+            if link.held and self._furthest is None:
+                link.send({"boundary": self._hold()})
+            if link.stop_at is not None:
+                self._decide(*link.stop_at)
+            return
+        reason = wanted or link.stop_wanted
+        if not reason:
+            return
+        if self._furthest is None:
+            link.send_all({"hold": 1})
+            self._hold()
+        counted = link.boundaries()
+        if self._furthest is not None and counted is not None:
+            boundary = max(self._furthest, *counted, 0) + 1
+            link.send_all({"stop_at": [boundary, reason]})
+            self._decide(boundary, reason)
+
+    def _hold(self) -> int:
+        self._ranks.hold()
+        time.sleep(SETTLE_S)
+        self._furthest = self._ranks.furthest_boundary()
+        return self._furthest
+
+    def _decide(self, boundary: int, reason: int) -> None:
+        self._is_decided = True
+        self._ranks.stop_at(boundary, reason)

@@ -1,0 +1,80 @@
+"""The fixes of wrong command lines are commands themselves; in a container they are the container's."""
+
+import shlex
+
+import pytest
+
+from noether.cli.arguments import parse_arguments
+from noether.cli.commands import verbs
+from noether.common.container import fix_in_container
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+
+
+def parse(words: list[str], engine: str = ""):
+    return parse_arguments(words, verbs(), tuple(RunConfig.model_fields), engine)
+
+
+COMMANDS = {
+    "misspelt-verb": (["trian", "seed=1"], "noether train seed=1"),
+    "verb-by-another-name": (["fit"], "noether train"),
+    "own-mesh": (["predict", "runs/cars", "own.stl"], "noether predict runs/cars --mesh own.stl"),
+    "own-mesh-and-flags": (
+        ["predict", "runs/cars", "own.stl", "--scale", "0.001"],
+        "noether predict runs/cars --scale=0.001 --mesh own.stl",
+    ),
+    "split": (["evaluate", "runs/cars", "validation"], "noether evaluate runs/cars --split validation"),
+    "folder-of-runs": (["status", "runs"], "noether status --output-path runs"),
+    "no-run": (["evaluate", "--json"], "noether evaluate runs/NAME --json"),
+    "too-many": (["report", "runs/x", "extra"], "noether report runs/x"),
+}
+
+
+@pytest.mark.parametrize(("words", "fix"), COMMANDS.values(), ids=COMMANDS)
+def test_the_fix_is_the_whole_command(words: list[str], fix: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(words)
+    assert caught.value.fix == fix
+    parse(shlex.split(fix)[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "fix"),
+    [
+        (["bash"], "docker", "docker run --entrypoint bash … IMAGE"),
+        (["sh", "-c", "ls /"], "podman", "podman run --entrypoint sh … IMAGE -c 'ls /'"),
+        (["bash"], "apptainer", "apptainer exec IMAGE.sif bash"),
+        (["trian"], "docker", "--entrypoint PROGRAM"),
+        (["trian"], "", "noether train"),
+        (["bash"], "", "noether --help"),
+    ],
+)
+def test_programs_of_an_image_are_named_with_its_entrypoint(words, engine, fix) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(words, engine)
+    assert fix in caught.value.fix
+
+
+SIF = {"APPTAINER_CONTAINER": "/images/noether.sif"}
+
+
+@pytest.mark.parametrize(
+    ("fix", "mount", "engine", "expected"),
+    [
+        ("srun noether train …", "", "apptainer", "srun apptainer exec noether.sif train …"),
+        ("srun --overlap noether train …", "", "apptainer", "srun --overlap apptainer exec noether.sif train …"),
+        ("noether plan      (or noether train)", "", "docker",
+         "docker run … IMAGE plan      (or docker run … IMAGE train)"),
+        ("accelerator=cpu", "", "docker", "accelerator=cpu"),
+        ("srun noether train …", "", "", "srun noether train …"),
+    ],
+)  # fmt: skip
+def test_commands_of_a_fix_are_the_container_s(fix, mount, engine, expected) -> None:
+    assert fix_in_container(fix, mount, engine, SIF) == expected
+
+
+def test_a_folder_that_the_container_lacks_is_mounted() -> None:
+    docker = fix_in_container("output_path=FOLDER", "/data/runs", "docker", {})
+    assert '--user "$(id -u):$(id -g)" -v /data/runs:/data/runs' in docker
+    assert "output_path=FOLDER" in docker
+    assert "--bind /data/runs noether.sif" in fix_in_container("", "/data/runs", "apptainer", SIF)

@@ -1,0 +1,119 @@
+"""Meshes and arrays that are broken are refused in words, whatever bytes they hold."""
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+
+from noether.data.mesh_files import read_array, read_mesh, read_mesh_apart
+from noether.errors import RequestError
+
+SPHERE = pyvista.Sphere(theta_resolution=8, phi_resolution=8)
+SPHERE.point_data["pressure"] = SPHERE.points[:, 0]
+
+
+def polygons() -> pyvista.PolyData:
+    points = np.array([[0, 0, 0], [1, 0, 0], [1.5, 1, 0], [0.5, 2, 0], [-0.5, 1, 0], [2, 0, 1]], float)
+    return pyvista.PolyData(points, faces=[5, 0, 1, 2, 3, 4, 3, 1, 5, 2])
+
+
+def test_polygons_become_triangles(tmp_path: Path) -> None:
+    polygons().save(tmp_path / "faces.vtp")
+    mesh = read_mesh(tmp_path / "faces.vtp")
+    assert sorted(map(tuple, mesh.triangles.tolist())) == [(0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 5, 2)]
+    assert len(mesh.quads) == 0
+
+
+def test_the_process_apart_reads_the_same(tmp_path: Path) -> None:
+    SPHERE.save(tmp_path / "sphere.vtp")
+    here, apart = read_mesh(tmp_path / "sphere.vtp"), read_mesh_apart(tmp_path / "sphere.vtp")
+    assert np.array_equal(here.points, apart.points)
+    assert np.array_equal(here.triangles, apart.triangles)
+    assert np.array_equal(here.values["pressure"], apart.values["pressure"])
+
+
+def broken_files(folder: Path) -> dict[str, bytes]:
+    """Whole files of every format, text and binary."""
+    whole = {}
+    for suffix in (".vtk", ".vtp", ".stl", ".ply"):
+        for binary in (True, False):
+            path = folder / f"whole-{binary}{suffix}"
+            SPHERE.save(path, binary=binary)
+            whole[path.name] = path.read_bytes()
+    SPHERE.cast_to_unstructured_grid().save(folder / "whole.vtu")
+    SPHERE.save(folder / "whole.obj")
+    return whole | {name: (folder / name).read_bytes() for name in ("whole.vtu", "whole.obj")}
+
+
+def mutated(content: bytes, rng: np.random.Generator) -> bytes:
+    raw, kind = bytearray(content), rng.integers(3)
+    if kind == 0:
+        return bytes(raw[: rng.integers(len(raw))])
+    if kind == 1:
+        first, last = sorted(rng.integers(len(raw), size=2))
+        return bytes(raw[:first] + raw[last:])
+    for place in rng.integers(min(len(raw), 400), size=rng.integers(1, 6)):
+        raw[place] = rng.integers(256)
+    return bytes(raw)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
+    """A cut binary .ply ends VTK's reader by a signal: read in this process it would end the tests."""
+    rng, refused = np.random.default_rng(0), 0
+    for name, content in broken_files(tmp_path).items():
+        for _ in range(3):
+            (tmp_path / name).write_bytes(mutated(content, rng))
+            try:
+                read_mesh_apart(tmp_path / name)
+            except RequestError as error:
+                refused += str(tmp_path / name) in str(error)
+    assert refused > 5
+
+
+def test_mutated_arrays_are_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "points.npy"
+    np.save(path, np.zeros((50, 3)))
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(2000):
+        raw = bytearray(whole)
+        for place in rng.integers(130, size=rng.integers(1, 5)):
+            raw[place] = rng.integers(256)
+        path.write_bytes(bytes(raw))
+        with contextlib.suppress(RequestError):
+            read_array(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "seen"),
+    [
+        ("mesh.xyz", b"0 0 0", "'.xyz'"),
+        ("torn.stl", b"solid nothing", ""),
+        ("torn.vtu", b"<VTKFile", ""),
+        ("torn.vtp", b'<VTKFile type="PolyData"><PolyData>', ""),
+        ("page.vtk", b"<html>404</html>", ""),
+        ("empty.ply", b"", ""),
+    ],
+)
+def test_a_file_that_is_not_a_mesh_is_refused(name: str, content: bytes, seen: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError) as refused:
+        read_mesh_apart(tmp_path / name)
+    assert name in refused.value.summary
+    assert seen in refused.value.seen
+
+
+def test_without_pyvista_the_extra_is_named(tmp_path: Path) -> None:
+    SPHERE.save(tmp_path / "sphere.stl")
+    code = (
+        "import sys; sys.modules['pyvista'] = None\n"
+        "from pathlib import Path\nfrom noether.data.mesh_files import read_mesh\n"
+        f"read_mesh(Path({str(tmp_path / 'sphere.stl')!r}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "pip install 'noether[mesh]'" in ended.stderr

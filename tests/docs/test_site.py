@@ -1,0 +1,56 @@
+"""The documentation site builds without a warning, and its generated pages are what the program says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import REPOSITORY
+
+from noether.cli.help import commands_reference
+
+MANIFEST = REPOSITORY / "examples" / "kubernetes" / "pytorchjob.yaml"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """A dead link, a missing anchor, or a page that no menu leads to is an error (mkdocs.yml)."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "site" / "index.html").read_text()
+    outside = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', page)
+    assert not outside, "the site must open without the network"
+
+
+def test_the_reference_of_commands_is_what_they_say() -> None:
+    assert (REPOSITORY / "docs" / "commands.md").read_text() == commands_reference(), "run `make docs`"
+
+
+def pods() -> list[dict[str, str]]:
+    """Returns the environment that Kubeflow's training operator gives to each pod of the manifest.
+
+    Source: the operator's documentation of PyTorchJob: MASTER_ADDR and MASTER_PORT name the master's service,
+    WORLD_SIZE counts the pods, RANK is 0 for the master and from 1 on for the workers.
+    """
+    job = yaml.safe_load(MANIFEST.read_text())
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    count = sum(spec["replicas"] for spec in replicas.values())
+    shared = {"MASTER_ADDR": f"{job['metadata']['name']}-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": str(count)}
+    return [{**shared, "RANK": str(rank)} for rank in range(count)]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_each_pod_of_the_manifest_is_one_rank(noether, rank: int) -> None:
+    container = yaml.safe_load(MANIFEST.read_text())["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    verb, *arguments = container["containers"][0]["args"]
+    assert verb == "train"
+    told = noether("plan", "--json", "--visible-devices", "0", *arguments, **pods()[rank])
+    assert told.code == 0, told.err
+    plan = json.loads(told.out)
+    assert plan["world_size"] == 4
+    assert [worker["rank"] for worker in plan["workers"]] == [rank]
+    assert plan["endpoint"]["host"] == "cars-master-0"

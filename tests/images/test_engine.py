@@ -1,0 +1,53 @@
+"""The engine of our own: what it changes on the machine is as before when it is gone."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from images.making import IMAGES, Making, are_required
+
+pytestmark = pytest.mark.slow
+
+# In a network of its own: the machine's firewall is not this test's, and another engine may be changing it.
+SCRIPT = """
+set -eu
+ip link set lo up
+echo 0 > /proc/sys/net/ipv4/ip_forward
+PATH=/usr/sbin:$PATH
+iptables -N SOMEBODY && iptables -A FORWARD -s 10.9.8.0/24 -j SOMEBODY
+rules() {{ iptables -S; iptables -t nat -S; }}
+rules > {state}.before
+{images} engine start
+DOCKER_HOST=unix://{state}/docker.sock docker network create --driver bridge one > /dev/null
+iptables -A INPUT -s 10.9.7.0/24 -j ACCEPT
+rules > {state}.during
+{images} clean
+rules > {state}.after
+test ! -e {state}
+"""
+
+
+@pytest.fixture
+def engine_packages(making: Making | None) -> None:
+    """Waits until docker is installed."""
+    if making is not None:
+        assert making.wait("check") is not None
+        assert making.wait("build", 2000) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not are_required(), reason="starts an engine, as root")
+def test_the_firewall_is_as_before(engine_packages: None) -> None:
+    with tempfile.TemporaryDirectory(prefix="noether-fw-", dir="/var/tmp") as folder:
+        state = Path(folder) / "e"
+        script = SCRIPT.format(state=state, images=f"{sys.executable} {IMAGES} --state={state}")
+        done = subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+        before, during, after = (Path(f"{state}.{when}").read_text() for when in ("before", "during", "after"))
+    assert "DOCKER-USER" in during
+    assert "-P FORWARD DROP" in during
+    # What somebody else has added meanwhile stays, and so does what was there.
+    assert sorted(after.splitlines()) == sorted([*before.splitlines(), "-A INPUT -s 10.9.7.0/24 -j ACCEPT"])

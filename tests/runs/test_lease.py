@@ -1,0 +1,122 @@
+"""One writer of a run: the newest start; and how often it was started without getting further."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from noether.checkpoints.format import newest_update, write_checkpoint
+from noether.errors import RequestError
+from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
+from noether.runs.folder import RunFolder
+from noether.runs.lease import FencedError, read_attempt, take_lease
+from noether.runs.records import parse_record, write_record
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+JOB = {"SLURM_JOB_ID": "13"}
+
+
+def elsewhere(folder: RunFolder, **changes) -> None:
+    """Makes the holder one of another host."""
+    write_record(folder.attempt, {**parse_record(folder.attempt), "host": "n9", **changes})
+
+
+def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
+    first = take_lease(folder, 0, JOB)
+    first.check()
+    elsewhere(folder)
+    second = take_lease(folder, 1, JOB)
+    second.check()
+    assert (first.own.number, second.own.number) == (1, 2)
+    with pytest.raises(FencedError) as caught:
+        first.check()
+    assert "attempt 2 on" in str(caught.value)
+    assert "attempt 1 on" in str(caught.value)
+
+
+def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
+    take_lease(folder, 2, JOB)
+    elsewhere(folder)
+    with pytest.raises(RequestError, match="restart 1 of job 13; restart 2 has"):
+        take_lease(folder, 1, JOB)
+    assert take_lease(folder, 0, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
+
+
+def test_a_second_start_on_one_host_is_refused_while_the_first_lives(folder) -> None:
+    script = (
+        "import sys, pathlib\nfrom noether.runs.folder import RunFolder\nfrom noether.runs.lease import take_lease\n"
+        "take_lease(RunFolder(pathlib.Path(sys.argv[1])), 0, {})\nprint('taken', flush=True)\nsys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(folder.path)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "taken\n"
+        with pytest.raises(RequestError) as caught:
+            take_lease(folder, 0, {})
+        assert f"kill -TERM {other.pid}" in str(caught.value)
+    finally:
+        other.kill()
+        other.wait(timeout=10)
+    assert take_lease(folder, 0, {}).own.number == 2
+
+
+def test_the_same_process_may_start_again(folder) -> None:
+    take_lease(folder, 0, {})
+    assert take_lease(folder, 0, {}).own.pid == os.getpid()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"number": 1}', "[]"], ids=["empty", "cut", "half", "other"])
+def test_a_damaged_fence_stops_nobody(folder, content) -> None:
+    folder.attempt.write_text(content)
+    assert read_attempt(folder) is None
+    take_lease(folder, 0, {}).check()
+
+
+def save(folder: RunFolder, updates: int) -> None:
+    write_checkpoint(folder.checkpoints, updates, [], {})
+
+
+def test_starts_are_told_with_how_far_each_came(folder) -> None:
+    record_start(folder, 1, 0, "n1")
+    save(folder, 4)
+    record_start(folder, 2, 4, "n2")  # The first was killed: it came as far as the second began.
+    record_outcome(folder, 2, 9, "SIGTERM")
+    record_start(folder, 3, 9, "n1")
+    with folder.attempts.open("a") as file:
+        file.write('{"attempt": 3, "last')  # Killed in the middle of its last words.
+    record_start(folder, 4, 9, "n1")
+    rows = [(row.attempt, row.first_update, row.last_update, row.outcome) for row in read_attempts(folder)]
+    assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "saved", "expected"),
+    [
+        pytest.param([], [], 0, id="never-started"),
+        pytest.param([0], [], 1, id="the-first-has-saved-nothing-yet"),
+        pytest.param([0], [4], 0, id="it-has"),
+        pytest.param([0, 4, 4, 4], [4], 3, id="three-that-came-to-nothing"),
+        pytest.param([0, 4, 4], [4, 6], 0, id="and-then-one-that-got-on"),
+        pytest.param([0, 0, 0], [], 3, id="killed-before-anything-was-saved"),
+    ],
+)
+def test_starts_without_progress_are_counted(folder, starts, saved, expected) -> None:
+    for updates in saved:
+        save(folder, updates)
+    for number, first in enumerate(starts, start=1):
+        record_start(folder, number, first, "n1")
+    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == expected
+
+
+def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:
+    for number, job in enumerate(["", "slurm 12", "slurm 12", "slurm 13"], start=1):
+        record_start(folder, number, 0, "n1", job)
+    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 1
+    record_start(folder, 5, 0, "n2", "slurm 13")
+    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 2

@@ -1,0 +1,57 @@
+"""How the workers of `make test` share the tests: which files stay together, and in which order they are run.
+
+A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
+something larger, or must not run at the same time, form one group. The tests on Slurm come first, because they take
+longest and mostly wait; then the other slow files; the images come last, because they are being made meanwhile.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+SESSION = "NOETHER_TEST_SESSION"
+"""Variable with the process id of the session, which its workers inherit."""
+GROUPS = {
+    "tests/slurm/": "one Slurm cluster",
+    "tests/images/test_apptainer_slurm.py": "Slurm and the images",
+    "tests/images/test_containers_page.py": "Slurm and the images",
+    "tests/workers/": "launchers, whose ranks meet at port 29500",
+    "tests/environments/test_torchrun_placement.py": "launchers, whose ranks meet at port 29500",
+    "tests/test_known_faults.py": "launchers, whose ranks meet at port 29500",
+}
+"""Group by the beginning of a test's id; every other file is a group of its own."""
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test, whose tests one worker runs in their order."""
+    file = nodeid.partition("::")[0]
+    return next((group for start, group in GROUPS.items() if file.startswith(start)), file)
+
+
+def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
+    """Return the ids of tests, given with whether each is slow, in the order in which groups are handed out."""
+    slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
+
+    def rank(nodeid: str) -> tuple[bool, bool, int]:
+        group = group_of(nodeid)
+        return nodeid.startswith("tests/images/"), group != GROUPS["tests/slurm/"], -slow[group]
+
+    first = {group_of(nodeid): position for position, (nodeid, _) in reversed(list(enumerate(tests)))}
+    return sorted((nodeid for nodeid, _ in tests), key=lambda nodeid: (rank(nodeid), first[group_of(nodeid)]))
+
+
+def session_number() -> int:
+    """Return the process id of the session that this process is, or is a worker of."""
+    return int(os.environ.setdefault(SESSION, str(os.getpid())))
+
+
+def reorder(items: list[pytest.Item]) -> None:
+    """Put collected tests into that order."""
+    by_id = {item.nodeid: item for item in items}
+    items[:] = [by_id[nodeid] for nodeid in in_order([(i.nodeid, _is_slow(i)) for i in items])]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None

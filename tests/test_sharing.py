@@ -1,0 +1,43 @@
+"""How the workers of `make test` share the tests."""
+
+import pytest
+from sharing import GROUPS, group_of, in_order
+
+SLURM = GROUPS["tests/slurm/"]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/data/test_order.py::test_a[x::y]", "tests/data/test_order.py"),
+        ("tests/slurm/test_submit.py::test_a", SLURM),
+        ("tests/slurm/test_requeue.py::test_b", SLURM),
+        ("tests/images/test_image.py::test_a", "tests/images/test_image.py"),
+    ],
+    ids=["a-file", "slurm", "slurm-of-another-file", "images"],
+)
+def test_what_stays_on_one_worker(nodeid: str, group: str) -> None:
+    assert group_of(nodeid) == group
+
+
+def test_slurm_first_slow_files_next_images_last() -> None:
+    tests = [
+        ("tests/data/test_b.py::one", False),
+        ("tests/images/test_image.py::one", True),
+        ("tests/models/test_c.py::one", True),
+        ("tests/models/test_c.py::two", False),
+        ("tests/slurm/test_submit.py::one", True),
+        ("tests/training/test_d.py::one", True),
+        ("tests/training/test_d.py::two", True),
+        ("tests/slurm/test_a.py::one", False),
+    ]
+    assert in_order(tests) == [
+        "tests/slurm/test_submit.py::one",
+        "tests/slurm/test_a.py::one",
+        "tests/training/test_d.py::one",
+        "tests/training/test_d.py::two",
+        "tests/models/test_c.py::one",
+        "tests/models/test_c.py::two",
+        "tests/data/test_b.py::one",
+        "tests/images/test_image.py::one",
+    ]

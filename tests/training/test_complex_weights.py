@@ -1,0 +1,79 @@
+"""Complex weights and buffers stay complex, in the precision of the run; both parts are learned, saved and resumed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import REPOSITORY, final_hashes
+from own_complex import OneWeight
+from safetensors.torch import load_file
+
+from noether.checkpoints.format import list_checkpoints
+from noether.learning.precision import Precision
+from noether.learning.setup import place_model
+from noether.runs.folder import RunFolder
+
+HERE = Path(__file__).parent
+CONFIG = """\
+defaults: [/optimizer: adamw, /schedule: constant, _self_]
+dataset: {kind: own_complex.Turned, count: 32, validation_fraction: 0.25}
+model: {kind: own_complex.OneWeight}
+task: {kind: own_complex.Regression}
+optimizer: {learning_rate: 0.1}
+accelerator: cpu
+trainer: {effective_batch_size: 8, max_updates: 90, checkpoint_every: 45 updates, ema_decay: 0.9}
+tracker: {tensorboard: false, report: false}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("float32", torch.complex64), ("float64", torch.complex128), ("bf16", torch.complex64)]
+)
+def test_a_model_is_placed_with_its_kind_of_numbers(name, dtype) -> None:
+    model = OneWeight()
+    with torch.no_grad():
+        model.w.fill_(1 + 2j)
+    placed = place_model(model, torch.device("cpu"), Precision(name, "cpu"))
+    assert (placed.w.dtype, placed.phase.dtype) == (dtype, dtype)
+    assert (placed.w.item(), placed.phase.item()) == (1 + 2j, 1 + 1j)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("devices=2",), id="two-ranks"),
+        pytest.param(("trainer.precision=float64",), id="float64"),
+        pytest.param(("optimizer=lion", "optimizer.learning_rate=0.03"), id="lion"),
+    ],
+)
+def test_both_parts_are_learned_and_a_resumed_run_is_the_same(options, noether, tmp_path) -> None:
+    hp = tmp_path / "turned.yaml"
+    hp.write_text(CONFIG)
+
+    def train(name: str, *more: str) -> RunFolder:
+        words = ["--hp", str(hp), f"output_path={tmp_path}", f"run_id={name}", *options, *more]
+        done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
+        assert done.code == 0, done.out + done.err
+        return RunFolder(tmp_path / name)
+
+    whole = train("whole")
+    weight = load_file(list_checkpoints(whole.checkpoints)[-1].path / "model.safetensors")["w"]
+    real, imaginary = torch.view_as_real(weight).flatten() if weight.is_complex() else weight.flatten()
+    assert float(real) == pytest.approx(2, abs=0.7)
+    assert float(imaginary) == pytest.approx(3, abs=0.7)
+    train("cut", "trainer.max_updates=45")
+    assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)
+
+
+@pytest.mark.slow
+def test_a_public_fourier_neural_operator_keeps_its_complex_weights() -> None:
+    operators = pytest.importorskip("neuralop.models", reason="needs: pip install neuraloperator")
+    torch.manual_seed(0)
+    model = operators.FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=4)
+    names = [name for name, value in model.named_parameters() if value.is_complex()]
+    assert names
+    x = torch.randn(1, 1, 8, 8)
+    before = model(x)
+    torch.testing.assert_close(place_model(model, torch.device("cpu"), Precision("float32", "cpu"))(x), before)
+    assert all(model.get_parameter(name).is_complex() for name in names)
