@@ -16,6 +16,7 @@ from noether.tasks.base import Task
 if TYPE_CHECKING:
     from noether.learning.setup import Problem
 
+
 def try_model(problem: "Problem", device: torch.device, precision: Precision) -> None:
     """Gives the model one training sample, without gradients, and says in words where it cannot take it.
 

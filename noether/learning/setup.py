@@ -42,7 +42,8 @@ class Problem:
         try:
             self.task.fit(samples)
         except RequestError as error:
-            seen = f"{error.seen}; training sample {sample_name(self.splits.train, samples.current)}"
+            name = sample_name(self.splits.train, samples.current)
+            seen = error.seen if name == str(samples.current) else f"{error.seen}, called {name}"
             raise RequestError(error.summary, seen=seen, expected=error.expected, fix=error.fix) from None
 
 
@@ -105,7 +106,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
         other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
     ]
     raise RequestError(
-        f"model.kind={kind} reads {', '.join(absent)}, which the samples do not have",
+        f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
         seen=", ".join(sample),
         expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
         fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",

@@ -51,12 +51,12 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
     for points in sorted(sets):
         prefix = points.removesuffix("points")
         beside = [prefix + what for what in OF_A_POINT if prefix + what in sample]
-        rows |= {key: points for key in (*beside, *(key for key in inputs if key.startswith(prefix)))}
+        rows |= dict.fromkeys((*beside, *(key for key in inputs if key.startswith(prefix))), points)
     for key, points in rows.items():
         count = len(sample[points])
         if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
             raise RequestError(
-                f"{key} does not have a row for each of {points}",
+                f"{key} has not one row for each of {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
                 fix=f"give the samples as many {key} as {points}",
@@ -71,11 +71,12 @@ def check_sample(
     check_columns(sample, {name: own for name, own in outputs.items() if own.points != CASE}, inputs)
     points = {key for key in sample if key.endswith("_points")}
     for key in (*outputs, *inputs, *parameters, *points):
+        where = f", training sample {int(sample['index'])}" if "index" in sample else ""
         bad = int((~sample[key].isfinite()).sum())
         if bad:
             raise RequestError(
                 f"{key} holds numbers that are not finite",
-                seen=f"{bad} of {sample[key].numel()} are NaN or infinite",
+                seen=f"{bad} of {sample[key].numel()} numbers of {key} are NaN or infinite{where}",
                 expected="finite numbers in every sample",
                 fix="fix the sample, or leave it out of the data set",
             )

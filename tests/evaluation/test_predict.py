@@ -104,7 +104,7 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
 )
 def test_an_open_surface_is_named_with_the_area_that_is_missing(faces, holes, tmp_path: Path) -> None:
     closed = pyramids()
-    with_meshio(tmp_path / "body.ply", closed[0], faces(closed[1]))
+    with_pyvista(tmp_path / "body.ply", closed[0], faces(closed[1]))
     words = open_surface_warnings(tmp_path / "body.ply", read_shape(tmp_path / "body.ply"))
     assert bool(words) == (holes is not None)
     assert holes is None or holes in words[0]
