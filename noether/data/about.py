@@ -14,6 +14,7 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
         fields: {name: {points, unit}} what can be predicted at points.
         outputs: {name: {unit}} what can be predicted of a whole case.
         parameters: {name: {unit}} what is given of a whole case.
+        scalars: {name: settings} force coefficients that the fields and cases have what is needed for.
         parts: {set: [names]} of the numbers in SET_part.
         space: {"wind": (3,), "up": (3,), "ground": whether there is one under the body}; directions in the axes of the
             samples. What is absent is not drawn and not said.

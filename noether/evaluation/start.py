@@ -44,8 +44,8 @@ def evaluate_here(
     """
     folder = existing_run(run)
     _one_of("split", split, SPLITS)
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
-    config = _config_here(folder, chosen)
+    chosen, weights = choose_weights(folder, checkpoint, weights)
+    config = config_here(folder, chosen)
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
@@ -86,8 +86,8 @@ def predict_here(
             raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
     check_suffix(target := Path(out).expanduser())
     numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
-    config = _config_here(folder, chosen)
+    chosen, weights = choose_weights(folder, checkpoint, weights)
+    config = config_here(folder, chosen)
     request = PredictRequest(
         config=config,
         checkpoint=chosen.path,
@@ -120,9 +120,9 @@ def export_here(
             earlier export and `overwrite` was not asked for.
     """
     folder, target = existing_run(run), Path(out).expanduser()
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
+    chosen, weights = choose_weights(folder, checkpoint, weights)
     _check_export_folder(run, target, overwrite)
-    config = _config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
+    config = config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
     request = ExportRequest(config, chosen.path, weights, target, program)
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
@@ -147,7 +147,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
 
 
-def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
+def config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
     """A run's configuration, for one device of this machine, which need not be the one that trained.
 
     The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
@@ -176,7 +176,12 @@ def _place_here(config: RunConfig) -> Placement:
     return plan_run(config, environ=visible, facts=NOTHING_KNOWN).placement
 
 
-def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
+def choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
+    """Returns a run's checkpoint (None: the best) and its kind of weights (None: averaged ones if it has them).
+
+    Raises:
+        RequestError: there is no such checkpoint or kind of weights, or it is damaged.
+    """
     chosen = _choose_checkpoint(folder, checkpoint)
     damage = chosen.damage()
     if damage:

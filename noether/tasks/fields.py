@@ -68,7 +68,8 @@ class FieldsTask(Task):
         parameters: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._given = (fields, parameters)
-        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in (scalars or {}).items()}
+        self._scalars_given = bool(scalars)
+        self._take_scalars(scalars or {})
         self.inputs = tuple(inputs)
         self._domain = None if domain_low is None or domain_length is None else (domain_low, domain_length)
         self._take(fields or {}, parameters or {})
@@ -84,6 +85,9 @@ class FieldsTask(Task):
         self.fields = {name: field for name, field in every.items() if field.points != CASE}
         self.case_fields = {name: field for name, field in every.items() if field.points == CASE}
         self.parameters = {name: ParameterConfig.model_validate(about) for name, about in parameters.items()}
+
+    def _take_scalars(self, scalars: Mapping[str, Any]) -> None:
+        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in scalars.items()}
 
     @property
     def outputs(self) -> dict[str, FieldConfig]:
@@ -105,6 +109,8 @@ class FieldsTask(Task):
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
         self._take(*describe(self._given, about, sample))
+        if self._given[0] is None and not self._scalars_given:
+            self._take_scalars(about.get("scalars", {}))
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self._keys = set(sample)
         check_keys(sample, self.outputs, self.inputs, self.parameters)
@@ -160,6 +166,7 @@ class FieldsTask(Task):
             "described": {
                 "fields": {name: field.model_dump() for name, field in self.outputs.items()},
                 "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
+                "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
             },
             "parts": self.parts,
             "space": self.space,
@@ -172,6 +179,7 @@ class FieldsTask(Task):
         self.seen = Seen(dict(state.get("points", {})), dict(state.get("parameters", {})))
         if described := state.get("described"):
             self._take(described["fields"], described["parameters"])
+            self._take_scalars(described["scalars"])
         self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
 
     def prepare(self, batch: Batch) -> Batch:

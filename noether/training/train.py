@@ -17,6 +17,7 @@ from noether.checkpoints.format import (
     newest_update,
     selected_checkpoint,
 )
+from noether.checkpoints.initial import begin_with
 from noether.checkpoints.progress import Progress
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
@@ -79,7 +80,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    run = build_run(config, request.data, group)
+    # A run that goes on has weights of its own, and need not find those that it began with.
+    goes_on = start.checkpoint is not None
+    own = config.model_copy(update={"initial_weights": None}) if goes_on else config
+    run = build_run(own, request.data, group)
     if start.checkpoint is not None:
         checkpoint = CheckpointFolder(start.checkpoint)
         if not checkpoint.path.is_dir():
@@ -199,6 +203,7 @@ class Run:
     length: RunLength
     schedule: Any
     precision: Precision
+    begun_with: list[str]
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the launcher's plan."""
@@ -230,7 +235,7 @@ class Run:
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
             f"length {length['total_updates']:,} updates = {epochs} epochs "
-            f"of {length['updates_per_epoch']} updates"
+            f"of {length['updates_per_epoch']} updates" + "".join(f"\n{line}" for line in self.begun_with)
         )
 
 
@@ -246,6 +251,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    begun_with = begin_with(problem.model, config)
     try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
@@ -262,7 +268,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(problem, state, plan, length, schedule, precision)
+    return Run(problem, state, plan, length, schedule, precision, begun_with)
 
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
