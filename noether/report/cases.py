@@ -152,7 +152,7 @@ def _case_row(
         figures.append(
             f'<figure><img src="data:image/png;base64,{png}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
         )
-    return f'<div class="case{"" if surface else " section"}">{who}{"".join(figures)}</div>'
+    return f'<div class="case{" section" if view.clip is None else ""}">{who}{"".join(figures)}</div>'
 
 
 def _colour_bar(scale: Scale, label: str) -> str:

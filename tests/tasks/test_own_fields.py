@@ -12,8 +12,8 @@ from noether.evaluation.exported import load_exported
 
 DATA = ["dataset.kind=own_fields.Bodies", "dataset.geometry_points=32", "dataset.validation_fraction=0.25"]
 SHORT = [
-    "accelerator=cpu", "devices=1", "trainer.effective_batch_size=4", "trainer.max_updates=3", "trainer.max_epochs=null",
-    "tracker.tensorboard=false", "trainer.ema_decay=null",
+    "accelerator=cpu", "devices=1", "trainer.effective_batch_size=4", "trainer.max_updates=3",
+    "trainer.max_epochs=null", "tracker.tensorboard=false", "trainer.ema_decay=null",
 ]  # fmt: skip
 MODELS = {
     "upt": ["model=upt", "model.dim=24", "model.heads=2", "model.encoder_depth=1", "model.decoder_depth=1"],
@@ -133,7 +133,7 @@ def test_a_subclass_with_a_field_of_its_own_is_evaluated_in_chunks_and_predicts(
     ("overrides", "words"),
     [
         (["task.fields.surface_temperature.points=surface_pts"], "did you mean 'surface_points'"),
-        (["task.fields.surface_temperature.points=surfaces_points"], "task.fields.surface_temperature.points=surface_points"),
+        (["task.fields.surface_temperature.points=surfaces_points"], "surface_temperature.points=surface_points"),
         (["+task.fields.surface_shear={points: surface_points}"], "they have surface_wall_shear"),
         (["task.inputs=[surface_curvatures]"], "surface_curvature"),
         (["+task.fields.volume_velocity.components=2"], "task.fields.volume_velocity.components=3"),
