@@ -132,7 +132,7 @@ def predicted_scalars(
     task, lines = trained.task, {}
     for name, field in task.case_fields.items():
         for label, value in zip(task.case_labels(name), np.atleast_1d(fields[name]), strict=True):
-            lines[label] = f"{value:.4g} {field.unit}".rstrip()
+            lines[label] = f"{value:.4g} {field.unit}".removesuffix(" 1").rstrip()
     if shape.faces is None:
         return lines
     for name, scalar in task.scalars.items():

@@ -60,7 +60,7 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
         return [f"{label}: {score['note']}"]
     words = [f"R² {score['r2']:.4f}"] if score["r2"] is not None else []
     words += [f"Spearman {score['spearman']:.4f}"] if score["spearman"] is not None else []
-    unit = f" {score['unit']}" if score.get("unit") else ""
+    unit = f" {score['unit']}" if score.get("unit", "1") not in ("", "1") else ""
     words.append(f"mean error {score['mae']:.3g}{unit}")
     lines = [f"{label}: {score['note']}"] if score.get("note") else []
     lines.append(f"{label}: {', '.join(words)}")

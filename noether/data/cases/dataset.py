@@ -67,6 +67,22 @@ class CasesDataset:
         """The case's name, as in the source folder, with "-" for "/"."""
         return self.cases[index].replace("/", "-")
 
+    def about(self) -> dict[str, Any]:
+        """What `noether.data.about.about_data` reads, from `dataset.json`."""
+        metadata = self.metadata
+        numbers = {
+            kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
+            for kind in ("parameters", "outputs")
+        }
+        fields = {
+            key: {"points": f"{own['set']}_points", "unit": own["unit"], "components": own["components"]}
+            for key, own in metadata["fields"].items()
+        }
+        parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
+        space = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
+        scalars = _force_coefficients(metadata)
+        return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
+
     def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
         key = (case, name)
         if key not in self._open:
