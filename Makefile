@@ -6,10 +6,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast test-nightly faults lint format docs site venv clean
+.PHONY: train shell test test-fast test-nightly faults lint format docs site venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
+	@printf '\n%s\n' 'next (the first line puts noether on the PATH; so does make shell):'
+	@printf '  %s\n' '. $(BIN)/activate' 'noether plan' 'noether train --dry-run +experiment/ellipsoid=quick' 'noether doctor'
+
+# A shell with noether on the PATH; exit leaves it.
+shell: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
 # Two workers, who share the tests as tests/sharing.py says. ARGS is for pytest: make test ARGS="-n 0 tests/data".
 WORKERS ?= 2

@@ -17,7 +17,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from noether.common.whole_file import ANYBODY, REPLACED, Publisher
+from noether.common.whole_file import ANYBODY, REPLACED, Publisher, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.records import is_count, parse_object
 
@@ -27,6 +27,7 @@ FORMAT = 2
 META = "meta.json"
 _PREFIX = "update-"
 _NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
+_COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 Warn = Callable[[str], None]
@@ -61,8 +62,9 @@ class CheckpointFolder:
         digests = meta.get("sha256")
         if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
             raise ValueError("sha256 does not name the files of a checkpoint")
-        if not is_count(meta.get("world_size", 1)) or not isinstance(meta.get("config", {}), dict):
-            raise ValueError("world_size or config are not what a run writes")
+        counts = [meta[name] for name in _COUNTS if name in meta]
+        if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config", {}), dict):
+            raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
         return meta
 
     def damage(self) -> str | None:
@@ -96,6 +98,14 @@ class CheckpointFolder:
         if found != expected:
             raise self._damaged(f"{name} has another SHA-256 than when it was written")
         return self.path / name
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that wrote it. Raises DamagedCheckpoint where it does not say so."""
+        try:
+            return int(self.meta()["world_size"])
+        except (OSError, ValueError, KeyError) as error:
+            raise self._damaged(f"{META} does not say how many ranks wrote it ({error})") from None
 
     def has(self, name: str) -> bool:
         """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
@@ -133,7 +143,7 @@ class CheckpointFolder:
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     """Returns a run's checkpoints, oldest first, damaged ones among them; half-written ones have another name."""
     found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name)]
-    return sorted((one for one in found if one.path.is_dir()), key=lambda checkpoint: checkpoint.updates)
+    return sorted(found, key=lambda checkpoint: checkpoint.updates)
 
 
 def newest_intact(folder: Path, warn: Warn) -> CheckpointFolder | None:
@@ -248,8 +258,10 @@ def write_checkpoint(
         before_rename()
         # The same state may have been written before with less knowledge (an evaluation that was cut short).
         by.publish(partial, final)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
+        if isinstance(error, OSError):
+            say_if_forbidden(by)
         raise
     flush_folder(folder)
     return CheckpointFolder(final)

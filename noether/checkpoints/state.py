@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
     load_task_state(state.task, checkpoint)
-    if checkpoint.meta()["world_size"] == group.world_size:
+    if checkpoint.world_size == group.world_size:
         with checkpoint.loading("random.safetensors") as path:
             _restore_random_state(load_file(path), group)
     else:
@@ -109,7 +110,10 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Gives a task back what it knew of the training split (statistics)."""
     with checkpoint.loading("task.json") as path:
-        task.load_state(parse_object(path.read_bytes()))
+        content, fitted = parse_object(path.read_bytes()), task.state()
+        if any(fitted.values()) and not _alike(json.loads(json.dumps(fitted)), content):
+            raise ValueError("other statistics than this task's")
+        task.load_state(content)
 
 
 def seed_everything(seed: int, *stream: int) -> None:
@@ -121,6 +125,28 @@ def seed_everything(seed: int, *stream: int) -> None:
     torch.manual_seed(words[2])
 
 
+def _alike(expected: Any, content: Any) -> bool:
+    """Whether JSON has the keys, lengths and types of other JSON; whole numbers and others are alike."""
+    if isinstance(expected, dict):
+        return (
+            isinstance(content, dict)
+            and expected.keys() == content.keys()
+            and all(_alike(value, content[key]) for key, value in expected.items())
+        )
+    if isinstance(expected, list):
+        return isinstance(content, list) and len(expected) == len(content) and all(map(_alike, expected, content))
+    numbers = (int, float)
+    both = isinstance(expected, numbers) and isinstance(content, numbers) and not isinstance(content, bool)
+    return both or type(expected) is type(content)
+
+
+# What an optimiser of ours cannot go on without; a user's own knows by itself.
+_STATE_KEYS = {
+    "AdamW": {"step", "exp_avg", "exp_avg_sq"},
+    "Adam": {"step", "exp_avg", "exp_avg_sq"},
+    "Lion": {"exp_avg"},
+    "SGD": {"momentum_buffer"},
+}
 _PROGRESS = TypeAdapter(Progress)
 
 
@@ -156,6 +182,12 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
             for key, value in tensors.items()
             if key.startswith(prefix)
         }
+        for key, value in own.items():
+            if value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+        known = _STATE_KEYS.get(type(state.optimizer).__name__)
+        if own and known is not None and not known <= own.keys():
+            raise ValueError(f"{name} lacks {', '.join(sorted(known - own.keys()))}")
         if own:
             # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
             state.optimizer.state[parameter] = {

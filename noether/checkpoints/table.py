@@ -49,7 +49,8 @@ def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bo
     except (OSError, ValueError):
         meta = {}
     per_epoch = meta.get("updates_per_epoch")
-    files = [path.lstat() for path in checkpoint.path.iterdir()]
+    inside = checkpoint.path.iterdir() if checkpoint.path.is_dir() else [checkpoint.path]
+    files = [path.lstat() for path in inside]
     return CheckpointRow(
         name=checkpoint.path.name,
         update=checkpoint.updates,

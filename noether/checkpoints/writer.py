@@ -193,8 +193,10 @@ class CheckpointWriter:
             self._changed.notify_all()
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
-        good = newest_intact(self.folder, lambda text: None)
-        reached = f"it goes on after update {good.updates}" if good else "it begins anew"
+        reached = "it goes on from the last that is intact"
+        with suppress(OSError):
+            good = newest_intact(self.folder, lambda text: None)
+            reached = f"it goes on after update {good.updates}" if good else "it begins anew"
         return CheckpointError(
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"

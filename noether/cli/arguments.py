@@ -1,4 +1,4 @@
-"""What was typed: a verb, its flags, and Hydra overrides, in any order."""
+"""Reads a command line: a verb, its flags and Hydra overrides, in any order."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from noether.errors import RequestError
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
 # The flag that a word too many was probably meant for.
 MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
+OLD_SUFFIX = "_multi_gpu"
 SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
 
 
@@ -175,5 +176,10 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
 
 def notes_on_old_names(words: Sequence[str]) -> list[str]:
     """Returns a line for each group option that is typed by an older name, which works all the same."""
-    old = [word for word in words if word.lstrip("+").startswith("experiment/") and word.endswith("_multi_gpu")]
-    return [f"{word} is now {word.removesuffix('_multi_gpu')}" for word in old]
+    old = [word for word in words if word.lstrip("+").startswith("experiment/") and is_old_name(word)]
+    return [f"{word} is now {word.removesuffix(OLD_SUFFIX)}" for word in old]
+
+
+def is_old_name(option: str) -> bool:
+    """Returns whether a group's option is an older name of another one."""
+    return option.endswith(OLD_SUFFIX)

@@ -97,10 +97,18 @@ def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[Path]:
         yield partial
         _flush(partial)
         by.publish(partial, path)
-    except Exception:
+    except Exception as error:
         with suppress(OSError):
             partial.unlink()  # On a full disk its bytes are what others wait for.
+        if isinstance(error, OSError):
+            say_if_forbidden(by)
         raise
+
+
+def say_if_forbidden(by: Publisher) -> None:
+    """Raises what forbids a publisher to write, where that explains an error: its own folder may be gone with it."""
+    with suppress(OSError):
+        by.check()
 
 
 def _flush(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the model is asked for: fields or classes, their units, weights and derived figures."""
+"""Settings of the task: fields or classes to predict, their units, weights and derived figures."""
 
 from typing import Annotated, Literal
 

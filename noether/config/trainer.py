@@ -1,4 +1,4 @@
-"""How the training loop runs: batches, length, precision, and what happens how often."""
+"""Settings of the training loop: batches, length, precision, intervals."""
 
 from typing import Literal
 

@@ -52,7 +52,7 @@ class ShapeNetCarDataset:
 
     def __init__(self, packed: PackedArrays, indices: Sequence[int]) -> None:
         self.packed, self.indices = packed, list(indices)
-        self._names = json.loads(packed.metadata["names"])
+        self._names = _read_names(packed)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -88,8 +88,24 @@ class ShapeNetCarDataset:
 def open_shapenet_car(path: Path, split: str) -> tuple[ShapeNetCarDataset, ShapeNetCarDataset]:
     """Opens the training and the test split of a packed file."""
     packed = open_packed(path)
-    train, test = split_indices([name.partition("/")[0] for name in json.loads(packed.metadata["names"])], split)
+    train, test = split_indices([name.partition("/")[0] for name in _read_names(packed)], split)
     return ShapeNetCarDataset(packed, train), ShapeNetCarDataset(packed, test)
+
+
+def _read_names(packed: PackedArrays) -> list[str]:
+    """The cars of a packed file, "param0/1a2b…", in its order. Raises RequestError where it does not name them."""
+    try:
+        names = json.loads(packed.metadata.get("names", ""))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or len(names) != packed.samples or not all(isinstance(one, str) for one in names):
+        raise RequestError(
+            f"{packed.path} is not a packed ShapeNet-Car",
+            seen="no list of names of its cars",
+            expected="a file that noether wrote",
+            fix=f"rm {packed.path}      (and have it made again from preprocessed/)",
+        )
+    return names
 
 
 def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[int]]:

@@ -178,6 +178,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
     dist.destroy_process_group()
+    channel.leave()
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:

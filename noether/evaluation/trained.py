@@ -23,6 +23,7 @@ from noether.learning.setup import place_model, point_draw
 from noether.models.build import build_model
 from noether.models.points import PointModel
 from noether.tasks.build import build_task
+from noether.tasks.field_statistics import Span
 from noether.tasks.fields import FieldsTask
 
 VOLUME_ANCHORS = 4096
@@ -222,7 +223,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
     return tensors
 
 
-def _span(span: Mapping[str, list[float]] | None) -> str:
+def _span(span: Span | None) -> str:
     if span is None:
         return "any"
     low, high = (" ".join(f"{value:.4g}" for value in span[side]) for side in ("low", "high"))
@@ -251,8 +252,9 @@ def _surface_inputs(layout: Layout, shape: Shape) -> dict[str, np.ndarray]:
 
 def _points_about(trained: TrainedModel, name: str, surface: np.ndarray) -> np.ndarray:
     """Points that models attend to where none were given: half in the box of training, half near the shape."""
-    seen = trained.task.seen.points.get(name, {"low": BOX_LOW, "high": BOX_HIGH, "count": VOLUME_ANCHORS})
-    count, rng = max(int(seen["count"]), VOLUME_ANCHORS), np.random.default_rng(0)
+    known: Span = {"low": list(BOX_LOW), "high": list(BOX_HIGH), "count": VOLUME_ANCHORS}
+    seen = trained.task.seen.points.get(name, known)
+    count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
     box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
     near = surface[rng.integers(len(surface), size=count - count // 2)]
     # 0.2 m about a car of some 4 m

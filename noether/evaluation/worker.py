@@ -54,7 +54,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             group,
             precision,
             batch_size=config.trainer.evaluation_batch_size or samples_of_a_device(checkpoint.meta()),
-            world_size=checkpoint.meta()["world_size"],
+            world_size=checkpoint.world_size,
             vtk=request.vtk,
         )
     with refusals_told(folder.path):

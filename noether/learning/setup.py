@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from noether.checkpoints.state import seed_everything
 from noether.config.schema import RunConfig
-from noether.data.about import about_data, sample_name
+from noether.data.about import about_data
 from noether.data.build import Splits, open_splits
-from noether.data.loader import Dataset
+from noether.data.checks import checked_samples
 from noether.data.order import split_validation
-from noether.data.points import PointDraw, Sample
+from noether.data.points import PointDraw
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.models.build import REGISTRY, build_model, model_class
@@ -38,27 +39,27 @@ class Problem:
         Raises:
             RequestError: a sample is not what the task needs; its name is said.
         """
-        samples = _Samples(self.splits.train, self.train_indices, self.draw)
-        try:
-            self.task.fit(samples)
-        except RequestError as error:
-            name = sample_name(self.splits.train, samples.current)
-            seen = error.seen if name == str(samples.current) else f"{error.seen}, called {name}"
-            raise RequestError(error.summary, seen=seen, expected=error.expected, fix=error.fix) from None
+        self.task.fit(_Samples(self))
 
 
 class _Samples:
-    """The training samples, as often as they are asked for; `current` is the one that was handed out last."""
+    """The training samples, each checked, as often as they are asked for; `index` says which one it is."""
 
-    def __init__(self, dataset: Dataset, indices: list[int], draw: PointDraw) -> None:
-        self._dataset, self._indices, self._draw = dataset, indices, draw
-        self.current = indices[0] if indices else 0
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
 
-    def __iter__(self) -> Iterator[Sample]:
-        for index in self._indices:
-            self.current = index
-            # As in a batch, `index` says which sample it is.
-            yield {**self._draw.for_statistics(self._dataset[index]), "index": torch.tensor(index)}
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        problem, task = self._problem, self._problem.task
+        rows = {name: field.points for name, field in task.fields.items()}
+        samples = checked_samples(
+            problem.splits.train,
+            problem.train_indices,
+            rows,
+            used={*task.truths, *rows.values(), *task.inputs},
+            shorten=problem.draw.for_statistics,
+        )
+        for index, sample in zip(problem.train_indices, samples, strict=True):
+            yield {**sample, "index": torch.tensor(index)}
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:

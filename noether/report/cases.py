@@ -147,10 +147,10 @@ def _case_row(
     columns = (("Prediction", case.prediction, values), ("Truth", case.truth, values), ("Error", error, errors))
     figures = []
     for title, column, scale in columns:
-        png = b64encode(field_picture(view, column, scale)).decode()
+        picture = b64encode(field_picture(view, column, scale)).decode()
         alt = escape(f"{title} of the {field_name}, {case.sample}")
         figures.append(
-            f'<figure><img src="data:image/png;base64,{png}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
+            f'<figure><img src="data:image/webp;base64,{picture}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
         )
     return f'<div class="case{" section" if view.clip is None else ""}">{who}{"".join(figures)}</div>'
 

@@ -1,6 +1,7 @@
 """Where a run keeps what it makes, and how an earlier run is found again. No torch here."""
 
 import errno
+import os
 import secrets
 import tempfile
 import time
@@ -52,7 +53,7 @@ class RunFolder:
         Raises:
             RequestError: where this user may not look, or the disk does not answer.
         """
-        with refusals_told(self.path, DISK_ERRNOS | {errno.EACCES, errno.EPERM}):
+        with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
             found = rows or self.result.exists() or any(self.checkpoints.glob("update-*"))
         return found
@@ -91,10 +92,11 @@ class DiskRefusal(RequestError):
 
 DISK_ERRNOS = frozenset(
     (
-        errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBUSY, errno.ENODEV,
-        errno.ENXIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY,
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBUSY, errno.ENODEV),
+        *(errno.ENXIO, errno.ENOTCONN, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.ETIMEDOUT, errno.EHOSTDOWN),
+        *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     )
-)  # fmt: skip
+)
 """What a disk or its server answers that cannot serve now: no mistake of the program's, whatever it was doing."""
 
 
@@ -112,8 +114,9 @@ def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> 
     try:
         yield
     except OSError as error:
-        if errnos is not None and error.errno not in errnos:
-            raise
+        named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
+        if errnos is not None and (named or error.errno not in errnos):
+            raise  # Of another disk, such as the data's.
         raise _not_writable(folder, error) from None
 
 

@@ -155,8 +155,9 @@ class Lease(Publisher):
             holder = read_attempt(self.folder)
             if holder is not None and holder.id == self.own.id:
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
-        for own in _own_folders(self.folder, f"{_OWN_FOLDER}{self.own.id}"):
-            remove(own)
+        with suppress(OSError):
+            for own in _own_folders(self.folder, f"{_OWN_FOLDER}{self.own.id}"):
+                remove(own)
 
 
 def take_lease(

@@ -34,7 +34,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
         ValueError: not UTF-8, not JSON, nested too deeply, or another type.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):

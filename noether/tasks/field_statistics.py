@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat, TypeAdapter
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from noether.errors import RequestError
 
@@ -18,9 +20,9 @@ DOMAIN_MARGIN = 0.01
 class Scaling:
     """How one key is scaled, channel by channel: (x' − mean) / std, x' = x or sign(x)·log(1 + |x|/s)."""
 
-    mean: list[float]
-    std: list[float]
-    log_scale: list[float] | None = None
+    mean: list[FiniteFloat]
+    std: list[FiniteFloat]
+    log_scale: list[FiniteFloat] | None = None
 
     def forward(self, values: Tensor) -> Tensor:
         """Physical (…, C) to what the model sees."""
@@ -94,20 +96,28 @@ def rows_of(values: Tensor, *, of_case: bool = False) -> np.ndarray:
     return array[:, None] if array.ndim == 1 else array
 
 
+class Span(TypedDict):
+    """A box: its corners; of points also the most that a sample has."""
+
+    count: NotRequired[int]
+    low: list[FiniteFloat]
+    high: list[FiniteFloat]
+
+
 @dataclass
 class Seen:
     """Where the points of each set lie and how many there are at most; what each parameter spans."""
 
-    points: dict[str, dict[str, Any]] = field(default_factory=dict)
-    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: dict[str, Span] = field(default_factory=dict)
+    parameters: dict[str, Span] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str]) -> None:
         """Takes one sample."""
         for key in (key for key in sample if key.endswith("_points")):
             points = sample[key].numpy()
-            _widen(self.points, key, points, {"count": len(points)})
+            _widen(self.points, key, points, len(points))
         for key in parameters:
-            _widen(self.parameters, key, sample[key].numpy().reshape(1, -1), {})
+            _widen(self.parameters, key, sample[key].numpy().reshape(1, -1))
 
     def box(self) -> tuple[np.ndarray, np.ndarray]:
         """The corners (3,) of the box that holds every point."""
@@ -121,13 +131,19 @@ class Seen:
         return float(low.min()) - DOMAIN_MARGIN * length, (1 + 2 * DOMAIN_MARGIN) * length
 
 
-def _widen(known: dict[str, dict[str, Any]], key: str, rows: np.ndarray, more: dict[str, int]) -> None:
-    before = known.get(key, {"low": rows[0].tolist(), "high": rows[0].tolist()})
+def _widen(known: dict[str, Span], key: str, rows: np.ndarray, count: int | None = None) -> None:
+    before: Span = known.get(key, {"low": rows[0].tolist(), "high": rows[0].tolist()})
     known[key] = {
-        **{name: max(before.get(name, 0), value) for name, value in more.items()},
         "low": np.minimum(before["low"], rows.min(axis=0)).tolist(),
         "high": np.maximum(before["high"], rows.max(axis=0)).tolist(),
     }
+    if count is not None:
+        known[key]["count"] = max(before.get("count", 0), count)
+
+
+SCALINGS = TypeAdapter(dict[str, Scaling])
+SEEN = TypeAdapter(Seen)
+"""What a checkpoint's task.json holds of them, for reading: ValueError where it holds something else."""
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:

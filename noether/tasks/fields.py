@@ -26,7 +26,17 @@ from noether.tasks.field_errors import (
 )
 from noether.tasks.field_results import field_results
 from noether.tasks.field_samples import check_columns, check_keys, check_sample, components_of
-from noether.tasks.field_statistics import Moments, Scaling, Seen, check_domain, log_scaled, log_scales, rows_of
+from noether.tasks.field_statistics import (
+    SCALINGS,
+    SEEN,
+    Moments,
+    Scaling,
+    Seen,
+    check_domain,
+    log_scaled,
+    log_scales,
+    rows_of,
+)
 from noether.tasks.forces import force_coefficient, true_coefficient
 
 POSITION_SCALE = 1000.0
@@ -173,10 +183,14 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what a checkpoint knows; one written before fields came from the data has fewer entries."""
-        self.statistics = {key: Scaling(**item) for key, item in state["statistics"].items()}
+        """Takes back what a checkpoint knows; one written before fields came from the data has fewer entries.
+
+        Raises:
+            ValueError: the state is not one of this task.
+        """
+        self.statistics = SCALINGS.validate_python(state["statistics"])
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
-        self.seen = Seen(dict(state.get("points", {})), dict(state.get("parameters", {})))
+        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
         if described := state.get("described"):
             self._take(described["fields"], described["parameters"])
             self._take_scalars(described["scalars"])

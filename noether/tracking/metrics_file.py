@@ -24,6 +24,8 @@ class MetricsFile:
         resumed_from: int,
         by: Publisher = ANYBODY,
         warn: Callable[[str], None] = lambda text: None,
+        *,
+        rows: int = 0,
     ) -> None:
         """Opens the history.
 
@@ -31,14 +33,18 @@ class MetricsFile:
             path: the file.
             resumed_from: the update after which the run goes on.
             by: replaces the file, where it may.
-            warn: told of rows that cannot be read, and of a file that is removed under the run.
+            warn: told of rows that cannot be read or are missing, and of a file that is removed under the run.
+            rows: how many there were at that update, those that tell of a checkpoint left out.
         """
         with suppress(OSError):
             for left in path.parent.glob(f".{path.name}.*"):
                 remove(left)  # By a start that was killed right here: a history may be large.
         kept = [row for row in read_metrics(path, warn) if row["update"] <= resumed_from]
-        write_whole(path, rows_text(kept), by)
         self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
+        missing = rows - sum(row["kind"] != "checkpoint" for row in kept)
+        if missing > 0:
+            warn(f"{path} has lost {missing} of its {rows} rows up to update {resumed_from}; the run goes on without")
+        write_whole(path, rows_text(kept), by)
         self._file = AppendingFile(path, by, warn)
 
     def log(self, row: Row) -> None:

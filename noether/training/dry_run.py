@@ -1,4 +1,4 @@
-"""Does it all fit together, and what will it take: one update and one evaluation batch, nothing kept."""
+"""Tries a run: one update and one evaluation batch, nothing kept."""
 
 import json
 import time

@@ -174,6 +174,7 @@ class Loop:
 
     def _log(self, kind: str, **values: Any) -> None:
         progress = self.state.progress
+        progress.rows += 1
         position = {
             "update": progress.updates,
             "epoch": progress.updates / self.length.updates_per_epoch,

@@ -25,6 +25,7 @@ from noether.common.console import Console
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
+from noether.config.trainer import LENGTHS
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group, joined_group
 from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
@@ -41,8 +42,10 @@ from noether.runs.folder import DISK_ERRNOS, DiskRefusal, RunFolder, refusals_to
 from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
 from noether.runs.records import read_record, write_record
+from noether.runs.trust import mark_own
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
+from noether.tracking.services import open_services
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
@@ -99,6 +102,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
             console.warn(difference)
     began_at, total = run.state.progress.updates, run.length.total_updates
+    if began_at > total:
+        raise _already_past(config, run.length, began_at)
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
@@ -145,6 +150,18 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if group.is_first:
         console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
     return ExitCode.CHECKPOINTED
+
+
+def _already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:
+    """A length counts from the first update of the run, not from where it is resumed."""
+    name = next(name for name in LENGTHS if getattr(config.trainer, name) is not None)
+    asked = f"trainer.{name}={getattr(config.trainer, name)}"
+    return RequestError(
+        "the run is past the length that is asked for",
+        seen=f"{asked}, which is {length.total_updates} updates; {updates} are made",
+        expected="a length counted from the run's first update",
+        fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
+    )
 
 
 def _record_failure(folder: RunFolder, lease: Lease) -> None:
@@ -273,6 +290,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
 
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)
     write_record(folder.plan, plan, lease)
     drop_checkpoints_after(folder.checkpoints, began_at, lease)
@@ -289,11 +307,12 @@ def _trackers(
     if lease is None:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn))
+        trackers.append(MetricsFile(folder.metrics, start, lease, console.warn, rows=run.state.progress.rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start, lease))
+    trackers += open_services(config.tracker.services, folder.path, config.model_dump(mode="json"), console.warn)
     return Trackers(trackers, console.warn, lease.check)
 
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from noether.common.cpus import usable_cpus
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
 from noether.errors import ExitCode
+from noether.runs.folder import refusals_told
 from noether.workers.context import RunTerms
 from noether.workers.door import Door, beside_served, open_door
 from noether.workers.failure import describe_failure
@@ -80,13 +82,16 @@ def _link(placement: Placement, terms: RunTerms, door: Door | None) -> Hub | Spo
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
-    log_folder.mkdir(parents=True, exist_ok=True)
-    error_file(log_folder, placement.workers[0].rank).unlink(missing_ok=True)
+    with refusals_told(log_folder):
+        log_folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
+        error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, None, os.environ, usable_cpus())
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
-            write_error_file(report, log_folder)
+            with suppress(OSError):
+                write_error_file(report, log_folder)
         print(describe_failure(report, {}, log_folder, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

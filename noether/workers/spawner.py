@@ -118,7 +118,7 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
     if wanted == "spawn":
         return ("spawn",)
     raise RequestError(
-        f"NOETHER_START_METHOD={wanted} is no way to start workers",
+        f"NOETHER_START_METHOD={wanted} is not a way to start workers",
         seen=f"NOETHER_START_METHOD={wanted}",
         expected=" or ".join(START_METHODS),
         fix="unset NOETHER_START_METHOD",

@@ -1,4 +1,4 @@
-"""How did the run end: waits for the workers, passes signals on, and leaves no process behind."""
+"""Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
 import os
 import signal
@@ -17,6 +17,7 @@ from noether.workers.failure import (
     describe_briefly,
     describe_failure,
     first_failure,
+    is_echo,
     is_failure,
     is_timeout,
     run_exit_code,
@@ -88,8 +89,10 @@ def watch_workers(
             print(f"noether: rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?", file=stream)
     if watch.interrupted:
         return 128 + signal.SIGINT
-    own = run_exit_code(ranks.reports.values())
-    code = own if failure is None or (is_failed(own) and isinstance(link, Spoke)) else failure.exit_code
+    own = first_failure(ranks.reports.values())
+    code = run_exit_code(ranks.reports.values())
+    if failure is not None and (own is None or is_echo(own) or isinstance(link, Hub)):
+        code = failure.exit_code
     watch.say_end(code)
     return code
 

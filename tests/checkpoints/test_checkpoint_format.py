@@ -74,8 +74,10 @@ def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
     (tmp_path / ".update-000000002.77.partial").mkdir()
     for name in ("update-000000001.bak", "update-3", "update-x", "update-000000003.txt"):
         (tmp_path / name).mkdir()
-    (tmp_path / "update-000000004").write_text("a file")
     assert kept(tmp_path) == [1]
+    (tmp_path / "update-000000004").write_text("a file")
+    assert kept(tmp_path) == [1, 4], "it has the name of a checkpoint, and is named as a damaged one"
+    assert "Not a directory" in str(list_checkpoints(tmp_path)[1].damage())
 
 
 def test_a_checkpoint_without_meta_data_is_one_and_damaged(tmp_path) -> None:

@@ -389,7 +389,10 @@ def test_two_processes_that_prepare_one_folder_share_the_work(folder, tmp_path):
     made = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(map(len, map(str.splitlines, made)))[0] == 0  # one of them made it all
-    assert {path.name for path in target.iterdir()} == {".lock", "train.safetensors", "test.safetensors"}
+    assert {path.name for path in target.iterdir()} == {
+        ".lock",
+        *(f"{split}.safetensors{ending}" for split in ("train", "test") for ending in ("", ".sha256")),
+    }
     for split in SIZES:
         name = f"{split}.safetensors"
         assert (target / name).read_bytes() == (folder / name).read_bytes()
@@ -421,13 +424,16 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     assert alive() == []
     assert not (tmp_path / "data" / "train.safetensors").exists()
 
-    # What it left is cleared away by the next one, once it is old enough to belong to nobody.
+    # What it left is cleared away by the next one; what another host may be writing, once it is an hour old.
     (partial,) = (tmp_path / "data").glob(".*.partial")
+    others = partial.with_name(".test.safetensors.n9.1-0.partial")
+    others.touch()
     ellipsoid.prepare(tmp_path / "data", {"test": 1}, **ORDER)
-    assert partial.exists()
-    os.utime(partial, (0, 0))
-    ellipsoid.prepare(tmp_path / "data", {"train": 1, "test": 1}, **ORDER)
     assert not partial.exists()
+    assert others.exists()
+    os.utime(others, (0, 0))
+    ellipsoid.prepare(tmp_path / "data", {"train": 1, "test": 1}, **ORDER)
+    assert not others.exists()
 
 
 @pytest.mark.parametrize(

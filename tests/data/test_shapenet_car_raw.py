@@ -1,6 +1,7 @@
 """Raw ShapeNet-Car cars: read from every kind of archive, and refused by name where something does not fit."""
 
 import io
+import resource
 import shutil
 import tarfile
 import zipfile
@@ -208,3 +209,55 @@ def test_an_archive_that_is_cut_short_is_refused(raw_archive: Path, tmp_path: Pa
 def test_a_source_without_cars_is_refused(source, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"no raw data|no ShapeNet-Car data"):
         list_cars(tmp_path / source)
+
+
+def encrypted(path: Path) -> None:
+    """Says in both headers of every member that it is encrypted."""
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.find(mark)
+        while at >= 0:
+            content[at + offset] |= 1
+            at = content.find(mark, at + 4)
+    path.write_bytes(content)
+
+
+def oddly_compressed(path: Path) -> None:
+    content = path.read_bytes()
+    for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        parts = content.split(mark)
+        content = mark.join([parts[0], *(p[: offset - 4] + b"\x61\x00" + p[offset - 2 :] for p in parts[1:])])
+    path.write_bytes(content)
+
+
+def of_zips(path: Path) -> None:
+    """A hundred archives, each in the next."""
+    content = path.read_bytes()
+    for _ in range(100):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("param0.zip", content)
+        content = path.read_bytes()
+
+
+def bomb(path: Path) -> None:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("training_data/param0/a/press.npy", "w", force_zip64=True) as member,
+    ):
+        for _ in range(300):
+            member.write(bytes(2**20))
+
+
+@pytest.mark.parametrize(
+    ("harm", "seen"),
+    [(encrypted, "encrypted"), (oddly_compressed, "compression"), (of_zips, "in an archive"), (bomb, "256 MiB")],
+)
+def test_an_archive_that_nobody_publishes_is_refused_in_words(harm, seen, raw_archive: Path, tmp_path: Path) -> None:
+    path = as_zip(raw_archive, tmp_path)
+    harm(path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RequestError) as caught:
+        for _ in raw_cars(path, lambda param, name: True):
+            pass
+    assert seen in caught.value.seen
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 900_000, "KiB"

@@ -1,13 +1,13 @@
-"""Does a run that is killed at any moment, again and again, end as if nothing had happened?
+"""Kills runs at any moment, again and again, and shows that they end as if nothing had happened.
 
-    python -m tests.faults.kill --seeds 200 [--first 0] [--jobs 2] [--keep FOLDER]
+    python -m tests.faults.kill --seeds 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
 
 Each seed is a run that is disturbed one to three times and resumed each time, with `resume=auto`, until it is through.
 Then every file of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows.
 A seed decides who is struck and how:
 
-- who: a process alone; one of two ranks that are processes of two nodes; both at once (the node, the power); the
-  launcher of two ranks.
+- who: a process alone; one of several ranks that are processes of a node each; all at once (the power); the launcher
+  of several ranks on one host; one of the launchers of two hosts.
 - how: SIGKILL right before the n-th thing done to the run folder (open, piece of a file, fsync, rename, removal), or
   at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to stop with all saved.
 
@@ -27,9 +27,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Before torch: a fork of a process with threads may hang.
 
@@ -46,6 +48,7 @@ from . import victim
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = (
     "trainer.max_updates=8",
+    "trainer.effective_batch_size=8",  # A multiple of every number of ranks but three.
     "trainer.checkpoint_every=2 updates",
     "trainer.keep_checkpoints=2",
     "trainer.log_every=1 updates",
@@ -87,11 +90,14 @@ class Blow:
 class Room:
     """The folder of a series: its data, its runs, their logs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.folder = folder
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NOETHER_"))}
         self.environ = {**inherited, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
-        self.config = load_config((*SETTINGS, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.config = load_config((*SETTINGS, *more, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.settings = folder / "settings.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings.write_text(dump_config(self.config))
 
     def run_folder(self, name: str) -> RunFolder:
         return RunFolder(self.folder / name)
@@ -108,11 +114,18 @@ class Room:
         victims = []
         for rank in range(ranks):
             own = {**meeting, "node_rank": rank} if ranks > 1 else {}
+            own |= self.batch_of(ranks)
             die_at = blow.operation if blow is not None and blow.target == rank else None
             log = self.log(name if rank == 0 else f"{name}-{rank}")
             counted = count if rank == 0 else None
             victims.append(victim.start(self.config_of(name, **own), log, self.environ, die_at=die_at, count=counted))
         return victims
+
+    def batch_of(self, ranks: int) -> dict[str, Any]:
+        """What must be set for a number of ranks that shares no batch of eight."""
+        if self.config.trainer.effective_batch_size % ranks == 0:
+            return {}
+        return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
 
     def undisturbed(self, ranks: int) -> Undisturbed:
         """Runs once in peace."""
@@ -190,31 +203,41 @@ def ended(one: victim.Victim, seconds: float) -> int:
     return one.end() if code is None else code
 
 
-def strike_launcher(room: Room, name: str, blow: Blow) -> list[int]:
-    """Starts two ranks under their launcher, as a user does, and kills the launcher; its ranks must die with it."""
-    file = room.folder / f"{name}.yaml"
-    file.write_text(dump_config(room.config_of(name, devices="2")))
-    with room.log(name).open("a") as log:
+def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -> list[int]:
+    """Starts the ranks under the launcher of each host, as a user does, and kills one; its ranks must die with it."""
+    files = [room.folder / f"{name}-host{host}.yaml" for host in range(hosts)]
+    meeting = {"nodes": hosts, "master_addr": "127.0.0.1", "master_port": free_port()} if hosts > 1 else {}
+    processes = []
+    for host, file in enumerate(files):
+        own = {**meeting, "node_rank": host} if hosts > 1 else {}
+        file.write_text(dump_config(room.config_of(name, devices=str(ranks // hosts), **own, **room.batch_of(ranks))))
         command = [sys.executable, "-m", "noether", "train", "--hp", str(file)]
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=room.environ, stdout=log, stderr=log, start_new_session=True
-        )
+        with room.log(name if host == 0 else f"{name}-{host}").open("a") as log:
+            processes.append(
+                subprocess.Popen(
+                    command, cwd=REPOSITORY, env=room.environ, stdout=log, stderr=log, start_new_session=True
+                )
+            )
+    struck = processes[blow.target]
+    try:
         try:
-            process.wait(blow.moment)
+            struck.wait(blow.moment)
         except subprocess.TimeoutExpired:
             for _ in range(blow.times):
-                process.send_signal(blow.number)
+                struck.send_signal(blow.number)
                 time.sleep(0.01)
-        try:
-            code = process.wait(LIMIT_S)
-        finally:
+        codes = [process.wait(LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     deadline = time.monotonic() + 10
-    while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and str(file) in command_of(pid)]:
+    names = [str(file) for file in files]
+    while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and any(n in command_of(pid) for n in names)]:
         assert time.monotonic() < deadline, f"processes of a killed launcher are alive: {left}"
         time.sleep(0.05)
-    return [code]
+    return codes
 
 
 def command_of(pid: str) -> str:
@@ -224,18 +247,31 @@ def command_of(pid: str) -> str:
         return ""
 
 
+def draw_ranks(seed: int, who: str, known: Collection[int]) -> tuple[int, int]:
+    """Draws the number of ranks, and of hosts whose launchers have them."""
+    rng = random.Random(f"ranks {seed}")
+    several = [ranks for ranks in known if ranks > 1]
+    if who == "alone" or not several:
+        return 1, 1
+    ranks = rng.choice(several)
+    # At most two ranks per core on one host, and equally many on each of two.
+    hosts = 2 if ranks > 2 * (os.cpu_count() or 1) or (ranks % 2 == 0 and rng.random() < 0.5) else 1
+    return ranks, hosts
+
+
 def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     """Disturbs a run as the seed says until it is through; returns what was done, and raises where it shows."""
     rng = random.Random(seed)
     who = rng.choice(("alone", "alone", "rank", "node", "launcher"))
-    ranks = 1 if who == "alone" else 2
+    ranks, hosts = draw_ranks(seed, who, calm)
     name, told = f"seed-{seed}", []
     for _ in range(rng.randint(1, 3)):
         blow = draw_blow(rng, ranks, calm[ranks])
         if who == "launcher":
             # A launcher takes some seconds to start, in which there is little to lose.
-            blow = Blow(0, moment=rng.uniform(1, 3 + calm[ranks].seconds), number=blow.number, times=blow.times)
-            codes = strike_launcher(room, name, blow)
+            moment = rng.uniform(1, 3 + calm[ranks].seconds)
+            blow = Blow(rng.randrange(hosts), moment=moment, number=blow.number, times=blow.times)
+            codes = strike_launcher(room, name, blow, ranks, hosts)
         else:
             codes = strike(room.start(name, ranks, blow), blow, everybody=who == "node")
         told.append(f"{blow} → {','.join(map(str, codes))}")
@@ -247,7 +283,8 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
         told.append(delay(victims, rng, calm[ranks]))
     codes = [one.wait(LIMIT_S) for one in victims]
     folder = room.run_folder(name)
-    story = f"seed {seed}: {who}; " + "; ".join(told)
+    told.insert(0, f"{who} of {ranks} ranks" + (f" on {hosts} hosts" if who == "launcher" else ""))
+    story = f"seed {seed}: " + "; ".join(told)
     assert codes == [0] * ranks, f"{story}\nthe last start ended with {codes}\n{room.log(name).read_text()}"
     assert final_hashes(folder) == calm[ranks].hashes, f"{story}\nother bits than the undisturbed run"
     assert history(folder) == calm[ranks].rows, f"{story}\nother rows than the undisturbed run"
@@ -257,14 +294,14 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     return story
 
 
-def run_seeds(seeds: range, jobs: int, keep: Path | None = None) -> list[str]:
+def run_seeds(seeds: range, jobs: int, keep: Path | None = None, ranks: Sequence[int] = (1, 2)) -> list[str]:
     """Runs seeds in so many processes at once; returns the stories of those that failed, and prints all."""
     with tempfile.TemporaryDirectory(prefix="kill-") as scratch:
         room = Room(keep or Path(scratch))
         room.folder.mkdir(parents=True, exist_ok=True)
-        calm = {ranks: room.undisturbed(ranks) for ranks in (1, 2)}
-        for ranks, one in calm.items():
-            print(f"undisturbed on {ranks} rank(s): {one.seconds:.1f} s, {one.operations} operations", flush=True)
+        calm = {number: room.undisturbed(number) for number in ranks}
+        for number, one in calm.items():
+            print(f"undisturbed on {number} rank(s): {one.seconds:.1f} s, {one.operations} operations", flush=True)
         workers = []
         for job in range(jobs):
             pid = os.fork()
@@ -305,12 +342,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
     parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
+    parser.add_argument("--ranks", default="1,2,3,4,8", help="numbers of ranks, 1 among them")
     given = parser.parse_args()
     import noether.training.start
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 
     started = time.monotonic()
-    failed = run_seeds(range(given.first, given.first + given.seeds), given.jobs, given.keep)
+    failed = run_seeds(
+        range(given.first, given.first + given.seeds),
+        given.jobs,
+        given.keep,
+        [int(number) for number in given.ranks.split(",")],
+    )
     print(f"{time.monotonic() - started:.0f} s")
     return 1 if failed else 0
 

@@ -31,7 +31,7 @@ def test_wind_and_up_are_turned_to_the_pictures_axes(about, of_wind, of_up, wind
 
 
 def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
-    points = np.random.default_rng(0).normal(size=(50, 3)) + [0, 5, 0]
+    points = np.random.default_rng(0).normal(size=(50, 3)) + np.array([0, 5, 0])
     on_ground = surface_extent(points)
     free = surface_extent(points, Space(np.eye(3), wind=False, ground=False))
     assert (len(on_ground), len(free)) == (102, 50)

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
-from noether.checkpoints.format import newest_update, write_checkpoint
+from noether.checkpoints.format import list_checkpoints, newest_update, write_checkpoint
+from noether.common.whole_file import write_whole
 from noether.errors import RequestError
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
 from noether.runs.folder import RunFolder
-from noether.runs.lease import FencedError, read_attempt, take_lease
-from noether.runs.records import parse_record, write_record
+from noether.runs.lease import FencedError, Lease, read_attempt, take_lease
+from noether.runs.records import parse_record, read_metrics, write_record
+from noether.tracking.metrics_file import MetricsFile
 
 
 @pytest.fixture
@@ -120,3 +122,95 @@ def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 1
     record_start(folder, 5, 0, "n2", "slurm 13")
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 2
+
+
+def writes(lease, folder: RunFolder):
+    """Everything that a start may do to the folder of its run, by name."""
+    checkpoint = folder.checkpoints / "update-000000004"
+    return {
+        "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
+        "history": lambda: MetricsFile(folder.metrics, 0, lease),
+        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, [], {"of": "the older"}, by=lease),
+        "drop": lambda: lease.drop(checkpoint),
+        "publish": lambda: lease.publish(lease.partial(folder.report), folder.report),
+    }
+
+
+@pytest.mark.parametrize("act", ["record", "history", "checkpoint", "drop", "publish"])
+@pytest.mark.parametrize("moment", ["before-it", "after-its-look"])
+def test_a_start_that_has_lost_the_run_changes_nothing(act, moment, folder, monkeypatch) -> None:
+    """After its look: it was frozen there, while another start took the run and trained to the end."""
+    older = take_lease(folder, 0, JOB)
+    save(folder, 4)
+    elsewhere(folder)
+
+    def newer_trains() -> None:
+        newer = take_lease(folder, 1, JOB)
+        write_record(folder.result, {"of": "the newer"}, newer)
+        write_whole(folder.report, "the newer's", newer)
+        file = MetricsFile(folder.metrics, 0, newer)
+        file.log({"kind": "training", "update": 1})
+        file.close()
+
+    if moment == "before-it":
+        newer_trains()
+    else:
+        look, looks = Lease.check, []
+
+        def frozen_after_its_look(self: Lease) -> None:
+            look(self)
+            if self is older and not looks:
+                looks.append(1)
+                newer_trains()
+
+        monkeypatch.setattr(Lease, "check", frozen_after_its_look)
+    with pytest.raises(FencedError):
+        writes(older, folder)[act]()
+    assert parse_record(folder.result) == {"of": "the newer"}
+    assert folder.report.read_text() == "the newer's"
+    assert [row["update"] for row in read_metrics(folder.metrics)] == [1]
+    (checkpoint,) = list_checkpoints(folder.checkpoints)
+    assert "of" not in checkpoint.meta()
+
+
+def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder) -> None:
+    older = take_lease(folder, 0, JOB)
+    elsewhere(folder)
+    newer = take_lease(folder, 1, JOB)
+    folder.attempt.write_bytes(b"\xff")
+    with pytest.raises(FencedError):
+        older.check()
+    newer.check()
+    assert read_attempt(folder) == newer.own, "written again"
+    folder.attempt.unlink()
+    newer.check()
+    folder.attempts.unlink()
+    with pytest.raises(FencedError):
+        older.check()
+
+
+def test_a_folder_that_was_moved_under_its_run_is_not_made_again(folder, tmp_path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    lease = take_lease(run, 0, {})
+    file = MetricsFile(run.metrics, 0, lease)
+    run.path.rename(tmp_path / "moved")
+    for act in (act for name, act in writes(lease, run).items() if name != "drop"):
+        with pytest.raises(OSError, match="moved or removed"):
+            act()
+    with pytest.raises(OSError, match="moved or removed"):
+        file.log({"kind": "training", "update": 1})
+    assert not run.path.exists()
+    (tmp_path / "moved").rename(run.path)
+    file.log({"kind": "training", "update": 2})
+    assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row was held back"
+
+
+def test_a_start_that_ended_leaves_nothing_of_its_own(folder) -> None:
+    lease = take_lease(folder, 0, {})
+    write_record(folder.result, {}, lease)
+    save(folder, 4)
+    lease.drop(folder.checkpoints / "update-000000004")
+    lease.release(0)
+    assert not list(folder.path.rglob(".attempt-*"))
+    assert read_attempt(folder).exit_code == 0  # type: ignore[union-attr]

@@ -154,15 +154,3 @@ def test_padding_counts_nothing_in_loss_and_figures() -> None:
             assert float(together[name][i]) == pytest.approx(float(value), rel=1e-6), name
         losses.append(float(task.loss(own, task.prepare(alone))))
     assert float(loss) == pytest.approx(sum(losses) / 2, rel=1e-6)
-
-
-def test_statistics_refuse_a_sample_that_is_not_finite_and_name_it() -> None:
-    """One NaN in one sample would make the mean, and so the loss of every other sample, NaN."""
-    samples = [{**sample, "index": torch.tensor(7 + k)} for k, sample in enumerate(make_samples())]
-    name = next(iter(make_task().fields))
-    samples[1][name] = samples[1][name].clone()
-    samples[1][name].view(-1)[2] = float("nan")
-    with pytest.raises(RequestError) as caught:
-        make_task().fit(samples)
-    assert "training sample 8" in str(caught.value)
-    assert f"1 of {samples[1][name].numel()} numbers of {name}" in str(caught.value)

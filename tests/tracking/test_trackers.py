@@ -50,6 +50,38 @@ def test_rows_can_be_read_while_the_run_goes_on(tmp_path) -> None:
     file.close()
 
 
+def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
+    """A start that was stopped inside an evaluation saves the same update again, and so does the next."""
+    path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}
+    for _ in range(2):
+        file = MetricsFile(path, resumed_from=4)
+        file.log(row)
+        file.log({**row, "seconds": 0.2})
+        file.close()
+    assert [row["update"] for row in read_metrics(path)] == [4]
+
+
+def test_a_damaged_row_is_named_when_a_run_goes_on(tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b'{"kind": "training", "update": 1}\n3\n\xff\n{"kind": "training", "update": 2}\n')
+    MetricsFile(path, 2, warn=said.append).close()
+    assert [row["update"] for row in read_metrics(path)] == [1, 2]
+    assert [f"{path}:{line} is damaged" in text for line, text in zip((2, 3), said, strict=True)] == [True, True]
+
+
+def test_rows_that_are_missing_are_told_of(tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    first = MetricsFile(path, 0)
+    for update in (1, 2, 3):
+        first.log(training(update))
+    first.close()
+    MetricsFile(path, 3, warn=said.append, rows=3).close()
+    assert said == []
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
+    MetricsFile(path, 3, warn=said.append, rows=3).close()
+    assert ["lost 2 of its 3 rows up to update 3" in text for text in said] == [True]
+
+
 def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, resumed_from=0)

@@ -84,10 +84,14 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tm
         )
         for rank in (1, 0)
     ]
-    for node in nodes:
+    for rank, node in zip((1, 0), nodes, strict=True):
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
         assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
+        if rank == 1:  # Its terminal is one that rank 0 does not write to.
+            assert "joined rank 1 of 2 on " in out
+            assert str(tmp_path / "run" / "logs") in out
+            assert out.rstrip().endswith(": done")
     check(tmp_path, "multinode", reference)
 
 

@@ -83,6 +83,10 @@ class CasesDataset:
         scalars = _force_coefficients(metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
+    def where(self, index: int) -> str:
+        """The folder of the case's files."""
+        return str(case_folder(self.root, self.cases[index]))
+
     def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
         key = (case, name)
         if key not in self._open:

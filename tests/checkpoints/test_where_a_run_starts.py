@@ -1,0 +1,82 @@
+"""Where a run starts: in a folder that a failed start has left, and never over what an earlier one has made."""
+
+import shutil
+
+import pytest
+from conftest import TINY
+
+from noether.checkpoints.format import list_checkpoints, write_checkpoint
+from noether.checkpoints.resume import find_start
+from noether.config.compose import load_config
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.lease import take_lease
+from noether.runs.records import rows_text, write_record
+
+ROW = {"kind": "training", "update": 2, "loss": 1.0}
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    run.create()
+    run.config.write_text("seed: 0\n")
+    return run
+
+
+def start(folder: RunFolder, *overrides: str):
+    words = (f"output_path={folder.path.parent}", f"run_id={folder.path.name}", *overrides)
+    return find_start(load_config(words, TINY), pytest.fail)
+
+
+def save(folder: RunFolder, *updates: int) -> None:
+    for update in updates:
+        write_checkpoint(folder.checkpoints, update, [], {"world_size": 1})
+
+
+def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -> None:
+    take_lease(folder, 0, {}).release(1)
+    folder.metrics.touch()
+    assert start(folder).checkpoint is None
+
+
+@pytest.mark.parametrize("made", ["rows", "checkpoint", "result", "leader"])
+def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
+    """Without its config.yaml too."""
+    if made == "rows":
+        folder.metrics.write_text(rows_text([ROW]))
+    elif made == "checkpoint":
+        save(folder, 2)
+    elif made == "result":
+        write_record(folder.result, {"figures": {}})
+    else:
+        take_lease(folder, 0, {})
+    folder.config.unlink()
+    with pytest.raises(RequestError, match="exists already"):
+        start(folder)
+
+
+def test_without_any_meta_data_a_run_is_not_begun_anew(folder) -> None:
+    save(folder, 2, 4)
+    for checkpoint in list_checkpoints(folder.checkpoints):
+        (checkpoint.path / "meta.json").unlink()
+    said: list[str] = []
+    words = (f"output_path={folder.path.parent}", "run_id=run", "resume=auto")
+    with pytest.raises(RequestError, match="no intact checkpoint"):
+        find_start(load_config(words, TINY), said.append)
+    assert ["update-000000004" in said[0], "update-000000002" in said[1]] == [True, True]
+
+
+def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_anew(folder) -> None:
+    folder.metrics.write_text(rows_text([ROW, {"kind": "checkpoint", "update": 2}]))
+    with pytest.raises(RequestError, match="no intact checkpoint"):
+        start(folder, "resume=auto")
+    folder.metrics.write_text(rows_text([ROW]))
+    assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"
+
+
+def test_a_copy_of_a_checkpoint_is_nobody_s(folder) -> None:
+    save(folder, 2)
+    shutil.copytree(folder.checkpoints / "update-000000002", folder.checkpoints / "update-000000004.bak")
+    found = start(folder, "resume=auto", "accept_changes=[all]").checkpoint
+    assert found == folder.checkpoints / "update-000000002"

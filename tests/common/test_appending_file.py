@@ -1,0 +1,28 @@
+"""A file that grows by whole records, and what happens where it is taken away while it is open."""
+
+from noether.common.appending_file import AppendingFile
+
+
+def test_a_file_that_was_removed_is_written_again_with_what_it_held(tmp_path) -> None:
+    said: list[str] = []
+    file = AppendingFile(path := tmp_path / "rows", warn=said.append)
+    file.append(b"1\n")
+    path.unlink()
+    file.append(b"2\n")
+    file.append(b"3\n")
+    file.close()
+    assert path.read_bytes() == b"1\n2\n3\n"
+    assert [str(path) in text and "removed" in text for text in said] == [True]
+
+
+def test_a_file_that_was_replaced_goes_on_as_the_new_one(tmp_path) -> None:
+    """As an editor saves it."""
+    said: list[str] = []
+    file = AppendingFile(path := tmp_path / "rows", warn=said.append)
+    file.append(b"1\n")
+    (tmp_path / "other").write_bytes(b"edited\n")
+    (tmp_path / "other").replace(path)
+    file.append(b"2\n")
+    file.close()
+    assert path.read_bytes() == b"edited\n2\n"
+    assert ["replaced" in text for text in said] == [True]

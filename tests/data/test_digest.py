@@ -1,0 +1,49 @@
+"""A flipped bit in a data file is seen at the next start, before it trains other weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from noether.data import ellipsoid
+from noether.data.digest import check_digest, digest_path
+from noether.data.packed import write_packed
+from noether.errors import RequestError
+
+ORDER = {"surface_points": 8, "volume_points": 4, "seed": 3}
+SIZES = {"train": 2, "test": 1}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+
+
+def test_one_flipped_bit_is_refused_with_a_fix_that_works(tmp_path) -> None:
+    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    flip(path := tmp_path / "train.safetensors")
+    with pytest.raises(RequestError) as caught:
+        ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    assert caught.value.summary == f"{path} is damaged"
+    assert caught.value.fix.startswith(f"rm {path} {digest_path(path)} ")
+    path.unlink()
+    digest_path(path).unlink()
+    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    flip(path)
+    with pytest.raises(RequestError, match="is damaged"):
+        ellipsoid.check_folder(tmp_path)
+
+
+def test_a_file_without_a_digest_is_not_checked(tmp_path) -> None:
+    write_packed(path := tmp_path / "x.safetensors", {"a": np.zeros((2, 2), np.float32)})
+    digest_path(path).unlink()
+    flip(path)
+    check_digest(path)
+
+
+def test_a_file_that_is_written_again_has_a_new_digest(tmp_path) -> None:
+    for value in (1.0, 2.0):
+        write_packed(path := tmp_path / "x.safetensors", {"a": np.full((2, 2), value, np.float32)})
+        check_digest(path)

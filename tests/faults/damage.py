@@ -1,0 +1,293 @@
+"""Damages every file of a run folder in every way, and runs the commands on what is left.
+
+    python -m tests.faults.damage --cases 1500 [--first 0] [--record FILE]
+
+A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run that was killed in the
+middle, one that was stopped with everything saved, one that is done. It fails where a command ends in a traceback, or
+where the damage makes a difference that nobody is told of: other weights, other rows of the history, other figures.
+With --record, each case that is done adds a line to FILE, and a later call goes on after the last one.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+from noether.runs.provenance import provenance
+from noether.runs.records import read_metrics
+
+from .commands import NO_TRACEBACK, import_what_is_used, numbers_in, run_command, wait_for
+from .kill import LIMIT_S, Blow, Room, Undisturbed, ended, final_hashes, history
+
+MORE = ("tracker.tensorboard=true",)
+
+
+def _write(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, random.Random], None]:
+    def damage(path: Path, rng: random.Random) -> None:
+        path.write_bytes(change(path.read_bytes(), rng))
+
+    return damage
+
+
+def _flip(content: bytes, rng: random.Random) -> bytes:
+    if not content:
+        return b"\x01"
+    position = rng.randrange(len(content))
+    return content[:position] + bytes([content[position] ^ (1 << rng.randrange(8))]) + content[position + 1 :]
+
+
+def _insert(piece: bytes) -> Callable[[bytes, random.Random], bytes]:
+    def insert(content: bytes, rng: random.Random) -> bytes:
+        position = rng.randint(0, len(content))
+        return content[:position] + piece + content[position:]
+
+    return insert
+
+
+def _line(text: str) -> Callable[[bytes, random.Random], bytes]:
+    """Another line in place of one of the file's."""
+
+    def replace(content: bytes, rng: random.Random) -> bytes:
+        lines = content.split(b"\n")
+        lines[rng.randrange(len(lines))] = text.encode()
+        return b"\n".join(lines)
+
+    return replace
+
+
+def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
+    """Another value in place of one in the file, where it has any: `"key": VALUE` or `key: VALUE`."""
+
+    def replace(content: bytes, rng: random.Random) -> bytes:
+        places = [i for i in range(len(content)) if content[i : i + 2] == b": "]
+        if not places:
+            return text.encode()
+        start = rng.choice(places) + 2
+        ends = [e for e in (content.find(b, start) for b in (b",", b"\n", b"}")) if e > 0]
+        return content[:start] + text.encode() + content[min(ends, default=len(content)) :]
+
+    return replace
+
+
+def _folder(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("nowhere"))
+
+
+WAYS: dict[str, Callable[[Path, random.Random], None]] = {
+    "flip a bit": _write(_flip),
+    "flip another bit": _write(_flip),
+    "flip a third bit": _write(_flip),
+    "halve": _write(lambda content, rng: content[: len(content) // 2]),
+    "cut the last byte": _write(lambda content, rng: content[:-1]),
+    "cut somewhere": _write(lambda content, rng: content[: rng.randint(0, len(content))]),
+    "empty": _write(lambda content, rng: b""),
+    "zeros": _write(lambda content, rng: bytes(len(content))),
+    "noise": _write(lambda content, rng: rng.randbytes(len(content))),
+    "not UTF-8": _write(_insert(b"\xff\xfe\x80")),
+    "a NUL": _write(_insert(b"\0")),
+    "a list": _write(lambda content, rng: b"[1, 2]\n"),
+    "a number": _write(lambda content, rng: b"3\n"),
+    "a text": _write(lambda content, rng: b'"text"\n'),
+    "null": _write(lambda content, rng: b"null\n"),
+    "nested": _write(lambda content, rng: b'{"a":' * 100_000),
+    "a line of null": _write(_line("null")),
+    "a line of a list": _write(_line("[]")),
+    "a line of other keys": _write(_line('{"update": null, "kind": 3}')),
+    "a value of null": _write(_value("null")),
+    "a value of 0": _write(_value("0")),
+    "a value of a list": _write(_value("[]")),
+    "a value of a huge number": _write(_value("1e999")),
+    "another file's content": _write(lambda content, rng: b"# another\nkey: value\n"),
+    "gone": lambda path, rng: path.unlink(),
+    "a folder": _folder,
+    "a dangling link": _link,
+}
+FOLDER_WAYS: dict[str, Callable[[Path, random.Random], None]] = {
+    "folder gone": lambda path, rng: shutil.rmtree(path),
+    "folder empty": lambda path, rng: (shutil.rmtree(path), path.mkdir()),  # type: ignore[func-returns-value]
+    "a file for a folder": lambda path, rng: (shutil.rmtree(path), path.write_text("x")),  # type: ignore[func-returns-value]
+    "folder doubled": lambda path, rng: (shutil.copytree(path, f"{path}.bak"), None),  # type: ignore[func-returns-value]
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run folder as it is before the damage, and what its commands say of it then."""
+
+    name: str
+    folder: Path
+    said: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damage."""
+
+    stage: str
+    file: str
+    way: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.file}: {self.way}"
+
+
+class Scene(Room):
+    """A room with the stages of a run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, *MORE)
+        words = ["train", "--hp", str(self.settings), "run_id=first"]
+        import_what_is_used(words, self.log("first"), self.environ)
+        shutil.rmtree(self.run_folder("first").path)
+        provenance()  # Asks git, once.
+        self.calm: Undisturbed = self.undisturbed(1)
+        self.stages = {name: self._stage(name) for name in ("killed", "stopped", "done")}
+
+    def _stage(self, name: str) -> Stage:
+        folder = self.folder / f"stage-{name}"
+        if name == "done":
+            shutil.copytree(self.folder / "calm-1", folder)
+        elif name == "killed":
+            self.start(f"stage-{name}", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
+        else:
+            self._stop(f"stage-{name}")
+        said = {word: self.figures(folder, word)[1] for word in ("evaluate",)}
+        return Stage(name, folder, said)
+
+    def _stop(self, name: str) -> None:
+        """Stops a run with everything saved; it is fast, so that the first tries may come too late."""
+        for _ in range(20):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            if self._stop_once(name, self.run_folder(name)):
+                return
+        raise AssertionError("the run could not be stopped in the middle")
+
+    def _stop_once(self, name: str, folder: RunFolder) -> bool:
+        (victim,) = self.start(name, 1)
+        wait_for(lambda: any(r["update"] >= 3 for r in read_metrics(folder.metrics)) or victim.wait(0) is not None, 60)
+        victim.kill(signal.SIGTERM)
+        return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
+
+    def figures(self, folder: Path, name: str) -> tuple[int, str, str]:
+        """Evaluates a run; returns the exit code, the figures, and all that was said."""
+        log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
+        code = run_command(["evaluate", str(folder), "--json", "--split", "validation"], log, self.environ)
+        said = log.read_text(errors="replace")
+        try:
+            figures = json.dumps(json.loads(said[said.index("{\n") :])["figures"])
+        except (ValueError, KeyError):
+            figures = ""
+        return code, figures, said
+
+    def cases(self) -> list[Case]:
+        found = []
+        for stage in self.stages.values():
+            for path in sorted(stage.folder.rglob("*")):
+                name = str(path.relative_to(stage.folder))
+                found += [Case(stage.name, name, way) for way in (FOLDER_WAYS if path.is_dir() else WAYS)]
+        return found
+
+    def run_case(self, number: int, case: Case) -> list[str]:
+        """Damages a copy of the stage and runs the commands; returns what went wrong."""
+        rng, stage = random.Random(f"{number} {case}"), self.stages[case.stage]
+        run = self.run_folder("case")
+        shutil.rmtree(run.path, ignore_errors=True)
+        shutil.copytree(stage.folder, run.path, symlinks=True)
+        (run.path / "report.html").unlink(missing_ok=True)
+        target = run.path / case.file
+        {**WAYS, **FOLDER_WAYS}[case.way](target, rng)
+        wrong: list[str] = []
+        names = set(Path(case.file).parts) - {"checkpoints", "logs", "evaluation", "tensorboard"}
+        names |= {Path(case.file).name}
+
+        code, figures, said = 0, stage.said["evaluate"], ""
+        if number % 2 or case.file.startswith(("checkpoints", "config")):
+            code, figures, said = self.figures(run.path, "evaluated")
+            self._judge("evaluate", code, said, wrong)
+        if code == 0 and figures != stage.said["evaluate"] and not any(name in said for name in names):
+            wrong.append(f"evaluate: other figures, unsaid\n{said}")
+        for words in (["status", "--output-path", str(self.folder)], ["checkpoints", str(run.path), "--verify"],
+                      ["report", str(run.path)], ["logs", str(run.path)]):  # fmt: skip
+            # A page takes seconds to draw, and most damages are to files that it does not read.
+            if words[0] == "report" and number % 8 and not case.file.startswith(("evaluation", "result", "metrics")):
+                continue
+            code, said = self._run(words)
+            self._judge(words[0], code, said, wrong)
+            in_checkpoint = case.file.startswith("checkpoints/update-") and not case.way.startswith("folder")
+            if words[0] == "checkpoints" and code == 0 and in_checkpoint and not any(name in said for name in names):
+                wrong.append(f"checkpoints --verify: it is not named\n{said}")
+        log = self.log("case")
+        log.unlink(missing_ok=True)
+        code = ended(self.start("case", 1)[0], LIMIT_S)  # Without the command line, which takes as long as the run.
+        said = log.read_text(errors="replace")
+        self._judge("train", code, said, wrong)
+        if code == 0:
+            different = []
+            if final_hashes(run) != self.calm.hashes:
+                different.append("weights")
+            if history(run) != self.calm.rows:
+                different.append("history")
+            if different and not any(name in said for name in names):
+                wrong.append(f"train: other {' and '.join(different)}, unsaid\n{said}")
+        return wrong
+
+    def _run(self, words: list[str]) -> tuple[int, str]:
+        log = self.folder / "command.log"
+        log.unlink(missing_ok=True)
+        code = run_command(words, log, self.environ)
+        return code, log.read_text(errors="replace")
+
+    def _judge(self, command: str, code: int, said: str, wrong: list[str]) -> None:
+        if NO_TRACEBACK in said or code not in (0, 1, 2):
+            wrong.append(f"{command}: exit code {code}\n{said}")
+
+
+def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
+    """Runs so many cases, evenly from all; returns what went wrong, and prints it."""
+    scene, failed = Scene(folder), []
+    every = scene.cases()
+    random.Random(0).shuffle(every)
+    done = numbers_in(record)
+    print(f"{len(every)} different damages; {count} asked for, {len(done)} done before", flush=True)
+    for number in range(first, first + count):
+        if number in done:
+            continue
+        case = every[number % len(every)]
+        wrong = scene.run_case(number, case)
+        for text in wrong:
+            print(f"FAIL {number} {case}: {text}", flush=True)
+        failed += [f"{number} {case}: {text}" for text in wrong]
+        if record:
+            with record.open("a") as file:
+                file.write(json.dumps({"number": number, "case": str(case), "wrong": wrong}) + "\n")
+    print(f"{count} damages, {len(failed)} tracebacks or silent differences", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1500, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first")
+    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
+        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

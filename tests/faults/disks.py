@@ -1,0 +1,118 @@
+"""Makes the disk of a run refuse, with a library loaded before all others, and shows what the run does.
+
+    python -m tests.faults.disks --cases 200 [--first 0] [--record FILE]
+
+A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and for
+which of these calls it lasts: one, some, or all to the end. The run ends well, or in words; and the same command, on a
+disk that is well again, ends with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
+"""
+
+import argparse
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import victim
+from .commands import NO_TRACEBACK, import_what_is_used, numbers_in
+from .kill import LIMIT_S, Room, ended, final_hashes, history
+
+SOURCE = Path(__file__).with_name("disk_shim.c")
+CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "stat", "any")
+ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EBUSY, errno.EROFS, errno.EACCES, errno.EMFILE),
+    *(errno.ENOMEM, errno.ETIMEDOUT, errno.ENODEV, errno.EREMOTEIO),
+)
+
+
+def build_shim(folder: Path) -> Path | None:
+    """Compiles the library; returns its path, or None where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    target = folder / "disk_shim.so"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return target
+
+
+class Scene(Room):
+    """A room with an undisturbed run. This process has the library loaded, which does nothing until it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
+        self.calm = self.undisturbed(1)
+
+    def run_case(self, seed: int) -> tuple[str, list[str]]:
+        """Trains on a disk that refuses, and then on one that does not; returns what was done and what went wrong."""
+        rng, name = random.Random(seed), f"disk-{seed}"
+        call, number = rng.choice(CALLS), rng.choice(ERRORS)
+        first = 1 + int(rng.random() ** 2 * (600 if call in ("any", "stat") else 120))
+        last = first + rng.choice((0, 0, rng.randint(1, 30), 10**6))
+        told = {"SHIM_CALL": call, "SHIM_ERRNO": str(number), "SHIM_FIRST": str(first), "SHIM_LAST": str(last)}
+        told["SHIM_FOLDER"] = str(self.run_folder(name).path)
+        log = self.log(name)
+        refused = ended(victim.start(self.config_of(name), log, {**self.environ, **told}), LIMIT_S)
+        said, wrong = log.read_text(errors="replace"), []
+        span = "the end" if last > 10**6 else str(last)
+        story = f"{call}: {errno.errorcode[number]} from call {first} to {span}: {refused}"
+        if NO_TRACEBACK in said or refused not in (0, 1, 2):
+            wrong.append("a traceback, or another end")
+        if refused == 0 and final_hashes(self.run_folder(name)) != self.calm.hashes:
+            wrong.append("other weights")
+        if refused == 0 and history(self.run_folder(name)) != self.calm.rows and "rows" not in said:
+            wrong.append("another history, unsaid")
+        again = ended(victim.start(self.config_of(name), log, self.environ), LIMIT_S)
+        story += f", then {again}"
+        if again != 0:
+            wrong.append("it does not go on")
+        elif final_hashes(self.run_folder(name)) != self.calm.hashes:
+            wrong.append("other weights afterwards")
+        left = list(self.run_folder(name).path.rglob(".attempt-*"))
+        if again == 0 and left:
+            wrong.append(f"left behind: {left}")
+        return story, [f"{text}\n{log.read_text(errors='replace')}" for text in wrong]
+
+
+def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
+    """Runs so many cases; returns what went wrong, and prints it."""
+    scene, failed, done = Scene(folder), [], numbers_in(record)
+    for seed in range(first, first + count):
+        if seed in done:
+            continue
+        story, wrong = scene.run_case(seed)
+        print(f"{'FAIL' if wrong else 'ok  '} {seed} {story}", *wrong, sep="\n  ", flush=True)
+        failed += wrong
+        if record:
+            with record.open("a") as file:
+                file.write(json.dumps({"number": seed, "story": story, "wrong": wrong}) + "\n")
+        shutil.rmtree(scene.run_folder(f"disk-{seed}").path, ignore_errors=True)
+    print(f"{count} disks, {len(failed)} differences or tracebacks", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first")
+    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="disks-") as scratch:
+        if "disk_shim" not in os.environ.get("LD_PRELOAD", ""):
+            shim = build_shim(Path(scratch))
+            if shim is None:
+                print("there is no cc to build tests/faults/disk_shim.c with", file=sys.stderr)
+                return 2
+            command = [sys.executable, "-m", "tests.faults.disks", *sys.argv[1:]]
+            return subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(shim)}).returncode
+        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

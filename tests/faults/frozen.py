@@ -1,0 +1,151 @@
+"""Freezes a start of a run while another trains, and lets it go on afterwards: what the other has made must stay.
+
+    python -m tests.faults.frozen --cases 100 [--first 0] [--record FILE]
+
+As on a node that the scheduler believes dead. The first start is stopped by SIGSTOP right after its n-th look at
+whether it may still write, or right before the n-th thing it does to the run folder; a start on another host then
+trains to the end; the first is let go. In the end the checkpoint has the SHA-256 of the undisturbed run's, the
+history the same rows, and the first start has ended in words.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from noether.checkpoints.format import list_checkpoints
+from noether.common.processes import is_stopped
+from noether.runs.lease import Lease, read_attempt
+from noether.runs.records import parse_record
+
+from .commands import NO_TRACEBACK, fork, import_what_is_used, numbers_in, wait_for
+from .kill import LIMIT_S, Room, final_hashes, history
+from .victim import FILE_EVENTS, Victim
+
+
+class Scene(Room):
+    """A room with an undisturbed run, and how many looks and operations it has."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
+        self.calm = self.undisturbed(1)
+        counted = folder / "looks"
+        self.train("counted", lambda: count_checks(lambda number: counted.write_text(str(number)))).wait(LIMIT_S)
+        self.looks = int(counted.read_text())
+
+    def train(self, name: str, before: Callable[[], object]) -> Victim:
+        def act() -> None:
+            from noether.cli.entry import main
+
+            before()
+            main(["train", "--hp", str(self.settings), f"run_id={name}", "resume=auto"])
+
+        return fork(act, self.log(name), self.environ)
+
+    def run_case(self, seed: int) -> tuple[str, list[str]]:
+        """Freezes one start and lets another train; returns what was done, and what went wrong."""
+        rng, name = random.Random(seed), f"frozen-{seed}"
+        if seed % 2:
+            number = rng.randint(1, self.looks)
+            story = f"frozen after look {number} of {self.looks}"
+            older = self.train(name, lambda: count_checks(lambda n: freeze() if n == number else None))
+        else:
+            number = rng.randint(1, self.calm.operations)
+            story = f"frozen before operation {number} of {self.calm.operations}"
+            run = os.fspath(self.run_folder(name).path)
+            older = self.train(name, lambda: count_operations(run, lambda n: freeze() if n == number else None))
+        frozen = wait_for(lambda: is_stopped(older.pid) or older.wait(0) is not None, LIMIT_S) and older.code is None
+        newer = self.train(f"{name}", lambda: setattr(socket, "gethostname", lambda: "other"))
+        code = newer.wait(LIMIT_S)
+        older.kill(signal.SIGCONT)
+        older_code = older.wait(LIMIT_S)
+        if older_code is None:
+            older.end()
+        return f"{story} ({'' if frozen else 'not '}frozen): {older_code}, {code}", self._wrong(name, older_code, code)
+
+    def _wrong(self, name: str, older: int | None, newer: int | None) -> list[str]:
+        folder, said, wrong = self.run_folder(name), self.log(name).read_text(errors="replace"), []
+        if NO_TRACEBACK in said or newer != 0 or older not in (0, 1):
+            wrong.append("a traceback, or another end")
+        if final_hashes(folder) != self.calm.hashes:
+            wrong.append("other weights")
+        if history(folder) != self.calm.rows:
+            wrong.append("another history")
+        if any(checkpoint.damage() for checkpoint in list_checkpoints(folder.checkpoints)):
+            wrong.append("a damaged checkpoint")
+        holder = read_attempt(folder)
+        if holder is None or holder.host != "other" or not parse_record(folder.result):
+            wrong.append("the records are not the newer start's")
+        return [f"{text}\n{said}" for text in wrong]
+
+
+def freeze() -> None:
+    """Stops this process, until somebody lets it go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def count_checks(then: Callable[[int], object]) -> None:
+    """Calls `then` with its number after every look of this process at whether it may still write."""
+    check, lock, looks = Lease.check, threading.Lock(), [0]
+
+    def counted(self: Lease) -> None:
+        check(self)
+        with lock:
+            looks[0] += 1
+        then(looks[0])
+
+    Lease.check = counted  # type: ignore[method-assign]
+
+
+def count_operations(folder: str, before: Callable[[int], object]) -> None:
+    """Calls `before` with its number before everything that this process does to a folder."""
+    operations = [0]
+
+    def on_event(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
+        if event in FILE_EVENTS and str(arguments[0]).startswith(folder):
+            operations[0] += 1
+            before(operations[0])
+
+    sys.addaudithook(on_event)
+
+
+def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
+    """Runs so many cases; returns what went wrong, and prints it."""
+    scene, failed = Scene(folder), []
+    done = numbers_in(record)
+    for seed in range(first, first + count):
+        if seed in done:
+            continue
+        story, wrong = scene.run_case(seed)
+        print(f"{'FAIL' if wrong else 'ok  '} {seed} {story}", *wrong, sep="\n  ", flush=True)
+        failed += wrong
+        if record:
+            with record.open("a") as file:
+                file.write(json.dumps({"number": seed, "story": story, "wrong": wrong}) + "\n")
+        if not wrong:
+            shutil.rmtree(scene.run_folder(f"frozen-{seed}").path)
+    print(f"{count} frozen starts, {len(failed)} differences or tracebacks", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first")
+    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
+        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

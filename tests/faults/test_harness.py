@@ -1,0 +1,52 @@
+"""A few cases of each harness of faults; `make faults` runs them at length."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .fuzz import SUBJECTS, fuzz
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("subject", [name for name in SUBJECTS if name != "checkpoints"])
+def test_a_mutated_file_is_read_or_refused_in_words(subject, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    found = fuzz(subject, range(200), tmp_path)
+    assert found["kinds"] == {}
+    assert found["read"] + found["refused"] == 200
+
+
+def test_a_forged_checkpoint_is_refused_in_words(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    assert fuzz("checkpoints", range(120), tmp_path)["kinds"] == {}
+
+
+def run(module: str, *words: str) -> str:
+    command = [sys.executable, "-m", f"tests.faults.{module}", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
+    assert "10 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "10")
+
+
+@pytest.mark.slow
+def test_a_start_that_is_frozen_while_another_trains_changes_nothing() -> None:
+    """Seed 32 is frozen between making its folder and writing into it."""
+    assert "4 frozen starts, 0 differences or tracebacks" in run("frozen", "--first", "31", "--cases", "4")
+
+
+@pytest.mark.slow
+def test_a_disk_that_refuses_anything_is_told_in_words() -> None:
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        message = "there is no C compiler here to build the library with that makes calls fail"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
+    assert "8 disks, 0 differences or tracebacks" in run("disks", "--cases", "8")

@@ -1,0 +1,107 @@
+"""The records of a run folder: what is damaged is named, with file and line, and never stops a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
+from noether.runs.folder import RunFolder
+from noether.runs.overview import run_state
+from noether.runs.records import number, parse_record, read_metrics, read_record, read_rows, rows_text, write_record
+
+ROWS = [{"kind": "training", "update": update, "loss": 1.0 / update} for update in (1, 2, 3)]
+LINES = rows_text(ROWS).encode().splitlines(keepends=True)
+
+DAMAGES = {
+    "one-flipped-bit-in-a-number": (LINES[1].replace(b'"loss": 0.5', b'"loss": 0.7'), "CRC-32"),
+    "not-utf-8": (b"\xff" + LINES[1], "utf-8"),
+    "a-number": (b"3\n", "an object should be"),
+    "a-list": (b"[]\n", "an object should be"),
+    "null": (b"null\n", "an object should be"),
+    "nested": (b'{"a":' * 100_000 + b"\n", "nested"),
+    "cut-in-the-middle": (LINES[1][:20] + b"\n", "Expecting property"),
+    "zeros": (bytes(30) + b"\n", "Expecting value"),
+}
+
+
+@pytest.mark.parametrize(("line", "seen"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_row_is_named_and_the_others_are_kept(line, seen, tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    path.write_bytes(LINES[0] + line + LINES[2])
+    assert read_metrics(path, said.append) == [ROWS[0], ROWS[2]]
+    assert len(said) == 1
+    assert f"{path}:2" in said[0]
+    assert seen in said[0]
+
+
+@pytest.mark.parametrize(
+    "row", [{"update": None, "kind": "training"}, {"update": 1}, {"kind": 3, "update": 1}], ids=str
+)
+def test_a_row_without_a_kind_or_an_update_is_named(row, tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    path.write_text(rows_text([*ROWS, row]))
+    assert read_metrics(path, said.append) == ROWS
+    assert len(said) == 1
+
+
+def test_a_row_that_a_kill_cut_off_is_left_out_without_a_word(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(LINES[0] + LINES[1][:10])
+    assert read_rows(path, pytest.fail) == ROWS[:1]
+
+
+def test_rows_of_an_older_version_have_no_checksum_and_are_read(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "note", "update": 1, "text": "a\x85b\u2028c"}\n')
+    assert read_metrics(path, pytest.fail)[0]["text"] == "a\x85b\u2028c"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff", b'{"figures": {"loss": 0.5}, "sha256": "0"}', b'{"a":' * 100_000],
+    ids=["empty", "cut", "list", "not-utf-8", "flipped", "nested"],
+)
+def test_a_damaged_record_is_named_and_counts_as_missing(content, tmp_path) -> None:
+    path, said = tmp_path / "result.json", []
+    path.write_bytes(content)
+    assert read_record(path, said.append) == {}
+    assert str(path) in said[0]
+    with pytest.raises(ValueError):  # noqa: PT011  Each damage has words of its own.
+        parse_record(path)
+
+
+def test_a_record_is_what_was_written(tmp_path) -> None:
+    content = {"a": [1, 2.5, None], "b": {"ü": float("nan")}}
+    write_record(tmp_path / "x.json", content)
+    assert parse_record(tmp_path / "x.json") == {"a": [1, 2.5, None], "b": {"ü": None}}
+    assert len(json.loads((tmp_path / "x.json").read_text())["sha256"]) == 64
+
+
+@pytest.mark.parametrize("value", [None, "3", True, [1], float("nan"), float("inf"), 10**400], ids=str)
+def test_what_is_not_a_number_is_none(value) -> None:
+    assert number({"x": value}, "x") is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"3\n", b'{"attempt": "x"}\n', b'{"attempt": 1, "first_update": null}\n']
+)
+def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) -> None:
+    """SIGTERM ended with 1 in place of 75, and the job was not queued again."""
+    folder = RunFolder(tmp_path)
+    folder.attempts.write_bytes(content)
+    record_start(folder, 2, 4, "n1")
+    record_outcome(folder, 2, 6, "SIGTERM")
+    assert [(row.attempt, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
+    assert attempts_without_progress(folder, 6) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "plan.json", "result.json", "attempt.json", "attempts.jsonl", "job.json"]
+)
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[]\n", b'{"length": 3, "figures": [], "job": {}}\n'], ids=["bytes", "list", "types"]
+)
+def test_status_reads_whatever_is_there(name, content, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert run_state(RunFolder(tmp_path), {}).state in ("lost", "done")
