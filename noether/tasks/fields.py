@@ -168,7 +168,12 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def state(self) -> dict[str, Any]:
-        """Returns the scaling of each key, what was seen of the training split, and what the data set has said."""
+        """Returns the scaling of each key, what was seen of the training split, and what the data set has said.
+
+        Before `fit` there is nothing to say.
+        """
+        if not self.statistics:
+            return {}
         return {
             "statistics": {key: scaling.as_dict() for key, scaling in self.statistics.items()},
             "points": self.seen.points,
