@@ -60,6 +60,7 @@ RULES = (
     _Entry("trainer.freeze", Rule.REFUSED, "the optimiser has no state of other parameters"),
     _Entry("trainer.nan_policy", Rule.FREE, "what happens at numbers that are not finite"),
     _Entry("trainer.max_skipped_updates", Rule.FREE, "what happens at numbers that are not finite"),
+    _Entry("trainer.profile", Rule.FREE, "what is shown"),
     _Entry("trainer.compile", Rule.SAID, "a compiled model rounds differently"),
     _Entry("trainer.deterministic", Rule.SAID, "other algorithms round differently"),
     _Entry("trainer.clip_gradient_norm", Rule.SAID, "updates are clipped differently from here on"),

@@ -60,6 +60,11 @@ class TrainerConfig(Section):
     )
     max_skipped_updates: int = Field(10, gt=0, description="Updates skipped in a row before the run stops.")
 
+    profile: Interval | None = Field(
+        None,
+        description="Write a trace of so many updates of each rank, from the third on, for Perfetto; null: none.",
+    )
+
     @model_validator(mode="after")
     def _one_length(self) -> "TrainerConfig":
         given = [name for name in LENGTHS if getattr(self, name) is not None]
@@ -71,7 +76,7 @@ class TrainerConfig(Section):
                 expected=f"exactly one of {', '.join(LENGTHS)}",
                 fix=seen.split(" and ")[0] if given else "trainer.max_epochs=60",
             )
-        for name in ("log_every", "evaluate_every", "checkpoint_every"):
+        for name in ("log_every", "evaluate_every", "checkpoint_every", "profile"):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
                 raise RequestError(

@@ -48,16 +48,18 @@ class PointDraw:
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
-        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         drawn = dict(sample)
         shape = _shape_of(sample)
+        if shape is None and not self.per_update:
+            return drawn  # Nothing is drawn: a generator costs as much as reading a small sample.
+        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         if shape is not None:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
             drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
-                take = self._draw(rng, len(sample[keys[0]]), count)
+                take = self._draw(rng, sample[keys[0]].shape[0], count)
                 drawn.update({name: take(sample[name]) for name in keys})
         return drawn
 
@@ -93,7 +95,7 @@ class PointDraw:
             over = max(0, start + wanted - available)
             return lambda array: torch.cat([array[start : start + wanted], array[:over]])
         rows = torch.from_numpy(rng.choice(available, wanted, replace=False, shuffle=True))
-        return lambda array: array[rows]
+        return lambda array: array.index_select(0, rows)
 
     def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
         if self.shuffled:
@@ -121,8 +123,6 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
     reference = sample.get(f"{prefix}_points")
     if reference is None:
         return []
-    return [
-        key
-        for key, value in sample.items()
-        if key.startswith(f"{prefix}_") and value.ndim and len(value) == len(reference)
-    ]
+    # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
+    start, rows = f"{prefix}_", reference.shape[0]
+    return [key for key, value in sample.items() if key.startswith(start) and value.ndim and value.shape[0] == rows]

@@ -20,6 +20,7 @@ from noether.report.provenance import configuration_section, environment_section
 from noether.report.run import Run, read_run
 from noether.report.scalars import scalars_section
 from noether.report.summary import summary_header, summary_tiles
+from noether.report.time_strip import time_section
 from noether.report.training import training_section
 from noether.runs.folder import RunFolder
 
@@ -54,6 +55,7 @@ def render_report(run: Run) -> str:
     sections = [
         *of_the_task,
         ("curves", "Training", training_section),
+        ("time", "Time", time_section),
         ("plan", "Plan", plan_section),
         ("environment", "Environment", environment_section),
         ("configuration", "Configuration", configuration_section),
