@@ -169,7 +169,11 @@ def _made_with(task: FieldsTask, shape: Shape) -> list[str]:
         for own in scalars
     }
     of = "of the pressure and the friction" if all(own.shear for own in scalars) else "of the pressure alone"
-    return [
-        f"  {of}, on the frontal area of the mesh, {_frontal_area(task, shape):.4g} m², and a dynamic pressure of "
-        + " and ".join(sorted(pressures))
-    ]
+    areas = {
+        f"the {own.reference_area} that was given"
+        if own.reference_area in task.parameters
+        else f"the frontal area of the mesh, {_frontal_area(task, shape):.4g} m²,"
+        for own in scalars
+    }
+    made_with = f"{' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"
+    return [f"  {of}, on {made_with}"]

@@ -106,7 +106,7 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
     axes = " and ".join("xyz"[axis] for axis in np.flatnonzero(outside))
     return [
         f"{path} reaches beyond the training range along {axes}, and the prediction extrapolates there: "
-        f"{seen}, trained on ({_three(low)}) to ({_three(high)})"
+        f"{seen}, trained on ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     ]
 
 
