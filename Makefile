@@ -33,6 +33,7 @@ test-fast: $(READY)
 # 200 runs, each killed up to three times and resumed: about a quarter of an hour on two cores.
 faults: $(READY)
 	$(BIN)/python -m tests.faults.kill --seeds 200 $(ARGS)
+	$(BIN)/python -m tests.faults.strangers --rounds 12
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -46,6 +47,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
+	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.

@@ -103,7 +103,7 @@ def units_of(config: RunConfig) -> dict[str, str]:
     """Returns the unit of each figure that has one, by its name in result.json; "%" for shares."""
     units = {"accuracy": "%"}
     if isinstance(config.task, FieldsTaskConfig):
-        for name, field in config.task.fields.items():
+        for name, field in (config.task.fields or {}).items():
             units |= {f"{name}/{figure}": field.unit for figure in ("mae", "max")}
             units |= {f"{name}/mse": squared_unit(field.unit), f"{name}/relative_l2": "%"}
     return units

@@ -83,12 +83,14 @@ def parse_arguments(
                 )
             value = queue.pop(0)
         if key in own:
-            flags[key] = value
+            # Parameters of a case may each be given by a flag of their own.
+            flags[key] = f"{flags[key]},{value}" if key == "set" and key in flags else value
         else:
             positional.append(_as_override(key, value))
-    needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [p.name for p in words if p.default is Parameter.empty]
     takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
-    if not takes_words and len(positional) != len(needed):
+    if not takes_words and not len(needed) <= len(positional) <= len(words):
         raise _wrong_words(verb, positional, flags, needed, own)
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))

@@ -191,13 +191,14 @@ class Commands:
         truth: str | None = None,
         scale: str = "1",
         chunk: str = "16384",
+        set: str = "",
         weights: str | None = None,
         checkpoint: str | None = None,
         trust: bool = False,
     ) -> int:
         """Predict the fields on a mesh or on points of your own, at any resolution.
 
-        Positions are in m, x across, y up, z along the wind, as in training; scaling comes from the checkpoint.
+        Positions are in m and in the axes of the training data; scaling comes from the checkpoint.
 
         Args:
             run: the run's folder: runs/NAME
@@ -207,6 +208,7 @@ class Commands:
             truth: true values at the mesh's points, .npy: truth and error are written too
             scale: multiplies all positions: 0.001 for a mesh in mm
             chunk: points predicted at once, which bounds memory and changes nothing
+            set: parameters of the case, such as wind_speed=32, several apart by commas
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             trust: run the code that the settings of somebody else's run name
@@ -222,8 +224,8 @@ class Commands:
                 "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
             )
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, weights=weights,
-            checkpoint=checkpoint,
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, set=set,
+            weights=weights, checkpoint=checkpoint,
         )  # fmt: skip
 
     def export(
@@ -234,6 +236,7 @@ class Commands:
         weights: str | None = None,
         checkpoint: str | None = None,
         weights_only: bool = False,
+        overwrite: bool = False,
         trust: bool = False,
     ) -> int:
         """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
@@ -244,6 +247,7 @@ class Commands:
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             weights_only: leave out the program, for models that torch.export cannot write
+            overwrite: replace an export that is in the folder already
             trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import export_here
@@ -252,7 +256,9 @@ class Commands:
 
         check_trust(existing_run(run), trust)
 
-        return export_here(run, out, program=not weights_only, weights=weights, checkpoint=checkpoint)
+        return export_here(
+            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint
+        )
 
     data = DataCommands
 

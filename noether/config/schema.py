@@ -51,6 +51,11 @@ class RunConfig(Section):
         None,
         description="auto: go on if run_id has a checkpoint; latest: the newest run; or a run or checkpoint path.",
     )
+    initial_weights: str | None = Field(
+        None,
+        description="A run, a checkpoint, an export or a safetensors file whose weights a new run begins with, where "
+        "names and shapes match; statistics are of the new data.",
+    )
     accept_changes: tuple[str, ...] = Field(
         (),
         description="Settings that may differ from the run that is resumed, though that makes another run of it; "

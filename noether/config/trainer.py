@@ -52,6 +52,9 @@ class TrainerConfig(Section):
         description="Stop with everything saved before so many minutes have passed; null: before the job's own limit, "
         "where the scheduler tells it.",
     )
+    freeze: tuple[str, ...] = Field(
+        (), description="Names of parameters that are not trained, with * for anything: [pooling.*,encoder.*]."
+    )
     nan_policy: Literal["stop", "skip"] = Field(
         "stop", description="At a gradient that is not finite: stop the run, or skip the update."
     )

@@ -51,7 +51,7 @@ class FiguresTable:
             left, title = left[fits:], ""
 
 
-def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> list[Any]:
+def result_tables(result: dict[str, Any], fields: Mapping[str, FieldConfig]) -> list[Any]:
     """Returns a table of the fields in physical units beside the baselines, one of the scalars, and the pace."""
     if "fields" not in result:
         plain = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
@@ -67,6 +67,11 @@ def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> lis
         unit = fields[name].unit
         table.add_row("bold", name, "", "", squared_unit(unit), unit, unit)
         table.add_row("green", f"  {result['weights']} weights", *_cells(figures))
+        if "weighted_relative_l2" in figures:
+            errors = _ratio(figures["weighted_relative_l2"]), "", "", _quantity(figures["weighted_mae"]), ""
+            table.add_row("", "  weighted by area or volume", *errors)
+        for part, errors in figures.get("parts", {}).items():
+            table.add_row("", f"  on {part}", "", _ratio(errors.get("pooled_relative_l2")), "", "", "")
         for component, errors in figures.get("components", {}).items():
             table.add_row("", f"  {component} alone", *_cells(errors))
         for baseline, label in BASELINES.items():
@@ -86,13 +91,14 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
         return [f"{label}: {score['note']}"]
     words = [f"R² {score['r2']:.4f}"] if score["r2"] is not None else []
     words += [f"Spearman {score['spearman']:.4f}"] if score["spearman"] is not None else []
-    words.append(f"mean error {score['mae']:.3g}")
+    unit = f" {score['unit']}" if score.get("unit", "1") not in ("", "1") else ""
+    words.append(f"mean error {score['mae']:.3g}{unit}")
     lines = [f"{label}: {score['note']}"] if score.get("note") else []
     lines.append(f"{label}: {', '.join(words)}")
     if score.get("floor_mae") is not None:
         floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
         lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
-    if score.get("dynamic_pressure"):
+    if score.get("dynamic_pressure") or score.get("speed_of"):
         lines.append(f"  {reference_words(score)}")
     return lines
 
@@ -106,10 +112,14 @@ def reference_words(score: Mapping[str, Any]) -> str:
     """Returns what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
     air = (
         f"air of {score['density']:g} kg/m³ at {score['speed']:.4g} m/s"
-        if score.get("density")
+        if score.get("density") and score.get("speed")
         else "0.5 · density · speed²"
     )
-    words = [f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})", score["reference_area"]]
+    if score.get("speed_of"):
+        pressure = f"0.5 · {score['density']:g} kg/m³ · (each case's {score['speed_of'].replace('_', ' ')})²"
+    else:
+        pressure = f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})"
+    words = [*(["pressure and friction"] if score.get("friction") else []), pressure, score["reference_area"]]
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 

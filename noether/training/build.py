@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.initial import begin_with
 from noether.checkpoints.progress import Progress
 from noether.checkpoints.state import TrainingState, seed_everything
 from noether.config.schema import RunConfig
@@ -25,7 +26,7 @@ from noether.training.schedules import Schedule, build_schedule
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is built and could start: the problem, its state, and the arithmetic of its updates."""
+    """A run that is built and could start; `begun_with` says which weights of another run it took."""
 
     problem: Problem
     state: TrainingState
@@ -33,6 +34,7 @@ class Run:
     length: RunLength
     schedule: Schedule
     precision: Precision
+    begun_with: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the launcher's plan."""
@@ -64,7 +66,7 @@ class Run:
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
             f"length {length['total_updates']:,} updates = {epochs} epochs "
-            f"of {length['updates_per_epoch']} updates"
+            f"of {length['updates_per_epoch']} updates" + "".join(f"\n{line}" for line in self.begun_with)
         )
 
 
@@ -80,6 +82,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
+    begun_with = begin_with(problem.model, config)
     try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
@@ -96,7 +99,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(problem, state, plan, length, schedule, precision)
+    return Run(problem, state, plan, length, schedule, precision, tuple(begun_with))
 
 
 def already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:

@@ -33,7 +33,6 @@ from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
 from noether.runs.records import read_record, write_record
 from noether.runs.trust import mark_own
-from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.services import open_services
@@ -75,7 +74,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    run = build_run(config, request.data, group)
+    # A run that goes on has weights of its own, and need not find those that it began with.
+    goes_on = start.checkpoint is not None
+    own = config.model_copy(update={"initial_weights": None}) if goes_on else config
+    run = build_run(own, request.data, group)
     if start.checkpoint is not None:
         _resume(run, start, group, console, config.seed, context.host)
     began_at = run.state.progress.updates
@@ -303,9 +305,8 @@ def _finish(
 def _show_result(
     config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any], lease: Lease
 ) -> None:
-    fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
-    for table in result_tables(result, fields):
+    for table in result_tables(result, run.problem.task.fields):
         console.say(table)
     with refusals_told(folder.path):
         write_record(folder.result, result, lease)

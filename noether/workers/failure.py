@@ -112,7 +112,16 @@ def death_report(
         message = f"left early, with exit code {exitcode} and no word to the launcher"
         if exitcode == 255:  # What multiprocessing says of a worker when nobody is left to wait for it.
             message += " (or its fork server was killed)"
-    return WorkerReport(context.worker.rank, context.host, pid, seen, "died", message, "", code)
+    return WorkerReport(
+        context.worker.rank,
+        context.host,
+        pid,
+        time=seen,
+        kind="died",
+        message=message,
+        traceback="",
+        exit_code=code,
+    )
 
 
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:

@@ -1,6 +1,5 @@
 """Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
-import os
 import signal
 import sys
 import time
@@ -234,7 +233,7 @@ class _Watch:
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
-            failure = WorkerReport(rank, host, os.getpid(), time.time(), "interrupted", "was interrupted", "", 130)
+            failure = WorkerReport.of_launcher(rank, host, "interrupted", "was interrupted", 130)
             if isinstance(link, Spoke):
                 link.tell(failure)
         if isinstance(link, Hub) and failure is not None:

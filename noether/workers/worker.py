@@ -120,7 +120,9 @@ def failing_code(code: int) -> int:
 def _report(context: WorkerContext, kind: str, message: str, trace: str, code: int) -> WorkerReport:
     code = code if 0 <= code < 256 else int(ExitCode.FAILED)
     rank, pid = context.worker.rank, os.getpid()
-    return WorkerReport(rank, context.host, pid, time.time(), kind, message, trace, code)
+    return WorkerReport(
+        rank, context.host, pid, time=time.time(), kind=kind, message=message, traceback=trace, exit_code=code
+    )
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:

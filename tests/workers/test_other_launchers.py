@@ -124,7 +124,7 @@ def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_p
 def test_what_rank_0_refuses_ends_every_node(start, tmp_path) -> None:
     """The run exists already: the other node must hear it, not wait for a rank that never comes."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"kind": "training", "update": 1}\n')
     port = free_port()
     words = ("--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
     nodes = [start(*train_words(tmp_path, *words, "--node-rank", str(rank))) for rank in (0, 1)]

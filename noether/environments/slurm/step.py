@@ -208,7 +208,8 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
     nodes = tuple(dict.fromkeys(names))
     source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
     tasks = sum(parse_task_counts(environ[source], source)) if source else 1
-    return OutsideStep(job_id, where, evidence, nodes, tasks, f"{source}={environ.get(source, '')}", on_node)
+    said = f"{source}={environ.get(source, '')}"
+    return OutsideStep(job_id, where, evidence, nodes, tasks, said, on_node=on_node)
 
 
 def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
