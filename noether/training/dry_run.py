@@ -12,7 +12,7 @@ from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.evaluation.evaluate import evaluate_samples
-from noether.training.build import build_run
+from noether.training.build import Run, build_run
 from noether.training.log_window import peak_memory_mib
 from noether.training.request import TrainRequest
 from noether.training.update import Updater
@@ -67,8 +67,16 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     )
     evaluation = time.perf_counter() - started
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
-    if not group.is_first:
-        return
+    if group.is_first:
+        measured = (seconds, evaluation, memory, loss)
+        _say(request, run, measured, run.problem.task.summarise(scored))
+
+
+def _say(
+    request: TrainRequest, run: Run, measured: tuple[list[float], float, float, float], figures: dict[str, float]
+) -> None:
+    """Prints what was measured and writes it to dry_run.json."""
+    seconds, evaluation, memory, loss = measured
     about = run.describe()
     summary = {
         **request.plan,
@@ -80,13 +88,13 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "seconds_per_evaluation_batch": evaluation,
         "estimated_training_seconds": seconds[-1] * run.length.total_updates,
         "loss": loss,
-        "figures": run.problem.task.summarise(scored),
+        "figures": figures,
         "torch": torch.__version__,
     }
     if isinstance(request.start, StartingPoint):
         (request.start.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
-    console.say(run.summary(config))
+    console.say(run.summary(request.config))
     console.say(
         f"memory {memory:.0f} MiB per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "

@@ -69,8 +69,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; the others hear it from its launcher.
+    assert start.lease is not None
     folder, lease = start.folder, start.lease
-    assert lease is not None
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
@@ -80,37 +80,28 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     run = build_run(own, request.data, group)
     if start.checkpoint is not None:
         _resume(run, start, group, console, config.seed, context.host)
-    began_at, total = run.state.progress.updates, run.length.total_updates
-    if began_at > total:
+    began_at = run.state.progress.updates
+    if began_at > run.length.total_updates:
         raise already_past(config, run.length, began_at)
-    left_to_do = began_at < total or run.state.progress.evaluation_pending
+    left_to_do = began_at < run.length.total_updates or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
         if left_to_do:
             with refusals_told(folder.path):
                 _record(config, folder, {**request.plan, **run.describe()}, began_at, lease)
     group.barrier()
-    deadline = request.deadline
-    if deadline is not None:
-        deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
-        stop.leave_before(deadline)
+    if request.deadline is not None:
+        request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
+        stop.leave_before(request.deadline)
     if group.is_first:
         _note(console, lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
     try:
         with (
             _trackers(config, folder, console, run, began_at, lease if group.is_first else None) as trackers,
-            _saver(config, run, group, folder, lease, trackers, console, deadline) as saver,
+            _saver(config, run, group, folder, lease, trackers, console, request.deadline) as saver,
         ):
-            loop = Loop(
-                config=config,
-                built=run,
-                group=group,
-                stop=stop,
-                trackers=trackers,
-                saver=saver,
-                validate=Validation(config, run, group, stop),
-                profile=_profile(config, run, folder, group, console),
-            )
+            validate, profile = Validation(config, run, group, stop), _profile(config, run, folder, group, console)
+            loop = Loop(config, run, group, stop, trackers=trackers, saver=saver, validate=validate, profile=profile)
             reason = loop.run()
         group.barrier()
         # Rank 0 says whether there is a result: other hosts may not see its files.
@@ -120,7 +111,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             console.say(f"the run was complete already: {folder.path}")
         stop.finish()
     except FencedError:
-        raise  # Nothing of this start belongs into the folder any more.
+        raise  # A newer start owns the folder, so write nothing.
     except BaseException:
         if group.is_first:
             with suppress(FencedError):
