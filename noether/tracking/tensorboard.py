@@ -12,9 +12,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import ANYBODY, Publisher
-from noether.tracking.tracker import Row
-
-POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
+from noether.tracking.tracker import Row, flat_numbers
 
 
 class TensorBoardFile:
@@ -40,19 +38,10 @@ class TensorBoardFile:
 
     def log(self, row: Row) -> None:
         """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
-        if row["kind"] == "training":
-            self._write("training", row, row["update"])
-        elif row["kind"] == "evaluation":
-            self._write(f"{row['split']} ({row['weights']})", row["figures"], row["update"])
-
-    def _write(self, tag: str, values: Row, update: int) -> None:
-        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-        summary = [
-            Summary.Value(tag=f"{tag}/{name}", simple_value=value)
-            for name, value in numbers.items()
-            if name not in POSITION
-        ]
-        self._add(Event(wall_time=time.time(), step=update, summary=Summary(value=summary)))
+        numbers = flat_numbers(row)
+        if numbers:
+            summary = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+            self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
 
     def _add(self, event: Event) -> None:
         record = io.BytesIO()

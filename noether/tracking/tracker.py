@@ -9,6 +9,21 @@ from noether.errors import NoetherError
 Row = dict[str, Any]
 """One line of a run's history: `kind` (training, evaluation, checkpoint, …), `update`, `epoch`, `samples`, values."""
 
+POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
+"""What says where a row belongs, and is not one of its figures."""
+
+
+def flat_numbers(row: Row) -> dict[str, float]:
+    """Returns a row's numbers, named `training/loss` or `validation (ema)/surface_pressure/mae`; {} of other rows."""
+    if row["kind"] == "training":
+        tag, values = "training", row
+    elif row["kind"] == "evaluation":
+        tag, values = f"{row['split']} ({row['weights']})", row["figures"]
+    else:
+        return {}
+    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+    return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
+
 
 class Tracker(Protocol):
     """Receives the rows of a run."""

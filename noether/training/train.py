@@ -43,6 +43,7 @@ from noether.runs.records import read_record, write_record
 from noether.tasks.fields import FieldsTask
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
+from noether.tracking.services import open_services
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.equality import differences_of_resume
 from noether.training.fit_batch import largest_micro_batch
@@ -289,6 +290,7 @@ def _trackers(
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start, lease))
+    trackers += open_services(config.tracker.services, folder.path, config.model_dump(mode="json"), console.warn)
     return Trackers(trackers, console.warn, lease.check)
 
 

@@ -1,0 +1,58 @@
+"""MLflow: one run through every requeue, in the store that MLFLOW_TRACKING_URI names, or one beside the runs."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.tracking import MlflowClient
+
+from noether.tracking.services import RunFacts
+
+LONGEST_PARAMETER = 500
+"""Characters of a parameter's value; MLflow refuses more than 6,000, and nobody reads more than a line."""
+PARAMETERS_AT_ONCE = 100
+"""MLflow's limit for one call."""
+
+
+class MlflowService:
+    """Logs to MLflow by its client, which keeps nothing global."""
+
+    def open(self, facts: RunFacts) -> str:
+        """Begins the run, or goes on with it under its id."""
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
+        if uri.startswith("file:"):
+            # Recent versions of MLflow write to a folder only where this is set; a node has no server.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        self._client = MlflowClient(uri)
+        if facts.session is not None:
+            self._run = facts.session
+            self._client.update_run(self._run, status="RUNNING")
+            return self._run
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "noether")
+        experiment = self._client.get_experiment_by_name(name)
+        where = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
+        parameters = [Param(key, value[:LONGEST_PARAMETER]) for key, value in _flat(facts.settings)]
+        for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._run, params=parameters[first : first + PARAMETERS_AT_ONCE])
+        self._client.log_batch(self._run, tags=[RunTag("noether.folder", str(facts.folder))])
+        return self._run
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        """Logs the numbers over updates."""
+        # MLflow takes letters, digits and _-./ : in a name.
+        names = {name: name.replace("(", "").replace(")", "") for name in numbers}
+        self._client.log_batch(self._run, [Metric(names[name], value, 0, update) for name, value in numbers.items()])
+
+    def close(self) -> None:
+        """Marks the run as finished; a start that goes on marks it as running again."""
+        self._client.set_terminated(self._run)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)

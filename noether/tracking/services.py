@@ -1,0 +1,144 @@
+"""Rows of a run → services such as W&B and MLflow, by name or by the dotted path of a user's own.
+
+A service never ends or slows a run: a thread calls it, and whatever it raises is reported once.
+"""
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from noether.common.dotted_path import load_object
+from noether.common.whole_file import write_json
+from noether.errors import RequestError
+from noether.tracking.tracker import Row, flat_numbers
+
+HELD_ROWS = 10_000
+"""Rows that wait for a slow service; beyond that, new ones are dropped, with a warning."""
+CLOSE_SECONDS = 30.0
+"""How long the end of a run waits for a service to take what is left."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a service is told about a run.
+
+    `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
+    """
+
+    run_id: str
+    folder: Path
+    settings: Mapping[str, Any]
+    session: str | None = None
+
+
+class Service(Protocol):
+    """What a service offers. Each method may raise anything: the run goes on."""
+
+    def open(self, facts: RunFacts) -> str:
+        """Begins the run, or goes on with `facts.session`; returns the id that goes on with it."""
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        """Takes the numbers of one row."""
+
+    def close(self) -> None:
+        """Writes what is left."""
+
+
+CLASSES = {
+    "wandb": "noether.tracking.wandb_service.WandbService",
+    "mlflow": "noether.tracking.mlflow_service.MlflowService",
+}
+"""The class of each name in `noether.config.tracker.SERVICES`."""
+
+
+@dataclass
+class ServiceTracker:
+    """Passes rows to one service through a thread of its own."""
+
+    name: str
+    service: Service
+    facts: RunFacts
+    warn: Callable[[str], None]
+    _rows: "queue.Queue[tuple[dict[str, float], int] | None]" = field(init=False)
+    _failed: bool = field(default=False, init=False)
+    _dropped: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = queue.Queue(HELD_ROWS)
+        self._thread = threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            _keep_session(self.facts.folder, self.name, self.service.open(self.facts))
+            while (entry := self._rows.get()) is not None:
+                self.service.log(*entry)
+            self.service.close()
+        except Exception as error:  # Whatever a service raises: the run does not depend on it.
+            self._failed = True
+            self.warn(f"the tracker {self.name} takes no more rows: {type(error).__name__}: {error}")
+
+    def log(self, row: Row) -> None:
+        """Hands a row's numbers to the thread."""
+        numbers = flat_numbers(row)
+        if self._failed or not numbers:
+            return
+        try:
+            self._rows.put_nowait((numbers, int(row["update"])))
+        except queue.Full:
+            if not self._dropped:
+                self._dropped = True
+                self.warn(f"the tracker {self.name} is slower than the run: rows are dropped")
+
+    def advance(self, update: int) -> None:
+        """Does nothing."""
+
+    def sync(self) -> None:
+        """Does nothing: what a service has is no part of the run's promises."""
+
+    def close(self) -> None:
+        """Waits for the service to take what is left, for at most `CLOSE_SECONDS`."""
+        if not self._failed:
+            self._rows.put(None)
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self.warn(f"the tracker {self.name} did not finish within {CLOSE_SECONDS:.0f} s: its last rows may be lost")
+
+    def discard(self) -> None:
+        """Closes in the same way: rows already handed over cannot be taken back."""
+        self.close()
+
+
+def open_services(
+    names: Sequence[str], folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None]
+) -> list[ServiceTracker]:
+    """Returns a tracker for each name; one whose package is missing is reported and left out."""
+    trackers = []
+    for name in names:
+        try:
+            service: Service = load_object(CLASSES.get(name, name), "tracker.services")()
+        except RequestError as error:
+            warn(f"the tracker {name} is left out: {error.summary} ({error.seen})")
+            continue
+        facts = RunFacts(folder.resolve().name, folder, settings, sessions(folder).get(name))
+        trackers.append(ServiceTracker(name, service, facts, warn))
+    return trackers
+
+
+def sessions(folder: Path) -> dict[str, str]:
+    """Returns the id of the run in each service, by the service's name, as an earlier start kept it."""
+    try:
+        found = json.loads((folder / "trackers.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _keep_session(folder: Path, name: str, session: str) -> None:
+    known = sessions(folder)
+    if known.get(name) != session:
+        write_json(folder / "trackers.json", {**known, name: session})

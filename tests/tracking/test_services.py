@@ -1,0 +1,112 @@
+"""W&B and MLflow hold one run through kills; a service that fails never ends a run."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+
+from noether.tracking.services import RunFacts, ServiceTracker, sessions
+
+ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
+
+
+class Failing:
+    """A service that breaks where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.seen = where, []
+
+    def open(self, facts: RunFacts) -> str:
+        self._at("open")
+        return "session-1"
+
+    def log(self, numbers: dict[str, float], update: int) -> None:
+        self._at("log")
+        self.seen.append((numbers, update))
+
+    def close(self) -> None:
+        self._at("close")
+
+    def _at(self, place: str) -> None:
+        if place == self.where:
+            raise ConnectionError(f"no network at {place}")
+
+
+@pytest.mark.parametrize("where", ["open", "log", "close", "nowhere"])
+def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
+    warned: list[str] = []
+    service = Failing(where)
+    tracker = ServiceTracker("mine", service, RunFacts("run", tmp_path, {}), warned.append)
+    tracker.log(ROW)
+    tracker.log({"kind": "checkpoint", "update": 3})
+    tracker.close()
+    if where == "nowhere":
+        assert (warned, service.seen) == ([], [({"training/loss": 0.5}, 3)])
+        assert sessions(tmp_path) == {"mine": "session-1"}
+    else:
+        assert len(warned) == 1
+        assert f"no network at {where}" in warned[0]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(noether) -> None:
+    told = noether("plan", "tracker.services=[wandbb]")
+    assert told.code == 2
+    assert "wandb" in told.err
+
+
+def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
+    """Starts a run and kills its process once the history has reached an update."""
+    command = [sys.executable, "-m", "noether", "train", *words]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 150
+        while time.monotonic() < deadline and process.poll() is None:
+            rows = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
+            if any(f'"update": {update}' in row for row in rows):
+                break
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, monkeypatch) -> None:
+    pytest.importorskip(name)
+    folder, store = tmp_path / "run", tmp_path / "mlruns"
+    own = {**environ, "WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
+    words = [
+        *("--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "accelerator=cpu"),
+        *(f"tracker.services=[{name}]", "trainer.max_updates=4000", "trainer.log_every=20 updates"),
+        "trainer.checkpoint_every=20 updates",
+    ]
+    killed_after(40, folder, own, words)
+    session = sessions(folder)[name]
+    killed_after(100, folder, own, words)
+    last = noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **{
+        key: own[key] for key in ("WANDB_MODE", "MLFLOW_TRACKING_URI")
+    })  # fmt: skip
+    assert last.code == 0, last.out + last.err
+    assert sessions(folder) == {name: session}
+    if name == "wandb":
+        parts = sorted(folder.glob("wandb/offline-run-*"))
+        assert len(parts) == 3
+        assert all(part.name.endswith(session) for part in parts), "wandb sync joins parts of one id"
+        assert all(any(part.glob("*.wandb")) for part in parts)
+    else:
+        from mlflow.tracking import MlflowClient
+
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        client = MlflowClient(store.as_uri())
+        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        assert [run.info.run_id for run in runs] == [session]
+        logged = client.get_metric_history(session, "training/loss")
+        assert max(point.step for point in logged) == 140
+        assert json.loads((folder / "trackers.json").read_text()) == {"mlflow": session}
