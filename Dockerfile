@@ -27,16 +27,21 @@ ARG FILES_DATE=315532800
 # tini: PID 1 ignores the signals it has no handler for, and reaps nothing. rdma-core's user libraries: without them
 # NCCL takes TCP and does not say so. gcc and Python's headers: triton compiles its launchers when it runs.
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
-    began=$(date +%s); export SOURCE_DATE_EPOCH="$FILES_DATE"; rm -f /etc/apt/apt.conf.d/docker-clean \
-    && apt-get update -qq \
-    && apt-get install -y -qq --no-install-recommends \
+    set -eu; began=$(date +%s); export SOURCE_DATE_EPOCH="$FILES_DATE"; \
+    if [ -e /etc/apt/apt.conf.d/docker-clean ]; then : > /etc/apt/apt.conf.d/docker-clean; fi; \
+    apt-get update -qq; \
+    apt-get install -y -qq --no-install-recommends \
         ca-certificates tini python3 libibverbs1 ibverbs-providers librdmacm1 \
-        $([ "$FLAVOUR" = cpu ] || echo gcc libc6-dev libpython3.11-dev) \
-    && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale \
-        /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a /var/cache/ldconfig/aux-cache \
-    && python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11 \
-    && useradd --uid 1000 --home-dir /nonexistent --no-create-home noether \
-    && find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/cache/apt -o -path /etc/hosts \
+        $([ "$FLAVOUR" = cpu ] || echo gcc libc6-dev libpython3.11-dev); \
+    rm -rf /var/lib/apt/lists/* /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a; \
+    python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11; \
+    useradd --uid 1000 --home-dir /nonexistent --no-create-home noether; \
+    # Only what this step wrote is removed, and what the base has is emptied: a file of the base that is removed leaves a
+    # mark with the time of the build.
+    find /usr/share -regex '/usr/share/\(doc\|man\|locale\)/.*' -newerct "@$began" \
+        \( ! -type d -o -empty \) -delete; \
+    find /var/log /var/cache/ldconfig -type f -newerct "@$began" -exec truncate -s 0 {} +; \
+    find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/cache/apt -o -path /etc/hosts \
         -o -path /etc/resolv.conf \) -prune -o -newermt "@$began" -exec touch -h -d "@$FILES_DATE" {} +
 
 FROM base AS build

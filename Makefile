@@ -6,10 +6,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train test test-fast test-nightly faults lint format docs site venv clean
+.PHONY: train shell test test-fast test-nightly faults lint format docs site venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
+	@printf '\n%s\n' 'next (the first line puts noether on the PATH; so does make shell):'
+	@printf '  %s\n' '. $(BIN)/activate' 'noether plan' 'noether train --dry-run +experiment/ellipsoid=quick' 'noether doctor'
+
+# A shell with noether on the PATH; exit leaves it.
+shell: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
 # Two workers, who share the tests as tests/sharing.py says. ARGS is for pytest: make test ARGS="-n 0 tests/data".
 WORKERS ?= 2
@@ -32,6 +38,7 @@ faults: $(READY)
 	$(BIN)/python -m tests.faults.frozen --cases 100
 	$(BIN)/python -m tests.faults.disks --cases 200
 	$(BIN)/python -m tests.faults.damage --cases 1500
+	$(BIN)/python -m tests.faults.strangers --rounds 12
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -45,6 +52,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
+	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.

@@ -34,8 +34,8 @@ from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import evaluate_samples
 from noether.models.build import count_parameters
+from noether.training.build import build_run
 from noether.training.loop import peak_memory_mib
-from noether.training.train import build_run
 from noether.training.update import Updater
 from noether.workers.context import WorkerContext
 from noether.workers.openmp import openmp_defaults

@@ -1,3 +1,19 @@
 """noether: one training program for every machine."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noether.evaluation.loaded import LoadedRun
+
 __version__ = "0.1.0"
+
+
+def load_run(run: str, **options: Any) -> "LoadedRun":
+    """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
+
+    Options and errors are those of `noether.evaluation.loaded.LoadedRun`.
+    """
+    # Imported here: the commands that plan and refuse must not load torch.
+    from noether.evaluation.loaded import LoadedRun
+
+    return LoadedRun(run, **options)

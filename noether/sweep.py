@@ -17,7 +17,9 @@ from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.config.sweep import expand_sweep, override_value, varied
+from noether.config.task import FieldsTaskConfig
 from noether.errors import ExitCode, RequestError
+from noether.evaluation.tables import squared_unit
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
@@ -65,7 +67,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     path = runs[0].folder.path.parent / f"{base}.sweep.json"
     each = [{"run": str(run.folder.path), "overrides": run.differs, "figures": results[run]} for run in runs]
     write_json(path, {"groups": summary, "runs": each})
-    console.say("", sweep_table(summary), f"\nsweep  {path}", sep="\n")
+    console.say("", sweep_table(summary, units_of(load_config(runs[0].words, hp))), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
@@ -97,8 +99,25 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
-    """Returns one row for each figure of the test split, and one column for each group of runs."""
+def units_of(config: RunConfig) -> dict[str, str]:
+    """Returns the unit of each figure that has one, by its name in result.json; "%" for shares."""
+    units = {"accuracy": "%"}
+    if isinstance(config.task, FieldsTaskConfig):
+        for name, field in (config.task.fields or {}).items():
+            units |= {f"{name}/{figure}": field.unit for figure in ("mae", "max")}
+            units |= {f"{name}/mse": squared_unit(field.unit), f"{name}/relative_l2": "%"}
+    return units
+
+
+def sweep_table(
+    summary: Mapping[str, Mapping[str, Mapping[str, Any]]], units: Mapping[str, str] | None = None
+) -> Table:
+    """Returns one row for each figure of the test split, and one column for each group of runs.
+
+    Args:
+        summary: from `summarise`.
+        units: of the figures, by name; a figure in % is a share of 1.
+    """
     counts = [max((figure["n"] for figure in figures.values()), default=0) for figures in summary.values()]
     heads = [
         f"{group or 'all'} ({count} run{'s' if count > 1 else ''})"
@@ -106,15 +125,18 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table
     ]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for figures in summary.values() for name in figures):
-        cells = [_cell(figures.get(name)) for figures in summary.values()]
-        table.add_row(name, *cells)
+        unit = (units or {}).get(name, "")
+        cells = [_cell(figures.get(name), unit) for figures in summary.values()]
+        table.add_row(f"{name}, {unit}" if unit else name, *cells)
     return table
 
 
-def _cell(figure: Mapping[str, Any] | None) -> str:
+def _cell(figure: Mapping[str, Any] | None, unit: str) -> str:
+    """Returns mean ± std; the value alone where there is one run, or where every run has the same."""
     if figure is None:
         return ""
-    return f"{figure['mean']:.5g}" + ("" if figure["std"] is None else f" ± {figure['std']:.2g}")
+    scale = 100 if unit == "%" else 1
+    return f"{figure['mean'] * scale:.5g}" + (f" ± {figure['std'] * scale:.2g}" if figure["std"] else "")
 
 
 def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun], str]:

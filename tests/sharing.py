@@ -1,8 +1,9 @@
 """How the workers of `make test` share the tests: which files stay together, and in which order they are run.
 
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
-something larger, or must not run at the same time, form one group. The tests on Slurm come first, because they take
-longest and mostly wait; then the other slow files; the images come last, because they are being made meanwhile.
+something larger, or must not run at the same time, form one group. The slow files come first, and among them the tests
+on Slurm last: they watch seconds pass, and the images, which are made from the start on, take a core until then. The
+tests on images come last of all.
 """
 
 import os
@@ -34,9 +35,10 @@ def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
     """Return the ids of tests, given with whether each is slow, in the order in which groups are handed out."""
     slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
 
-    def rank(nodeid: str) -> tuple[bool, bool, int]:
+    def rank(nodeid: str) -> tuple[int, int]:
         group = group_of(nodeid)
-        return nodeid.startswith("tests/images/"), group != GROUPS["tests/slurm/"], -slow[group]
+        kind = 3 if nodeid.startswith("tests/images/") else 0 if slow[group] else 2
+        return (1, 0) if group == GROUPS["tests/slurm/"] else (kind, -slow[group])
 
     first = {group_of(nodeid): position for position, (nodeid, _) in reversed(list(enumerate(tests)))}
     return sorted((nodeid for nodeid, _ in tests), key=lambda nodeid: (rank(nodeid), first[group_of(nodeid)]))

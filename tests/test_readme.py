@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import pyvista
 from conftest import REPOSITORY, TIME_LIMIT
-from shapenet_car_files import surface_mesh
 
 from noether.config.reference import settings_reference
 
@@ -40,8 +38,6 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     (folder / "examples").symlink_to(REPOSITORY / "examples")
-    points, cells, _ = surface_mesh(0)
-    pyvista.PolyData.from_regular_faces(points, cells).triangulate().save(folder / "car.stl")
     program = folder / "bin" / "noether"
     program.parent.mkdir()
     program.write_text(
@@ -92,20 +88,28 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.environ.get("CI") != "true", reason="trains for minutes; CI runs it (CI=true)")
-def test_make_train_reaches_what_the_readme_promises(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "predictor", "error_ratio", "r2", "samples"),
+    [
+        # What each must reach: the surface pressure's error relative to a trivial predictor's, and R² of the lift.
+        pytest.param("+experiment/ellipsoid=quick", "mean_field", 0.6, 0.6, 30, id="a-minute-of-it"),
+        pytest.param("", "nearest_shape", 0.5, 0.95, 100, id="as-the-readme-says", marks=pytest.mark.nightly),
+    ],
+)
+def test_make_train_reaches_what_the_readme_promises(more, predictor, error_ratio, r2, samples, tmp_path: Path) -> None:
     done = subprocess.run(
-        ["make", "train", f"ARGS=output_path={tmp_path} run_id=made"],
+        ["make", "train", f"ARGS={more} output_path={tmp_path} run_id=made"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=1400,
+        timeout=1700,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "made" / "result.json").read_text())
     error = result["fields"]["surface_pressure"]["relative_l2"]
-    assert error < 0.5 * result["baselines"]["nearest_shape"]["surface_pressure"]["relative_l2"]
-    assert result["scalars"]["lift_coefficient"]["r2"] >= 0.95
-    assert result["samples"] == 100
+    assert error < error_ratio * result["baselines"][predictor]["surface_pressure"]["relative_l2"]
+    assert result["scalars"]["lift_coefficient"]["r2"] >= r2
+    assert result["samples"] == samples
     assert (tmp_path / "made" / "report.html").is_file()

@@ -20,7 +20,7 @@ def test_what_stays_on_one_worker(nodeid: str, group: str) -> None:
     assert group_of(nodeid) == group
 
 
-def test_slurm_first_slow_files_next_images_last() -> None:
+def test_slow_files_first_then_slurm_then_the_fast_and_images_last() -> None:
     tests = [
         ("tests/data/test_b.py::one", False),
         ("tests/images/test_image.py::one", True),
@@ -32,12 +32,12 @@ def test_slurm_first_slow_files_next_images_last() -> None:
         ("tests/slurm/test_a.py::one", False),
     ]
     assert in_order(tests) == [
-        "tests/slurm/test_submit.py::one",
-        "tests/slurm/test_a.py::one",
         "tests/training/test_d.py::one",
         "tests/training/test_d.py::two",
         "tests/models/test_c.py::one",
         "tests/models/test_c.py::two",
+        "tests/slurm/test_submit.py::one",
+        "tests/slurm/test_a.py::one",
         "tests/data/test_b.py::one",
         "tests/images/test_image.py::one",
     ]

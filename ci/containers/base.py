@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 from containers.build import has_image
@@ -24,6 +26,8 @@ PACKAGES = {"/usr/sbin/debootstrap": "debootstrap"}
 PYTHON = "3.11"
 LEFT_OUT = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./var/cache/apt/*.bin")
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+CUDA = ("nvidia-", "cuda-", "triton")
+"""Beginnings of the names of packages that only torch's CUDA wheels require."""
 # What names a bundle of certificates, in the order in which it is asked.
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
@@ -44,6 +48,8 @@ def make_base(places: Places, environ: dict[str, str]) -> None:
         for number, text in enumerate(extra):
             (folder / f"own-{number}.crt").write_text(text + "\n")
         call("chroot", places.base, "update-ca-certificates", log=log)
+    # BuildKit mounts its own over it; where there is none it makes one and removes it, which dates /etc anew.
+    (places.base / "etc/hosts").touch()
     shutil.rmtree(places.base / "var/lib/apt/lists")
     for package in (places.base / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
@@ -61,7 +67,7 @@ def make_wheels(places: Places, flavour: str) -> str:
     """
     places.wheels.mkdir(parents=True, exist_ok=True)
     lock = (REPOSITORY / "constraints.txt").read_text()
-    names = locked(lock, cuda=flavour != "cpu")
+    names = of_the_image(locked(lock, cuda=flavour != "cpu"))
     name = f"{WHEELS}:{flavour}-{sha256(lock.encode()).hexdigest()[:12]}"
     if has_image(places, name):
         return name
@@ -69,7 +75,9 @@ def make_wheels(places: Places, flavour: str) -> str:
     wanted.write_text("\n".join(names) + "\n")
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (36, 34, 28, 27, 26, 24, 17, 12, 5)]
     call(
+        # Where nothing is installed to ask, the tools of development are among them, and may be too new for the image.
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"),
+        "--ignore-requires-python",
         *(f"--python-version={PYTHON}", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
         *(*platforms, "--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--platform=any"),
         *(f"--find-links={places.wheels}", f"--dest={places.wheels}", f"--requirement={wanted}"),
@@ -85,6 +93,42 @@ def locked(lock: str, *, cuda: bool) -> list[str]:
     everywhere, _, only_cuda = lock.partition("# CUDA")
     text = everywhere + ("#" + only_cuda if cuda else "")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def of_the_image(names: list[str]) -> list[str]:
+    """Return those lines of a lock that the image installs, as far as the packages installed here can tell.
+
+    They are asked what they require, from the project's own requirements on. Where one that the lock names is not
+    installed here, nobody knows what it would require, and the whole lock is returned.
+    """
+    from pip._vendor.packaging.requirements import Requirement
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    # The build's own: what makes a wheel of a package that has none.
+    queue = [*project["dependencies"], *project["optional-dependencies"]["mesh"], "setuptools", "mlxtend"]
+    lines = {_plain(line.split("==")[0]): line for line in names}
+    wanted: dict[str, str] = {}
+    while queue:
+        required = Requirement(queue.pop())
+        name = _plain(required.name)
+        if name in wanted or name not in lines or (required.marker and not required.marker.evaluate({"extra": ""})):
+            continue
+        wanted[name] = lines[name]
+        if name == "mlxtend":  # Installed without what it requires.
+            continue
+        try:
+            queue += [text for text in metadata.requires(name) or [] if "extra ==" not in text]
+        except metadata.PackageNotFoundError:
+            if not name.startswith(
+                ("nvidia-", "cuda-", "triton")
+            ):  # Which require one another, and the lock names all.
+                return names
+    cuda = [line for line in names if line.startswith(("nvidia-", "cuda-", "triton")) and line not in wanted.values()]
+    return [*wanted.values(), *(cuda if "triton" in lines else [])]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def mirror() -> str:

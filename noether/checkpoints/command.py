@@ -33,7 +33,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
             fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
         )
     if keep is not None and not (keep.isdigit() and int(keep) > 0):
-        raise RequestError(f"--keep {keep} is no number of checkpoints", expected="at least 1", fix="--keep 1")
+        raise RequestError(f"--keep {keep} is not a number of checkpoints", expected="at least 1", fix="--keep 1")
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []
     if prune:

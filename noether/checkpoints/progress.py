@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 class Progress:
     """How far a run has come: whole updates done, and the samples they used (over all ranks).
 
-    rows: of the history so far, those that tell of a checkpoint left out.
+    rows: of the history so far, those that are written after their checkpoint left out.
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first on the way on.
     """
 

@@ -110,8 +110,11 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Gives a task back what it knew of the training split (statistics)."""
     with checkpoint.loading("task.json") as path:
-        content, fitted = parse_object(path.read_bytes()), task.state()
-        if any(fitted.values()) and not _alike(json.loads(json.dumps(fitted)), content):
+        content = parse_object(path.read_bytes())
+        # Older versions wrote fewer entries; those that there are must be of the kind that this task has.
+        fitted = {key: value for key, value in task.state().items() if key in content}
+        written = {key: content[key] for key in fitted}
+        if any(fitted.values()) and not _alike(json.loads(json.dumps(fitted)), written):
             raise ValueError("other statistics than this task's")
         task.load_state(content)
 

@@ -1,4 +1,4 @@
-"""What was typed: a verb, its flags, and Hydra overrides, in any order."""
+"""Reads a command line: a verb, its flags and Hydra overrides, in any order."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from noether.errors import RequestError
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
 # The flag that a word too many was probably meant for.
 MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
+OLD_SUFFIX = "_multi_gpu"
 SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
 
 
@@ -82,12 +83,14 @@ def parse_arguments(
                 )
             value = queue.pop(0)
         if key in own:
-            flags[key] = value
+            # Parameters of a case may each be given by a flag of their own.
+            flags[key] = f"{flags[key]},{value}" if key == "set" and key in flags else value
         else:
             positional.append(_as_override(key, value))
-    needed = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [p.name for p in words if p.default is Parameter.empty]
     takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
-    if not takes_words and len(positional) != len(needed):
+    if not takes_words and not len(needed) <= len(positional) <= len(words):
         raise _wrong_words(verb, positional, flags, needed, own)
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))
@@ -173,5 +176,10 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
 
 def notes_on_old_names(words: Sequence[str]) -> list[str]:
     """Returns a line for each group option that is typed by an older name, which works all the same."""
-    old = [word for word in words if word.lstrip("+").startswith("experiment/") and word.endswith("_multi_gpu")]
-    return [f"{word} is now {word.removesuffix('_multi_gpu')}" for word in old]
+    old = [word for word in words if word.lstrip("+").startswith("experiment/") and is_old_name(word)]
+    return [f"{word} is now {word.removesuffix(OLD_SUFFIX)}" for word in old]
+
+
+def is_old_name(option: str) -> bool:
+    """Returns whether a group's option is an older name of another one."""
+    return option.endswith(OLD_SUFFIX)

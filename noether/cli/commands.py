@@ -30,10 +30,7 @@ class DataCommands:
 
     def prepare(
         self,
-        source: str,
-        out: str,
-        folder: str | None = None,
-        *,
+        *paths: str,
         map: str | None = None,
         workers: str | None = None,
         skip_broken: bool = False,
@@ -46,9 +43,7 @@ class DataCommands:
         `prepare ARCHIVE OUT --map shapenet_car`.
 
         Args:
-            source: the folder above the cases, or the raw archive (.zip, .tar, .tar.gz) of ShapeNet-Car
-            out: the folder to make, which dataset_root then names
-            folder: only where the first word is shapenet_car: the folder to make
+            paths: CASES OUT: the folder above the cases (or a raw archive), and the one to make, for dataset_root
             map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
             workers: processes (default: one for each CPU)
             skip_broken: leave out the cases that are refused, and name them
@@ -56,9 +51,7 @@ class DataCommands:
         """
         from noether.data.commands import prepare_here
 
-        return prepare_here(
-            source, out, folder, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run
-        )
+        return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
 
     def pack(self, folder: str, *, out: str | None = None) -> int:
         """Pack a prepared folder into the one memory-mapped file that training reads.
@@ -74,7 +67,7 @@ class DataCommands:
         return pack_here(folder, out)
 
     def describe(self, *overrides: str, hp: str | None = None, json: bool = False) -> int:
-        """Say what a data set holds: samples, arrays, shapes, ranges and statistics of each split.
+        """Show what a data set holds: samples, arrays, shapes, ranges and statistics of each split.
 
         With no argument: the embedded data set, as noether train would use it.
 
@@ -100,7 +93,7 @@ class Commands:
         dry_run: bool = False,
         json: bool = False,
     ) -> int:
-        """Train on whatever is here, and end with a report.
+        """Train on the devices of this machine or job, and write a report.
 
         With no argument: UPT on the embedded flow data, on every visible device of this machine.
 
@@ -131,7 +124,7 @@ class Commands:
     def plan(
         self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False
     ) -> int:
-        """Say what train would do here, and why; start nothing.
+        """Show what train would do here, and why. Nothing is started.
 
         One row per rank: where it runs, on which device, with which share of a batch.
 
@@ -149,7 +142,7 @@ class Commands:
         if visible_devices is None:
             from noether.training.preflight import check_as_train_does
 
-            check_as_train_does(config)
+            check_as_train_does(config, plan)
         if json:
             print(json_module.dumps(plan.as_dict(), indent=2))
         else:
@@ -167,6 +160,7 @@ class Commands:
         checkpoint: str | None = None,
         vtk: bool = False,
         json: bool = False,
+        trust: bool = False,
     ) -> int:
         """Evaluate a run again: any split, any weights, any checkpoint.
 
@@ -177,8 +171,13 @@ class Commands:
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             vtk: also write the best, the median and the worst cases as files that ParaView opens
             json: print the figures as one JSON object
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import evaluate_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
 
         return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
 
@@ -192,12 +191,14 @@ class Commands:
         truth: str | None = None,
         scale: str = "1",
         chunk: str = "16384",
+        set: str = "",
         weights: str | None = None,
         checkpoint: str | None = None,
+        trust: bool = False,
     ) -> int:
         """Predict the fields on a mesh or on points of your own, at any resolution.
 
-        Positions are in m, x across, y up, z along the wind, as in training; scaling comes from the checkpoint.
+        Positions are in m and in the axes of the training data; scaling comes from the checkpoint.
 
         Args:
             run: the run's folder: runs/NAME
@@ -207,18 +208,24 @@ class Commands:
             truth: true values at the mesh's points, .npy: truth and error are written too
             scale: multiplies all positions: 0.001 for a mesh in mm
             chunk: points predicted at once, which bounds memory and changes nothing
+            set: parameters of the case, such as wind_speed=32, several apart by commas
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import predict_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
 
         if not mesh:
             raise RequestError(
                 "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
             )
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, weights=weights,
-            checkpoint=checkpoint,
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, set=set,
+            weights=weights, checkpoint=checkpoint,
         )  # fmt: skip
 
     def export(
@@ -229,6 +236,8 @@ class Commands:
         weights: str | None = None,
         checkpoint: str | None = None,
         weights_only: bool = False,
+        overwrite: bool = False,
+        trust: bool = False,
     ) -> int:
         """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
@@ -238,10 +247,18 @@ class Commands:
             weights: ema or raw (default: the averaged weights if the run has them)
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             weights_only: leave out the program, for models that torch.export cannot write
+            overwrite: replace an export that is in the folder already
+            trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import export_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
 
-        return export_here(run, out, program=not weights_only, weights=weights, checkpoint=checkpoint)
+        check_trust(existing_run(run), trust)
+
+        return export_here(
+            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint
+        )
 
     data = DataCommands
 
@@ -270,7 +287,7 @@ class Commands:
         return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
 
     def report(self, run: str) -> int:
-        """Write a run's report.html anew from what the run folder holds.
+        """Write a run's report.html again from the files in its folder.
 
         Args:
             run: the run's folder: runs/NAME
@@ -285,7 +302,7 @@ class Commands:
         return ExitCode.DONE
 
     def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
-        """Say what is wrong with this machine, job or image, and the line that mends it.
+        """Find out what is wrong with this machine, job or image, and the line that fixes it.
 
         Alone it looks at this machine; under srun, torchrun or mpirun every rank takes part and rank 0 reports.
         It starts no training and ends within a minute, whatever hangs.
@@ -314,9 +331,9 @@ class Commands:
         script: bool = False,
         dry_run: bool = False,
     ) -> int:
-        """Ask Slurm for a place to train in, as the slurm section says; requeued, the job goes on.
+        """Submit a training job to Slurm, as the slurm section says. A requeued job continues its run.
 
-        The configuration is checked here, so that a mistake never waits in the queue.
+        The configuration is checked here, so a mistake is reported at once and never waits in the queue.
 
         Args:
             overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
@@ -331,7 +348,7 @@ class Commands:
         return submit_here(overrides, hp, multirun=multirun, to_print=print, script=script, dry_run=dry_run)
 
     def status(self, *, output_path: str = "runs", json: bool = False) -> int:
-        """Say how the runs in a folder are doing: waiting, running, stopped, done.
+        """Show the state of the runs in a folder: waiting, running, stopped, done.
 
         Args:
             output_path: the folder that holds the run folders
@@ -342,19 +359,19 @@ class Commands:
         return show_status(output_path, as_json=json)
 
     def logs(self, run: str, *, rank: str | None = None, follow: bool = False) -> int:
-        """Print what a run says: its job's output and its ranks' logs.
+        """Print the output of a run: of its job and of its ranks.
 
         Args:
             run: the run's folder: runs/NAME
             rank: the log of this rank only
-            follow: (or -f) go on until the run has ended
+            follow: (or -f) keep printing until the run has ended
         """
         from noether.runs.logs import show_logs
 
         return show_logs(run, rank=rank, follow=follow)
 
     def cancel(self, run: str) -> int:
-        """Stop a run, here or in its Slurm job, with everything saved; it is not queued again.
+        """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again.
 
         Args:
             run: the run's folder: runs/NAME
@@ -372,7 +389,7 @@ class Commands:
         format: str = "text",
         rules: bool = False,
     ) -> int:
-        """Say what is wrong with a job script before it waits in the queue.
+        """Check a job script before it is submitted.
 
         Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
         2: a file could not be read.
@@ -395,7 +412,7 @@ class Commands:
 
 
 ALONE = ("evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
-"""The commands that work in one process, and write files: several tasks of a launcher would write the same ones."""
+"""Commands that run in one process and write files: several tasks of a launcher would write the same files."""
 
 
 def verbs() -> dict[str, Callable[..., Any]]:
@@ -410,7 +427,7 @@ def verbs() -> dict[str, Callable[..., Any]]:
 
 
 def doors() -> dict[str, str]:
-    """Returns the names under which the image has the program beside `noether`, each with the command it stands for."""
+    """Returns the names under which the image installs the program, each with the command that it runs."""
     words = dict.fromkeys(verb.partition(" ")[0] for verb in verbs())
     return {word: word for word in words} | {"noether-train": "train", "noether-train-submit-job": "submit"}
 

@@ -11,7 +11,7 @@ from noether import __version__
 from noether.cli.commands import ALONE, Commands, groups, verbs
 from noether.cli.encoding import use_utf8
 from noether.cli.help import command_help, group_help, overview
-from noether.common.container import container_engine, fix_in_container
+from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.errors import ExitCode, NoetherError, RequestError
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _as_typed_here(error: NoetherError) -> NoetherError:
     """Returns a refusal whose fix is what this container's user types."""
-    engine = container_engine(os.environ)
+    engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error
     fix = fix_in_container(error.fix, error.mount, engine, os.environ)
@@ -61,12 +61,12 @@ def _no_permission(error: PermissionError) -> RequestError:
 
 
 def train_main() -> NoReturn:
-    """Is `noether-train`, the documented name of `noether train`."""
+    """Runs `noether train` under its documented name, `noether-train`."""
     main(["train", *sys.argv[1:]])
 
 
 def submit_main() -> NoReturn:
-    """Is `noether-train-submit-job`, the documented name of `noether submit`."""
+    """Runs `noether submit` under its documented name, `noether-train-submit-job`."""
     main(["submit", *sys.argv[1:]])
 
 
@@ -77,7 +77,12 @@ def _dispatch(arguments: list[str]) -> int:
         if asked and asked[0] in verbs():
             print(command_help(asked[0]))
         elif asked and asked[0] not in groups() and not asked[0].startswith("-"):
-            return _run_command(asked)  # Which has no such command, and names the nearest.
+            from noether.cli.settings_help import section_help, sections
+
+            if asked[0] in sections():
+                print(section_help(asked[0]))
+                return ExitCode.DONE
+            return _run_command(asked)  # Refuses it, and names the nearest command.
         else:
             print(group_help(asked[0]) if asked else overview())
         return ExitCode.DONE
@@ -107,7 +112,7 @@ def _run_command(arguments: list[str]) -> int:
     from noether.cli.arguments import notes_on_old_names, parse_arguments
     from noether.config.schema import RunConfig
 
-    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), container_engine(os.environ))
+    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), image_engine(os.environ))
     method = attrgetter(command.verb.replace(" ", "."))(Commands)
     if command.verb in ALONE:
         from noether.environments.process_facts import read_process_facts

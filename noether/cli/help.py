@@ -1,4 +1,4 @@
-"""The text of --help: of the program, of a group of commands, of one command, of the settings."""
+"""The text of --help: of the program, of a group of commands, of one command. Only the standard library."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,8 @@ def overview() -> str:
         lines.append(f"  {name:<14} {_first_line(method)}")
     lines += [
         "",
-        "noether COMMAND --help says more of one command; noether --version which version this is.",
+        "noether COMMAND --help says more of one command, noether help SECTION of the settings of a section",
+        "(noether help model); noether --version prints the version.",
         "",
     ]
     return "\n".join(lines) + "\n" + EPILOGUE.rstrip()
@@ -37,6 +38,8 @@ def group_help(group: str) -> str:
     ]
     return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
 
+
+READS_SETTINGS = ("train", "plan", "submit", "data describe")
 
 METAVARS = {
     "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
@@ -65,28 +68,11 @@ def _own_help(verb: str) -> str:
 def command_help(verb: str) -> str:
     """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
     parts = [_own_help(verb)]
-    if verb in ("train", "plan", "data describe", "submit"):
-        parts.append(settings_help())
+    if verb in READS_SETTINGS:
+        from noether.cli.settings_help import settings_help
+
+        parts.append(settings_help(verb))
     return "\n\n".join(parts)
-
-
-def settings_help() -> str:
-    """Returns the top-level settings and those of the trainer, each with what it means, and the groups."""
-    from noether.config.schema import RunConfig
-    from noether.config.settings_file import configs_folder
-    from noether.config.trainer import TrainerConfig
-
-    lines = ["settings (SETTING=VALUE or --SETTING VALUE)"]
-    for prefix, section in (("", RunConfig), ("trainer.", TrainerConfig)):
-        for name, field in section.model_fields.items():
-            if field.description:
-                lines.append(f"  {prefix + name:<36} {field.description}")
-    lines += ["", "groups (GROUP=OPTION)"]
-    for folder in sorted({file.parent for file in configs_folder().glob("*/**/*.yaml")}):
-        name = folder.relative_to(configs_folder()).as_posix()
-        options = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {options}")
-    return "\n".join([*lines, "", "docs/configuration.md lists the settings of every group."])
 
 
 def _first_line(method: Callable[..., Any]) -> str:

@@ -1,11 +1,8 @@
 """Reads `noether train …` in job scripts for the linter, by the grammar of this command line."""
 
-from noether.cli.arguments import parse_arguments
-from noether.cli.commands import verbs
-from noether.config.compose import load_config
-from noether.config.schema import RunConfig
 from noether.errors import RequestError
-from noether.planning.batches import plan_batches
+
+# Composing a configuration takes a second to import, and most scripts have no `noether train`: inside the methods.
 
 
 class OwnTrainLines:
@@ -13,6 +10,10 @@ class OwnTrainLines:
 
     def read(self, words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
         """Returns the overrides and the configuration file of `noether train WORDS`; None: it cannot be read."""
+        from noether.cli.arguments import parse_arguments
+        from noether.cli.commands import verbs
+        from noether.config.schema import RunConfig
+
         try:
             line = parse_arguments(["train", *words], verbs(), tuple(RunConfig.model_fields))
         except RequestError:
@@ -24,6 +25,9 @@ class OwnTrainLines:
         self, overrides: tuple[str, ...], file: str | None, ranks: int | None
     ) -> tuple[RequestError, bool] | None:
         """Returns why a training with so many ranks would be refused, and whether the batch is the reason."""
+        from noether.config.compose import load_config
+        from noether.planning.batches import plan_batches
+
         try:
             config = load_config(overrides, file)
         except RequestError as error:

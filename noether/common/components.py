@@ -1,4 +1,4 @@
-"""From a `kind` and its options to an object: one of ours by its short name, or the user's own by dotted path."""
+"""Builds what a `kind` and its options name: one of ours by its short name, or the user's own by dotted path."""
 
 import inspect
 from collections.abc import Callable, Mapping

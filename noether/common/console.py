@@ -1,4 +1,4 @@
-"""What one rank says: on the terminal, and in its log file."""
+"""Prints the output of one rank: on the terminal and in its log file."""
 
 import os
 import sys
@@ -27,8 +27,13 @@ class Console:
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
+        seen = stream.isatty() and not _is_piped_by_mpirun()
         self.terminal = _Terminal(
-            file=stream, quiet=not speaks, highlight=False, width=None if stream.isatty() else 120
+            file=stream,
+            quiet=not speaks,
+            highlight=False,
+            width=None if seen else 120,
+            force_terminal=None if seen else False,
         )
         self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
         self.is_live = speaks and self.terminal.is_terminal
@@ -50,3 +55,13 @@ class Console:
         if self._log is not None:
             with suppress(OSError):
                 self._log.print(text)
+
+
+def _is_piped_by_mpirun() -> bool:
+    """Returns whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
+        return False
+    try:
+        return not os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:  # Another system, or a daemon of another user.
+        return True

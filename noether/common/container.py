@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from noether.common.process_defaults import IMAGE_RECORD
+
 
 def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """Returns "apptainer", "podman" or "docker", or "" outside of a container."""
@@ -13,6 +15,11 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     if (root / "run/.containerenv").exists():
         return "podman"
     return "docker" if (root / ".dockerenv").exists() else ""
+
+
+def image_engine(environ: Mapping[str, str]) -> str:
+    """Returns the engine of a container of the project's image, or "": commands are written otherwise there alone."""
+    return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:

@@ -1,4 +1,4 @@
-"""Which object does this dotted path name: how users' own models, data sets and tasks come in."""
+"""Imports the object that a dotted path names: a user's own model, data set or task."""
 
 import importlib
 import os

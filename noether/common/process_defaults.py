@@ -1,12 +1,17 @@
-"""Which variables does this process set for itself and its children, where nobody has: caches, HOME, USER.
+"""Sets variables for this process and its children where nobody has: caches, HOME, USER.
 
 They are set here and not by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
 """
 
+import atexit
+import contextlib
 import os
 import pwd
+import shutil
+import stat
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.errors import RequestError
@@ -34,6 +39,7 @@ def process_defaults(
     user_name: str | None,
     temporary: Path,
     home_is_writable: bool,
+    own_folder: Callable[[Path, int], Path],
 ) -> dict[str, str | None]:
     """Return what to change in the environment: a value to set, or None to remove the variable.
 
@@ -46,12 +52,14 @@ def process_defaults(
         user_name: the user's name, None where the password file does not know the number.
         temporary: a folder of this node that can be written.
         home_is_writable: whether files can be made in the user's home.
+        own_folder: returns a folder that only this user can use; asked only where one is needed.
     """
     job = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
     if not in_image and not job:
         return {}
-    # The user's number keeps users of a node apart, the job's id two jobs of a user.
-    folder = temporary / "-".join(["noether", str(user_id), *([job] if job else [])])
+    # One for each user of a node, and none for each job: the next job finds warm caches, and nothing piles up. The
+    # tools that fill them let processes share them.
+    folder = own_folder(temporary, user_id)
     changes: dict[str, str | None] = {
         name: str(folder / leaf) for name, leaf in CACHES.items() if not environ.get(name)
     }
@@ -88,6 +96,7 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
         user_name=user_name,
         temporary=temporary,
         home_is_writable=_is_writable_folder(environ.get("HOME")),
+        own_folder=own_folder,
     )
     for name, value in changes.items():
         if value is None:
@@ -100,6 +109,38 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
                 Path(environ[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise _nowhere_to_write(f"{environ[name]}: {error.strerror}") from None
+
+
+def own_folder(temporary: Path, user_id: int) -> Path:
+    """Make a user's folder among everybody's temporary files, and return it: nobody else can put anything into it.
+
+    What lies there may be code (compilers' caches), so a folder that another user made, a link, or a folder that
+    others can write to is not used: a new one with a random name is, and a line on stderr says so.
+
+    Raises:
+        RequestError: no folder can be made.
+    """
+    folder = temporary / f"noether-{user_id}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if (why := _why_not_own(folder, user_id)) == "":
+            return folder
+        other = Path(tempfile.mkdtemp(prefix=f"noether-{user_id}-", dir=temporary))
+    except OSError as error:
+        raise _nowhere_to_write(f"{folder}: {error.strerror}") from None
+    print(f"noether: {folder} {why}; caches are in {other}, and are gone when this run ends", file=sys.stderr)
+    atexit.register(shutil.rmtree, other, ignore_errors=True)
+    return other
+
+
+def _why_not_own(folder: Path, user_id: int) -> str:
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode):
+        return "is a link" if stat.S_ISLNK(facts.st_mode) else "is not a folder"
+    if facts.st_uid != user_id:
+        return "belongs to another user"
+    return "can be written by others" if facts.st_mode & 0o022 else ""
 
 
 def _nowhere_to_write(seen: str) -> RequestError:

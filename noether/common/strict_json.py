@@ -1,4 +1,4 @@
-"""How is a figure that is no number written? JSON has no NaN and no ∞: it is null there."""
+"""Writes JSON with NaN and infinity as null: JSON has neither."""
 
 import json
 import math

@@ -1,1 +1,1 @@
-"""What was asked: compose YAML, validate, dump. Knows nothing of torch."""
+"""The configuration: composed from YAML, validated and dumped. Never imports torch."""

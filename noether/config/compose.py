@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from noether.config.environment_values import allow_listed_variables
 from noether.config.explain import composition_error, validation_error, yaml_error
 from noether.config.overrides import as_hydra_override, parse_override, parse_overrides
 from noether.config.schema import RunConfig
@@ -42,6 +43,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
     check_yaml(primary)
     parsed = parse_overrides(overrides)
     roots = (primary.parent, configs_folder())
+    allow_listed_variables()
     adjusted = [as_hydra_override(override, roots) for override in parsed]
     lines = [line for line in adjusted if _chosen_kind(line) is None]
     try:

@@ -1,4 +1,4 @@
-"""Which samples are trained on, and how many points of each."""
+"""Settings of the data set: which samples are trained on, and how many points of each."""
 
 from typing import Annotated, Any, Literal
 

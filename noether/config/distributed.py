@@ -34,7 +34,7 @@ def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> D
     """Returns the settings with the steady timeout that DISTRIBUTED_TIMEOUT_S asks for, where it is set.
 
     Raises:
-        RequestError: the variable is no number of seconds above 0.
+        RequestError: the variable is not a number of seconds above 0.
     """
     text = environ.get(TIMEOUT_VARIABLE, "").strip()
     if not text:

@@ -109,7 +109,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if problem["type"] == "union_tag_invalid":
         known = re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
         return RequestError(
-            f"no such {key}.kind: {did_you_mean(problem['ctx']['tag'], known)}",
+            f"unknown {key}.kind: {did_you_mean(problem['ctx']['tag'], known)}",
             seen=f"{key}.kind={problem['ctx']['tag']}",
             expected=f"one of {', '.join(known)}",
             fix=f"{key}.kind={nearest(problem['ctx']['tag'], known) or known[0]}",

@@ -1,4 +1,4 @@
-"""How often, and how long: `10 updates`, `1 epoch`, `5000 samples`, `5 %`."""
+"""Lengths of training: `10 updates`, `1 epoch`, `5000 samples`, `5 %`."""
 
 import re
 from dataclasses import dataclass

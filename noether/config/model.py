@@ -1,6 +1,6 @@
-"""Which model is trained, and its sizes."""
+"""Settings of the model: which one, and its sizes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag, model_validator
 
@@ -111,6 +111,11 @@ class CustomModelConfig(ComponentSection):
     output: str | None = Field(
         None, description="Name of the tensor that the model returns (logits, a field); null: it returns a dict."
     )
+
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for the model's constructor, and `input` and `output` where they are set."""
+        unset = {name for name in ("input", "output") if getattr(self, name) is None}
+        return self.model_dump(exclude={"kind", *unset})
 
 
 ModelConfig = Annotated[

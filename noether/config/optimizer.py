@@ -1,4 +1,4 @@
-"""How weights move: the optimiser and the schedule of its learning rate."""
+"""Settings of the optimiser and of the schedule of its learning rate."""
 
 from typing import Annotated, Literal
 

@@ -48,6 +48,10 @@ def _section(title: str, about: str, section: type[BaseModel]) -> Iterator[str]:
     for name, field in section.model_fields.items():
         if field.description:
             yield f"| `{name}` | {_default(field)} | {field.description} |"
+    for name, field in section.model_fields.items():
+        # Sections by name, such as task.fields.NAME, have keys of their own.
+        for inner in sections_in(field.annotation) if "dict" in str(field.annotation) else ():
+            yield from _section(f"{title}: each entry of `{name}`", (inner.__doc__ or "").split("\n\n")[0], inner)
 
 
 def _default(field: FieldInfo) -> str:

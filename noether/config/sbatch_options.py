@@ -1,4 +1,4 @@
-"""Which further options of sbatch contradict what the slurm section says, and which setting says it instead."""
+"""Refuses further options of sbatch that contradict the slurm section, and names the setting to use instead."""
 
 import re
 import shlex
@@ -71,13 +71,15 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
     """Checks the further options of a job against the section that its plan is read from.
 
     Raises:
-        RequestError: for an option that a setting gives, that the job rests on, or that sbatch takes no second of.
-        ValueError: for what is no option of sbatch.
+        RequestError: for an option that a setting gives, that the job rests on, or that sbatch does not take twice.
+        ValueError: a name is not a long option of sbatch.
     """
     for name, value in slurm.slurm_additional_parameters.items():
         option = name.replace("_", "-")
         if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
-            raise ValueError(f"slurm_additional_parameters: {name!r} is no long option of sbatch; write mail-type: END")
+            raise ValueError(
+                f"slurm_additional_parameters: {name!r} is not a long option of sbatch; write mail-type: END"
+            )
         seen = f"slurm.slurm_additional_parameters.{name}={value}"
         option = _in_full(option)
         if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from noether.config.control_characters import refuse_control_characters
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
@@ -49,6 +50,11 @@ class RunConfig(Section):
     resume: str | None = Field(
         None,
         description="auto: go on if run_id has a checkpoint; latest: the newest run; or a run or checkpoint path.",
+    )
+    initial_weights: str | None = Field(
+        None,
+        description="A run, a checkpoint, an export or a safetensors file whose weights a new run begins with, where "
+        "names and shapes match; statistics are of the new data.",
     )
     accept_changes: tuple[str, ...] = Field(
         (),
@@ -95,7 +101,7 @@ class RunConfig(Section):
                 seen=", ".join(
                     f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
                 ),
-                expected="three for fields at points, or three for classes of images",
+                expected="all three for fields at points, or all three for classes of images",
                 fix="+experiment/mnist=convnet      (or all three of the ellipsoid: leave them out)",
             )
         return self
@@ -113,6 +119,13 @@ class RunConfig(Section):
                     fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
                 )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_of_one_line(cls, settings: Any) -> Any:
+        if isinstance(settings, dict):
+            refuse_control_characters(settings)
+        return settings
 
     @field_validator("run_id")
     @classmethod

@@ -46,7 +46,7 @@ def dotted_path_or(*known: str) -> AfterValidator:
     def check(path: str) -> str:
         parts = path.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-            raise ValueError(f"no such kind: {did_you_mean(path, known)} (your own: my_package.MyClass)")
+            raise ValueError(f"unknown kind: {did_you_mean(path, known)} (your own: my_package.MyClass)")
         return path
 
     return AfterValidator(check)

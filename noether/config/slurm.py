@@ -1,4 +1,4 @@
-"""What a job asks of Slurm."""
+"""Settings of a Slurm job."""
 
 from pydantic import Field, model_validator
 

@@ -1,4 +1,4 @@
-"""Which runs does a sweep ask for: `seed=1,2 model=upt,mine` is four lists of overrides (Hydra's grammar)."""
+"""Expands a sweep into its runs: `seed=1,2 model=upt,mine` becomes four lists of overrides (Hydra's grammar)."""
 
 import re
 from collections.abc import Sequence

@@ -1,30 +1,65 @@
-"""What the model is asked for: fields or classes, their units, weights and derived figures."""
+"""Settings of the task: fields or classes to predict, their units, weights and derived figures."""
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
 
+from noether.common.suggest import did_you_mean
 from noether.config.section import ComponentSection, Section, chosen_by_kind, dotted_path_or
 
 
 class FieldConfig(Section):
-    """One output field of the model, by the key it has in the samples."""
+    """One output of the model, by the key it has in the samples."""
 
     unit: str = Field("", description="Physical unit, shown in tables and pictures.")
     weight: float = Field(1.0, ge=0, description="Weight of this field's standardised squared error in the loss.")
-    points: str = Field(description="Key of the points at which the field is given.")
+    points: str = Field(
+        description="Key of the points at which the field is given (surface_points, volume_points, or another set by "
+        "name); case: an output of the whole case, like drag."
+    )
+    components: int | None = Field(None, gt=0, description="Components at each point; null: as the samples have.")
+    scaling: Literal["standardised", "symmetric_log"] = Field(
+        "standardised",
+        description="How the model sees it: standardised, or for what spans decades sign(x)·log(1 + |x|/s), then "
+        "standardised; s is the median of |x| over the training split.",
+    )
+    measure: str | None = Field(
+        None,
+        description="Key of the area or volume that each point stands for, for errors weighted by it; null: SET_area "
+        "or SET_cell_volume, if the samples have one.",
+    )
+
+    @field_validator("points")
+    @classmethod
+    def _names_a_set(cls, points: str) -> str:
+        if points != "case" and (not points.endswith("_points") or points == "_points"):
+            known = ("surface_points", "volume_points", "case")
+            raise ValueError(f"points={points} does not name a set of points: {did_you_mean(points, known)}")
+        return points
+
+
+class ParameterConfig(Section):
+    """One input that a whole case has, like the speed of the wind, by its key in the samples."""
+
+    unit: str = Field("", description="Physical unit, shown where its range is.")
 
 
 class ForceCoefficientConfig(Section):
-    """A force or moment coefficient: the integral of pressure over the surface, per dynamic pressure and area."""
+    """A force or moment coefficient: the integral of pressure, and of wall shear stress if it is named, over the
+    surface, per dynamic pressure and area."""
 
     pressure: str = Field("surface_pressure", description="Field that is integrated, in Pa.")
+    shear: str | None = Field(
+        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: pressure alone."
+    )
     points: str = Field("surface_points", description="Key of the points, in m: arms of a moment.")
     normals: str = Field("surface_normals", description="Key of the outward unit normals.")
     areas: str = Field("surface_area", description="Key of the area in m² that each point stands for.")
     direction: tuple[float, float, float] = Field(description="Direction of the force, or axis of the moment.")
     moment: bool = Field(False, description="The moment about the origin in place of the force.")
-    dynamic_pressure: float = Field(gt=0, description="0.5 · density · speed², in Pa.")
+    dynamic_pressure: float | str = Field(
+        description="0.5 · density · speed² in Pa; or the key of the speed in m/s that each case has, with `density`."
+    )
     density: float | None = Field(
         None, gt=0, description="Density of the air in kg/m³ that it is made with, stated beside the coefficient."
     )
@@ -39,11 +74,24 @@ class ForceCoefficientConfig(Section):
     @property
     def speed(self) -> float | None:
         """The speed in m/s at which air of this density has this dynamic pressure; None where no density is given."""
-        return (2 * self.dynamic_pressure / self.density) ** 0.5 if self.density else None
+        if self.density is None or isinstance(self.dynamic_pressure, str):
+            return None
+        return float((2 * self.dynamic_pressure / self.density) ** 0.5)
+
+    @model_validator(mode="after")
+    def _pressure_is_known(self) -> "ForceCoefficientConfig":
+        if isinstance(self.dynamic_pressure, str):
+            if self.density is None:
+                raise ValueError(f"dynamic_pressure={self.dynamic_pressure} is the key of a speed: density is needed")
+        elif self.dynamic_pressure <= 0:
+            raise ValueError("dynamic_pressure must be above 0")
+        return self
 
     def needed_keys(self) -> tuple[str, ...]:
         """Returns the keys that samples must have for it."""
-        return (self.points, self.normals, self.areas, self.reference_area, *([self.truth] if self.truth else []))
+        speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
+        truth = [self.truth] if self.truth else []
+        return (self.points, self.normals, self.areas, self.reference_area, *speed, *truth)
 
 
 class FieldsTaskConfig(ComponentSection):
@@ -51,25 +99,38 @@ class FieldsTaskConfig(ComponentSection):
 
     problem = "fields"
     kind: Literal["fields"] = "fields"
-    fields: dict[str, FieldConfig] = Field(description="The output fields, by their key in the samples.")
-    inputs: tuple[str, ...] = Field((), description="Keys standardised as further inputs of the model.")
-    domain_low: float = Field(-4.5, description="Lower corner of the domain on every axis, in m.")
-    domain_length: float = Field(10.5, gt=0, description="Length of the domain, in m; scaled to 1000.")
+    fields: dict[str, FieldConfig] | None = Field(
+        None, description="The outputs, by their key in the samples; null: every one that the data set names."
+    )
+    inputs: tuple[str, ...] = Field((), description="Keys standardised as further inputs of the model, at each point.")
+    parameters: dict[str, ParameterConfig] | None = Field(
+        None,
+        description="Inputs that a whole case has, by their key in the samples; null: those that the data set names.",
+    )
+    domain_low: float | None = Field(
+        None, description="Lower corner of the domain on every axis, in m; null: of the box of the training split."
+    )
+    domain_length: float | None = Field(
+        None, gt=0, description="Length of the domain, in m, scaled to 1000; null: of the box of the training split."
+    )
     scalars: dict[str, ForceCoefficientConfig] = Field(
         default_factory=dict, description="Figures derived from the fields, by name."
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> "FieldsTaskConfig":
+        if (self.domain_low is None) != (self.domain_length is None):
+            raise ValueError("domain_low and domain_length belong together: give both, or neither")
+        if self.fields is None:
+            return self
         if not self.fields:
             raise ValueError("fields: at least one output field is needed")
         if not any(field.weight for field in self.fields.values()):
             raise ValueError("fields: every weight is 0, so nothing would be learned")
         for name, scalar in self.scalars.items():
-            if scalar.pressure not in self.fields:
-                raise ValueError(
-                    f"scalars.{name}.pressure={scalar.pressure} is not among fields ({', '.join(self.fields)})"
-                )
+            for part, wanted in (("pressure", scalar.pressure), ("shear", scalar.shear)):
+                if wanted is not None and wanted not in self.fields:
+                    raise ValueError(f"scalars.{name}.{part}={wanted} is not among fields ({', '.join(self.fields)})")
         return self
 
 

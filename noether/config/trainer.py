@@ -1,4 +1,4 @@
-"""How the training loop runs: batches, length, precision, and what happens how often."""
+"""Settings of the training loop: batches, length, precision, intervals."""
 
 from typing import Literal
 
@@ -52,10 +52,18 @@ class TrainerConfig(Section):
         description="Stop with everything saved before so many minutes have passed; null: before the job's own limit, "
         "where the scheduler tells it.",
     )
+    freeze: tuple[str, ...] = Field(
+        (), description="Names of parameters that are not trained, with * for anything: [pooling.*,encoder.*]."
+    )
     nan_policy: Literal["stop", "skip"] = Field(
         "stop", description="At a gradient that is not finite: stop the run, or skip the update."
     )
     max_skipped_updates: int = Field(10, gt=0, description="Updates skipped in a row before the run stops.")
+
+    profile: Interval | None = Field(
+        None,
+        description="Write a trace of so many updates of each rank, from the third on, for Perfetto; null: none.",
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainerConfig":
@@ -68,7 +76,7 @@ class TrainerConfig(Section):
                 expected=f"exactly one of {', '.join(LENGTHS)}",
                 fix=seen.split(" and ")[0] if given else "trainer.max_epochs=60",
             )
-        for name in ("log_every", "evaluate_every", "checkpoint_every"):
+        for name in ("log_every", "evaluate_every", "checkpoint_every", "profile"):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
                 raise RequestError(

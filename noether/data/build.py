@@ -1,4 +1,4 @@
-"""Which data set a `dataset.kind` names, where its files are, and its splits. Without torch.
+"""Finds the data set that `dataset.kind` names, its files and its splits. Never imports torch.
 
 A data set of noether's own is added to `SOURCES`.
 """

@@ -1,5 +1,6 @@
 """What `noether data prepare|pack|describe` do, with a bar while they work. torch only where a data set needs it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from rich.table import Table
 
 from noether.common.console import Console
 from noether.common.strict_json import strict_json
+from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits, prepare_data
@@ -21,35 +23,40 @@ from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
+FAULTS_SHOWN = 20
 
 
 def prepare_here(
-    source: str,
-    out: str,
-    folder: str | None,
-    *,
-    map_name: str | None,
-    workers: str | None,
-    skip_broken: bool,
-    dry_run: bool,
+    paths: Sequence[str], *, map_name: str | None, workers: str | None, skip_broken: bool, dry_run: bool
 ) -> int:
-    """Prepares a folder of cases by a map, or the raw ShapeNet-Car archive (also as `shapenet_car ARCHIVE OUT`).
+    """Prepares a folder of cases by a map: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`.
 
     Raises:
-        RequestError: no map was given, or the source does not fit it.
+        RequestError: there are too few or too many words, no map was given, or the source does not fit it.
     """
-    count = _workers(workers)
-    if folder is not None and map_name is None:
-        map_name, source, out = source, out, folder  # the older form, with the kind first
-    elif folder is not None:
+    count, known = _workers(workers), [*ready_maps(), SHAPENET_CAR]
+    if len(paths) == 3 and map_name is None:
+        map_name, *paths = paths
+        if map_name not in known and not Path(map_name).is_file():
+            raise RequestError(
+                f"there is no map {map_name}",
+                seen=map_name,
+                expected="a file that `noether data inspect` writes, or " + ", ".join(known),
+                fix=" ".join(["noether data prepare", nearest(map_name, known) or "MAP", *paths]),
+            )
+    if len(paths) != 2:
+        form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
         raise RequestError(
-            f"one word too many: {folder}", expected="the cases and the folder to make", fix=f"--map {map_name}"
+            "two words are needed: the folder of the cases, and the folder to make",
+            seen=" ".join(paths) or "none",
+            expected=f"noether data prepare {form}",
         )
+    source, out = paths
     if map_name is None:
         raise RequestError(
             "a map says which files hold what",
             seen="no --map",
-            expected="a file that inspect writes, or a ready map: " + ", ".join([*ready_maps(), SHAPENET_CAR]),
+            expected="a file that inspect writes, or a ready map: " + ", ".join(known),
             fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
         )
     if map_name == SHAPENET_CAR:
@@ -124,6 +131,11 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         console.say("", table, sep="\n")
     for note in notes:
         console.say(note)
+    faults = [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]]
+    for words in faults[:FAULTS_SHOWN]:
+        console.warn(words)
+    if len(faults) > FAULTS_SHOWN:
+        console.warn(f"and {len(faults) - FAULTS_SHOWN} more")
     return ExitCode.DONE
 
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.data.checks import Layout, sample_faults, sample_layout, sample_name, set_rows
+
 if TYPE_CHECKING:
     from noether.data.loader import Dataset
 
@@ -13,17 +15,25 @@ CHANNELS = 8
 
 
 def describe_split(dataset: "Dataset") -> dict[str, Any]:
-    """Returns {samples, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
+    """Returns {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
+
+    faults: what is wrong with single samples, in words: values that are not finite, rows, types, components.
 
     An axis whose length differs between samples is written as its range. Arrays of points (N, C), and of a few numbers
     (C,), have a channel for each entry of their last axis where it has CHANNELS at most; others, such as images, have
     one. Statistics are over all other axes and samples, in float64.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
+    faults: list[str] = []
+    expected: Layout | None = None
     types: dict[str, str] = {}
     moments: dict[str, _Moments] = {}
     for index in range(len(dataset)):
-        for key, value in dataset[index].items():
+        sample = dataset[index]
+        expected = expected or sample_layout(sample)
+        wrong = sample_faults(sample, expected, set_rows(sample))
+        faults += [f"sample {sample_name(dataset, index)}: {words}" for words in wrong]
+        for key, value in sample.items():
             array = np.asarray(value)
             shapes.setdefault(key, []).append(array.shape)
             types[key] = str(array.dtype)
@@ -34,6 +44,7 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
             moments[key].add(columns.astype(np.float64))
     return {
         "samples": len(dataset),
+        "faults": faults,
         "arrays": {
             key: {"shape": _shape(every), "dtype": types[key], "channels": moments[key].rows()}
             for key, every in shapes.items()

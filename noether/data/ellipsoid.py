@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.data.about import CAR_SPACE
 from noether.data.digest import check_digest
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
@@ -54,6 +55,10 @@ class EllipsoidDataset:
         yawing = _yawing_moment(*sample["car"].tolist())
         exact = {"pressure_force": [0.0, lift, 0.0], "pressure_moment": [0.0, yawing, 0.0]}
         return sample | {key: torch.tensor(vector) for key, vector in exact.items()}
+
+    def about(self) -> dict[str, Any]:
+        """What `about_data` reads: a car on the ground in a wind along z."""
+        return {"space": CAR_SPACE}
 
     def name(self, index: int) -> str:
         """A name of sample `index` for tables and file names, like "test-0042"."""

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -39,11 +39,10 @@ class _TrainingReader:
         self.dataset, self.indices, self.draw = dataset, indices, draw
 
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
-        samples = []
-        for key in keys:
-            sample = self.draw.for_training(self.dataset[self.indices[key.sample]], key)
-            samples.append({**sample, "index": torch.tensor(self.indices[key.sample])})
-        return stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.max_batch_size=1")
+        own = [self.indices[key.sample] for key in keys]
+        samples = [self.draw.for_training(self.dataset[i], key) for i, key in zip(own, keys, strict=True)]
+        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.max_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
 
 
 class _EvaluationReader:
@@ -51,8 +50,9 @@ class _EvaluationReader:
         self.dataset, self.draw = dataset, draw
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        samples = [{**self.draw.for_evaluation(self.dataset[i]), "index": torch.tensor(i)} for i in indices]
-        return stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
+        samples = [self.draw.for_evaluation(self.dataset[i]) for i in indices]
+        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
+        return {**stacked, "index": torch.tensor(indices)}
 
 
 def training_batches(
@@ -91,7 +91,10 @@ def evaluation_batches(
     return iter(_loader(_EvaluationReader(dataset, draw), batches, num_workers, pin_memory))
 
 
-def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> DataLoader[Batch]:
+def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
+    if not num_workers and not pin_memory:
+        # As a DataLoader would, without what it does around each batch.
+        return (reader.__getitems__(batch) for batch in batches)
     start: Callable[[int], None] | None = _start_loader_worker if num_workers else None
     return DataLoader(
         reader,

@@ -156,7 +156,8 @@ def open_packed(path: Path) -> PackedArrays:
             expected="a readable data file",
             fix=f"ls -l {path.parent}      (is the path right, and may this user read it?)",
         ) from None
-    whole = np.memmap(path, np.uint8, mode="c")
+    # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
+    whole = np.asarray(np.memmap(path, np.uint8, mode="c"))
     arrays = {
         key: whole[offsets[key] : offsets[key] + spec.nbytes].view(spec.dtype).reshape(spec.shape)
         for key, spec in specs.items()

@@ -30,8 +30,9 @@ class PointDraw:
     loader workers changes it.
 
     per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
-    geometry: surface points given as the shape; None: all of them.
+    geometry: points given as the shape, of the sample's geometry_points or else of its surface; None: all of them.
     pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
+    inputs: further keys that the model reads at each point, and so at anchors.
     shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
         from a random start, so that a memory-mapped sample of any size is read by one contiguous piece.
     evaluation: points by prefix that evaluation uses at most, the first of a shuffled sample; others: all.
@@ -41,21 +42,24 @@ class PointDraw:
     per_update: Mapping[str, int] = field(default_factory=dict)
     geometry: int | None = None
     pad: bool = False
+    inputs: tuple[str, ...] = ()
     shuffled: bool = False
     evaluation: Mapping[str, int] = field(default_factory=dict)
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
         """Returns the sample with fresh draws of its query points and of the points that show its shape."""
-        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         drawn = dict(sample)
-        if "surface_points" in sample:
+        shape = _shape_of(sample)
+        if shape is None and not self.per_update:
+            return drawn  # Nothing is drawn: a generator costs as much as reading a small sample.
+        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
+        if shape is not None:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
-            points = sample["surface_points"]
-            drawn[GEOMETRY] = self._draw(rng, len(points), self.geometry)(points)
+            drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self.per_update.items():
             keys = point_keys(sample, prefix)
             if keys:
-                take = self._draw(rng, len(sample[keys[0]]), count)
+                take = self._draw(rng, sample[keys[0]].shape[0], count)
                 drawn.update({name: take(sample[name]) for name in keys})
         return drawn
 
@@ -66,11 +70,11 @@ class PointDraw:
         in which points attend to points then attend to as many as they have learned with.
         """
         drawn = first_points(sample, self.evaluation)
-        if "surface_points" in sample:
-            points = sample["surface_points"]
-            drawn[GEOMETRY] = points[self._fixed_rows(len(points), self.geometry)]
+        shape = _shape_of(sample)
+        if shape is not None:
+            drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
         for prefix, count in self.per_update.items():
-            keys = [key for key in point_keys(sample, prefix) if key.removeprefix(f"{prefix}_") in KNOWN]
+            keys = [key for key in point_keys(sample, prefix) if self._is_known(key, prefix)]
             if keys:
                 rows = self._fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
@@ -81,6 +85,9 @@ class PointDraw:
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
 
+    def _is_known(self, key: str, prefix: str) -> bool:
+        return key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN
+
     def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
         wanted = min(count or available, available)
         if self.shuffled:
@@ -88,7 +95,7 @@ class PointDraw:
             over = max(0, start + wanted - available)
             return lambda array: torch.cat([array[start : start + wanted], array[:over]])
         rows = torch.from_numpy(rng.choice(available, wanted, replace=False, shuffle=True))
-        return lambda array: array[rows]
+        return lambda array: array.index_select(0, rows)
 
     def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
         if self.shuffled:
@@ -96,6 +103,11 @@ class PointDraw:
         # One fixed permutation: strides alone would follow whatever order a mesh has.
         order = np.random.default_rng(available).permutation(available)
         return torch.from_numpy(order[: min(wanted or available, available)])
+
+
+def _shape_of(sample: Sample) -> Tensor | None:
+    """The points that show the shape: the sample's own geometry_points where it gives them, else its surface."""
+    return sample.get(GEOMETRY, sample.get("surface_points"))
 
 
 def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
@@ -111,8 +123,6 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
     reference = sample.get(f"{prefix}_points")
     if reference is None:
         return []
-    return [
-        key
-        for key, value in sample.items()
-        if key.startswith(f"{prefix}_") and value.ndim and len(value) == len(reference)
-    ]
+    # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
+    start, rows = f"{prefix}_", reference.shape[0]
+    return [key for key, value in sample.items() if key.startswith(start) and value.ndim and value.shape[0] == rows]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.data.about import CAR_SPACE
 from noether.data.digest import check_digest
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
@@ -67,6 +68,10 @@ class ShapeNetCarDataset:
             for key, array in arrays.items()
             if key not in (COUNT, QUADS)
         }
+
+    def about(self) -> dict[str, Any]:
+        """What `about_data` reads: a car on the ground in a wind along z."""
+        return {"space": CAR_SPACE}
 
     def name(self, index: int) -> str:
         """The car's param folder and id, like "param0-1a2b…"."""

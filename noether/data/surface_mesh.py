@@ -5,6 +5,7 @@ seen from outside. Lengths are in metres.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +94,12 @@ def _quadrature(corners: Array) -> Iterator[tuple[Array, Array]]:
             yield weights, 0.25 * np.cross(along_u, along_v)
 
 
-def frontal_area(points: Array, faces: Faces) -> float:
-    """Area in m² of the mesh's shadow along z, the direction of the wind, as cars are measured.
+def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> float:
+    """Area in m² of the mesh's shadow along the wind, z where none is given, as cars are measured.
 
     The shadow is painted on a grid of FRONTAL_PIXELS along its longer side: parts that hide each other count once.
     """
-    flat = points[triangles(faces)][:, :, :2]
+    flat = (points if wind is None else across(points, wind))[triangles(faces)][:, :, :2]
     low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
     pixel = float((high - low).max()) / FRONTAL_PIXELS
     if pixel == 0:
@@ -119,6 +120,65 @@ def frontal_area(points: Array, faces: Faces) -> float:
         inside &= sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0
         covered[x0 : x1 + 1, y0 : y1 + 1] |= inside
     return float(covered.sum()) * pixel**2
+
+
+@dataclass(frozen=True)
+class Holes:
+    """The openings of a surface: edges that only one face has, how many holes they bound, and their area in m²."""
+
+    edges: int
+    holes: int
+    area: float
+
+
+def find_holes(points: Array, faces: Faces) -> Holes:
+    """Finds where a surface is open. A closed surface has no edge that only one face has.
+
+    The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes.
+    """
+    corners = faces.shape[1]
+    directed = np.concatenate([faces[:, [k, (k + 1) % corners]] for k in range(corners)])
+    directed = directed[directed[:, 0] != directed[:, 1]]
+    _, first, uses = np.unique(np.sort(directed, axis=1), axis=0, return_index=True, return_counts=True)
+    rims = _loops(directed[first[uses == 1]])
+    area = 0.0
+    for rim in rims:
+        ring = points[rim] - points[rim].mean(axis=0)
+        area += 0.5 * float(np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum())
+    return Holes(int((uses == 1).sum()), len(rims), area)
+
+
+def _loops(edges: Faces) -> list[list[int]]:
+    """The simple loops that directed edges (E, 2) make; where holes touch in a point, each has its own loop."""
+    onward: dict[int, list[int]] = {}
+    for start, end in edges.tolist():
+        onward.setdefault(start, []).append(end)
+    loops = []
+    for start in list(onward):
+        path, place = [start], {start: 0}
+        while onward.get(path[-1]):
+            point = onward[path[-1]].pop()
+            if point in place:  # The path has closed: what lies behind the point is a loop.
+                loop = path[place[point] :]
+                loops.append(loop)
+                path = path[: place[point] + 1]
+                for passed in loop[1:]:
+                    del place[passed]
+            else:
+                place[point] = len(path)
+                path.append(point)
+        if len(path) > 2:
+            loops.append(path)  # faces wound against each other leave an open path: close it
+    return loops
+
+
+def across(points: Array, wind: Array) -> Array:
+    """Points (N, 3) in axes whose third is the direction of the wind; unchanged for a wind along z."""
+    third = np.asarray(wind, np.float64) / np.linalg.norm(wind)
+    helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
+    first = np.cross(helper, third)
+    first /= np.linalg.norm(first)
+    return points @ np.stack([first, np.cross(third, first), third], axis=1)
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:

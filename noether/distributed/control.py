@@ -4,6 +4,7 @@ No mesh: each rank has the one connection to the store that it needs anyway. Wha
 run, so that a stranger who reaches the store can disturb a run, and cannot make it read anything of his.
 """
 
+import contextlib
 import hashlib
 import hmac
 import pickle
@@ -43,8 +44,9 @@ class ControlChannel:
             return value
         self._wait([key])
         value = self._verified(key, self._store.get(key))
-        if self._store.add(f"{key}/read", 1) == self._world_size - 1:
-            self._delete(key, f"{key}/read")
+        with contextlib.suppress(dist.DistError):  # Rank 0 may be gone: what it said may have been its last word.
+            if self._store.add(f"{key}/read", 1) == self._world_size - 1:
+                self._delete(key, f"{key}/read")
         return value
 
     def gather(self, value: Any) -> list[Any]:
@@ -68,6 +70,13 @@ class ControlChannel:
         self._wait([f"{key}/all"])
         if self._store.add(f"{key}/left", 1) == self._world_size:
             self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
+
+    def leave(self) -> None:
+        """Is the last call. Rank 0, which serves the store, returns when no other needs it any more."""
+        if self._rank == 0:
+            self._wait(["left"])
+        elif self._store.add("leaving", 1) == self._world_size - 1:
+            self._store.set("left", "")
 
     def _next(self, what: str) -> str:
         self._count += 1

@@ -95,7 +95,7 @@ def _job_end(
 
 
 def seconds_left(text: str) -> float | None:
-    """Reads squeue's days-hours:minutes:seconds; None where it is no time (UNLIMITED, NOT_SET, INVALID)."""
+    """Reads squeue's days-hours:minutes:seconds; None where it is not a time (UNLIMITED, NOT_SET, INVALID)."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -66,6 +66,15 @@ class Group:
             return [value]
         with self.waiting("gather on rank 0"):
             return self._channel.gather(value)
+
+    def table(self, row: Sequence[float]) -> list[list[float]]:
+        """Returns every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
+        if self.world_size == 1:
+            return [list(row)]
+        rows = torch.zeros(self.world_size, len(row), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
+        table: list[list[float]] = self.sum(rows.to(self.device)).tolist()
+        return table
 
     def from_first(self, value: T) -> T:
         """Returns rank 0's value on every rank; the others' are ignored."""
@@ -178,6 +187,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
     dist.destroy_process_group()
+    channel.leave()
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:

@@ -10,7 +10,7 @@ from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.doctor.meeting import (
-    Visitor,
+    OtherProcess,
     ask_peers,
     clock_offset,
     gather_peers,
@@ -82,7 +82,7 @@ def _listen_beside_store(process: Participant, address: str) -> socket.socket | 
     return listening
 
 
-def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[Visitor]:
+def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[OtherProcess]:
     """Waits for the other processes, and reports who is missing and who does not belong."""
     placement, clock = process.placement, process.clock
     clock.enter("waiting for the other ranks")
@@ -98,7 +98,7 @@ def _accept_peers(process: Participant, listening: socket.socket, report: Doctor
     return peers
 
 
-def _ask_everyone(process: Participant, peers: list[Visitor]) -> Ask:
+def _ask_everyone(process: Participant, peers: list[OtherProcess]) -> Ask:
     """Returns the function that does one step of the chain on every rank."""
 
     def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def _reason_to_stop(
     return "" if all(answer["torch_works"] for answer in answers) else "torch cannot be imported everywhere"
 
 
-def _collect(answers: list[dict[str, Any]], peers: list[Visitor], report: DoctorReport) -> list[str]:
+def _collect(answers: list[dict[str, Any]], peers: list[OtherProcess], report: DoctorReport) -> list[str]:
     """Adds what every process found to the report, and returns the hosts."""
     hosts = []
     for answer, peer in zip(answers, [None, *peers], strict=True):
@@ -147,7 +147,7 @@ def _collect(answers: list[dict[str, Any]], peers: list[Visitor], report: Doctor
     return list(dict.fromkeys(hosts))
 
 
-def _compare(answers: list[dict[str, Any]], peers: list[Visitor]) -> list[Diagnosis]:
+def _compare(answers: list[dict[str, Any]], peers: list[OtherProcess]) -> list[Diagnosis]:
     """Judges whether the hosts fit together."""
     told = [answer for answer in answers if "lost" not in answer]
     versions: dict[str, dict[str, str]] = {}

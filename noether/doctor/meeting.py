@@ -59,7 +59,7 @@ def _why(error: OSError) -> str:
 
 
 @dataclass(frozen=True)
-class Visitor:
+class OtherProcess:
     """Another process of the run, as its hello says."""
 
     connection: JsonLines
@@ -70,7 +70,7 @@ class Visitor:
 
 def gather_peers(
     listening: socket.socket, run: Sequence[Any], own_ranks: Sequence[int], world_size: int, seconds: float
-) -> tuple[list[Visitor], list[str]]:
+) -> tuple[list[OtherProcess], list[str]]:
     """Accepts the other processes of a run until all ranks are there or the time is up.
 
     Args:
@@ -83,7 +83,7 @@ def gather_peers(
     Returns:
         The peers that came, and a line for each visitor that was sent away.
     """
-    deadline, peers, strangers = time.monotonic() + seconds, list[Visitor](), list[str]()
+    deadline, peers, strangers = time.monotonic() + seconds, list[OtherProcess](), list[str]()
     waiting: dict[int, JsonLines] = {}
     here = set(own_ranks)
     while len(here) < world_size and (left := deadline - time.monotonic()) > 0:
@@ -122,11 +122,11 @@ def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
         waiting.pop(next(iter(waiting))).close()
 
 
-def _visitor(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> Visitor | None:
+def _visitor(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> OtherProcess | None:
     """Returns who said hello, or None where this was not a hello."""
     try:
         hello = messages[0]
-        return Visitor(connection, str(hello["host"]), int(hello["node_rank"]), tuple(map(int, hello["ranks"])))
+        return OtherProcess(connection, str(hello["host"]), int(hello["node_rank"]), tuple(map(int, hello["ranks"])))
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 
@@ -141,7 +141,7 @@ def _refusal(hello: Mapping[str, Any], run: Sequence[Any], ranks: Sequence[int],
 
 
 def ask_peers(
-    peers: Sequence[Visitor], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
+    peers: Sequence[OtherProcess], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
 ) -> list[dict[str, Any]]:
     """Sends a request to all, answers it for this process by `own`, and returns the answers, the own one first.
 
@@ -159,7 +159,7 @@ def ask_peers(
     return answers
 
 
-def clock_offset(peer: Visitor, seconds: float = 2.0) -> tuple[float, float]:
+def clock_offset(peer: OtherProcess, seconds: float = 2.0) -> tuple[float, float]:
     """Returns how far a peer's clock is ahead of ours and how uncertain that is, in seconds.
 
     Half the time of a round trip bounds the error (RFC 5905, the offset of one exchange).

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.doctor.child import Child, ChildError, ask_all
@@ -125,7 +126,22 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
     ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
     found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
-    return placement, found + [Diagnosis("launch", "warning", text) for text in placement.warnings]
+    found += [Diagnosis("launch", "warning", text) for text in placement.warnings]
+    return placement, [*found, check_limits(placement, read_limits())]
+
+
+LIMITS_LINE = "docker run --ulimit nofile=65536 …      (or nofile and nproc in /etc/security/limits.conf)"
+
+
+def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
+    """Whether the descriptors and processes that this host allows are enough for the world of the run."""
+    world, kind = placement.world_size, placement.workers[0].device.kind
+    too_large = why_too_large(world, placement.local_world_size, kind, limits)
+    if too_large:
+        return Diagnosis("limits", "error", "; ".join(too_large), "hard limits that this world fits into", LIMITS_LINE)
+    allowed = "any number of" if limits.descriptors is None else str(limits.descriptors)
+    needed = descriptors_of_a_rank(world, kind)
+    return Diagnosis("limits", "ok", f"{allowed} open files, rank 0 of {world} needs about {needed}")
 
 
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:

@@ -1,4 +1,4 @@
-"""Which devices belong to this task: the tasks of a run on this node, compared with the devices that each sees.
+"""Gives a launcher's task its devices: the tasks of a run on this node, compared with the devices that each sees.
 
 - one task on each node, N devices: N workers in each task (hybrid), ranks offset by task;
 - N tasks, N devices visible to each: the device of the task's local rank;
@@ -121,7 +121,7 @@ def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: s
 
 
 def _requested(setting: str) -> int:
-    """Return how many devices a setting asks for, 0 where it is no such setting."""
+    """Return how many devices a setting asks for, 0 where it is not such a setting."""
     entries = [entry.strip() for entry in setting.split(",")]
     if len(entries) == 1:
         return int(entries[0]) if entries[0].isascii() and entries[0].isdigit() else 0

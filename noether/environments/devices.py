@@ -1,4 +1,4 @@
-"""Which devices may this process use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
+"""Finds the devices that this process may use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -278,7 +278,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         raise _choice_error(f"devices={devices} names a device twice", inventory, devices)
     if inventory.kind == "cpu":
         if not numbers:
-            raise _choice_error(f"devices={devices} is no number of CPU workers", inventory, devices)
+            raise _choice_error(f"devices={devices} is not a number of CPU workers", inventory, devices)
         count = int(entries[0]) if counted else len(entries)
         if count > 2 * inventory.cpu_count:
             raise _choice_error(f"{count} CPU workers for {inventory.cpu_count} cores", inventory, devices)

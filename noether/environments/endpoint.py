@@ -1,4 +1,4 @@
-"""How does the port stay ours: bound and listening in the launcher, then handed to rank 0 as it is."""
+"""Holds a port: bound and listening in the launcher, then handed to rank 0 as it is."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""Which run does this process belong to: worked out alike by all of its ranks, compared when they meet."""
+"""Names the run that this process belongs to: worked out alike by all of its ranks, compared when they meet."""
 
 import hashlib
 import json
@@ -53,7 +53,7 @@ class RunIdentity:
         """Read what `as_text` wrote.
 
         Raises:
-            ValueError: that is no identity.
+            ValueError: that is not an identity.
         """
         try:
             read = cls(**json.loads(text))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rank_variables import unused_node_variables
 from noether.environments.rendezvous import asked_port
 
 
@@ -23,7 +24,7 @@ def local_placement(
     devices = choose_devices(inventory, request.devices)
     count = len(devices)
     endpoint, endpoint_reason = local_endpoint(request.master_port, environ)
-    warnings = []
+    warnings = [] if request.nodes == 1 else [*unused_node_variables(environ)]
     if inventory.kind == "cpu" and count > inventory.cpu_count:
         warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one a core")
     return Placement(

@@ -168,7 +168,7 @@ def mpi_placement(
 def _nodes(process: MpiProcess) -> tuple[int, int]:
     """Return a number for this node, and how many there are: exact for Open MPI, else the nearest guess.
 
-    The rank order over nodes is mpirun's to choose (--map-by), so for Hydra the number is no more than a label.
+    The rank order over nodes is mpirun's to choose (--map-by), so for Hydra the number is only a label.
     """
     if process.local_count == process.count:
         return 0, 1

@@ -1,4 +1,4 @@
-"""What does the system know about this process that its environment may not say: parents, cgroup, terminal."""
+"""Reads what the system knows about this process and its environment may not say: parents, cgroup, terminal."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Where do ranks meet when the port that each of them derives is taken: written by rank 0 into a folder all see."""
+"""A port that rank 0's launcher writes into a folder that all hosts see, when the one that all derive is taken."""
 
 import contextlib
 import json

@@ -1,8 +1,32 @@
-"""Do RANK, WORLD_SIZE and LOCAL_RANK agree with the launcher that started this process? Two sources are no choice."""
+"""RANK, WORLD_SIZE, LOCAL_RANK and their like: what they say, and whether they agree with a launcher."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from noether.errors import RequestError
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """What the environment says of this process; `local_rank` is None where nobody says it.
+
+    `local_count` is a guess where LOCAL_WORLD_SIZE is not set. `pods` is set for a PyTorchJob's process.
+    """
+
+    rank: int
+    count: int
+    local_rank: int | None
+    local_count: int
+    node_rank: int | None
+    nodes: int | None
+    elastic: bool
+    pods: int | None
+
+    @property
+    def seen(self) -> str:
+        """The variables as an error names them."""
+        local = "no LOCAL_RANK" if self.local_rank is None else f"LOCAL_RANK={self.local_rank}"
+        return f"RANK={self.rank}, WORLD_SIZE={self.count}, {local}"
 
 
 def agree_with_rank_variables(
@@ -38,3 +62,24 @@ def agree_with_rank_variables(
                 fix=f"unset {' '.join(found)}",
             )
     return shown
+
+
+NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_NNODES", "NNODES")
+"""What launchers and job scripts call the number of a node, or of all nodes."""
+
+
+def unused_node_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning where variables speak of several nodes, and nothing says how many ranks there are.
+
+    Each node would train by itself, without a word of the others.
+    """
+    lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
+    found = {name: environ[name] for name in NODE_VARIABLES if environ.get(name, lone[name]) != lone[name]}
+    if not found:
+        return ()
+    found |= {name: environ[name] for name in ("MASTER_ADDR",) if environ.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    rank = next((environ[name] for name in NODE_VARIABLES[:3] if environ.get(name, "").isdigit()), "0")
+    count = next((environ[name] for name in NODE_VARIABLES[3:] if environ.get(name, "").isdigit()), "2")
+    how = f"--nodes {count} --node-rank {rank} --master-addr {environ.get('MASTER_ADDR') or 'HOST'}"
+    return (f"{shown}, and neither RANK and WORLD_SIZE nor nodes: this machine trains alone ({how} for all nodes)",)

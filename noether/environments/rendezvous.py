@@ -1,4 +1,4 @@
-"""Where do ranks meet that were started apart: the host of rank 0, and a port that each of them works out alike."""
+"""Works out where ranks meet that were started apart: the host of rank 0, and a port that each finds alike."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def asked_port(
     Args:
         master_port: the setting; 0 and None ask for nothing, as do MASTER_PORT=0 and an empty one.
         environ: the environment.
-        fix: the line to write where the two differ, or MASTER_PORT is no port.
+        fix: the line to write where the two differ, or MASTER_PORT is not a port.
 
     Raises:
         RequestError: not a port, or two different ports.

@@ -1,4 +1,4 @@
-"""Where am I: each launcher in turn is asked whether it started this process; all are listed here."""
+"""Asks each launcher in turn whether it started this process; all are listed here."""
 
 from collections.abc import Callable, Mapping
 
@@ -57,7 +57,7 @@ def resolve_placement(
             facts=facts,
         )
     except RequestError as error:
-        # A login node has no GPU: that this is no place to train is the cause, and comes first.
+        # A login node has no GPU: that this is not a place to train is the cause, and comes first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
     for launcher in LAUNCHERS:

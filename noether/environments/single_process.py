@@ -1,4 +1,4 @@
-"""Was this command started once? What works in one process is refused where a launcher started several of it."""
+"""Refuses a command that works in one process where a launcher started several of it."""
 
 from collections.abc import Mapping
 

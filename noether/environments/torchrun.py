@@ -3,8 +3,7 @@
 - torchrun (TORCHELASTIC_RUN_ID): one rank in each process, inside a Slurm job too. Its agent already serves the
   store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. The attempt counts its restarts, and above them the
   requeues of the Slurm job around it, so that it grows with each start.
-- PyTorchJob, which sets RANK to the number of the pod and no LOCAL_RANK: one process in each pod, which starts a
-  worker on each of its devices. Every pod must have as many.
+- PyTorchJob: one process in each pod (see `kubernetes.py`).
 - anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank in each process.
 
 Where srun or mpirun started this process, RANK and WORLD_SIZE must agree with it, and it answers (enroot's
@@ -12,42 +11,20 @@ Where srun or mpirun started this process, RANK and WORLD_SIZE must agree with i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
+from noether.environments.kubernetes import bind_pod, count_pods
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.rank_variables import RankVariables
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
 from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
 from noether.errors import RequestError
 
 TASKS_LINE = "torchrun --nproc-per-node {n} entrypoint.py train …"
-
-
-@dataclass(frozen=True)
-class RankVariables:
-    """What the environment says of this process; `local_rank` is None where nobody says it.
-
-    `local_count` is a guess where LOCAL_WORLD_SIZE is not set. `pods` is set for a PyTorchJob's process.
-    """
-
-    rank: int
-    count: int
-    local_rank: int | None
-    local_count: int
-    node_rank: int | None
-    nodes: int | None
-    elastic: bool
-    pods: int | None
-
-    @property
-    def seen(self) -> str:
-        """The variables as an error names them."""
-        local = "no LOCAL_RANK" if self.local_rank is None else f"LOCAL_RANK={self.local_rank}"
-        return f"RANK={self.rank}, WORLD_SIZE={self.count}, {local}"
 
 
 def torchrun_placement(
@@ -134,11 +111,7 @@ def _read(environ: Mapping[str, str], elastic: bool) -> RankVariables:
 
     rank, count = number(environ, "RANK"), number(environ, "WORLD_SIZE")
     local_rank = read("LOCAL_RANK")
-    pods = None
-    if local_rank is None and environ.get("PET_NNODES", "").isdigit():
-        pods = number(environ, "PET_NNODES")
-    elif local_rank is None and environ.get("KUBERNETES_SERVICE_HOST"):
-        pods = count  # Older operators: as many pods as WORLD_SIZE, and nothing else is said.
+    pods = count_pods(environ, count) if local_rank is None else None
     local_count = read("LOCAL_WORLD_SIZE")
     if local_count is None:
         one_machine = is_loopback(environ.get("MASTER_ADDR", ""))
@@ -168,7 +141,7 @@ def _bind(
     ranks: RankVariables, environ: Mapping[str, str], inventory: DeviceInventory, request: LaunchRequest
 ) -> Binding:
     if ranks.pods is not None:
-        return _bind_pod(ranks, ranks.pods, environ, inventory, request)
+        return bind_pod(ranks, ranks.pods, environ, inventory, request)
     if ranks.local_rank is None and inventory.kind == "cuda" and len(inventory.devices) > 1 and ranks.count > 1:
         raise RequestError(
             f"{len(inventory.devices)} visible devices, and nothing says which is this rank's",
@@ -190,38 +163,6 @@ def _bind(
         bound=not ranks.elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
     )
     return bind_devices(task, inventory, request.devices)
-
-
-def _bind_pod(
-    ranks: RankVariables,
-    pods: int,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    request: LaunchRequest,
-) -> Binding:
-    task = LaunchedTask(
-        rank=ranks.node_rank if ranks.node_rank is not None else ranks.rank,
-        count=pods,
-        local_rank=0,
-        local_count=1,
-        most_local=1,
-        node_rank=ranks.node_rank if ranks.node_rank is not None else ranks.rank,
-        seen=ranks.seen,
-        line="nprocPerNode: {n}",
-        may_spawn=True,
-    )
-    binding = bind_devices(task, inventory, request.devices)
-    each = len(binding.workers)
-    # The operator multiplies by nprocPerNode where it is a number, and by 1 where it is "auto" or missing.
-    wanted = environ.get("PET_NPROC_PER_NODE", "")
-    if (wanted.isdigit() and int(wanted) != each) or ranks.count not in (pods, pods * each):
-        raise RequestError(
-            f"{each} worker{'s' if each > 1 else ''} in this pod, and the PyTorchJob counts another world",
-            seen=f"{ranks.seen}, {pods} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
-            expected="as many processes in each pod as devices",
-            fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),
-        )
-    return binding
 
 
 def _nodes(ranks: RankVariables) -> tuple[int, int]:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from noether.data.loader import Dataset
-from noether.data.points import Sample
-from noether.evaluation.scores import pooled_error
-from noether.tasks.fields import FieldsTask, field_errors, squared_sums
+from noether.data.points import GEOMETRY, Sample
+from noether.tasks.base import Task
+from noether.tasks.field_errors import field_errors, squared_sums, weighted_errors
+from noether.tasks.scores import pooled_error
 
 # SciPy comes in where shapes are compared: by rank 0, at the end; every rank imports this file at the start.
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ CANDIDATES = 5
 
 
 def score_baselines(
-    task: FieldsTask, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
+    task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores both baselines on every sample of the test split.
 
@@ -39,11 +40,15 @@ def score_baselines(
         nearest = search.nearest(sample, but=index if among_itself else None)
         for name in task.fields:
             truth = _channels(sample[name])
-            mean = truth.new_tensor(task.statistics[name][0]).expand_as(truth)
+            # What the model would predict if it predicted nothing: 0 in scaled units is the mean.
+            mean = task.to_physical({name: torch.zeros_like(truth)[None]})[name][0]
             carried = search.carry_over(nearest, name, sample)
+            measure = task.measure_of(name, sample)
             for baseline, prediction in (("mean_field", mean), ("nearest_shape", carried)):
                 both = prediction[None], truth[None]
                 errors = field_errors(*both) | squared_sums(*both)
+                if measure is not None:
+                    errors |= weighted_errors(*both, sample[measure][None])
                 rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
     return {
         baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
@@ -56,10 +61,11 @@ class ShapeSearch:
     All shapes are compared on a few points first; the closest of them are then compared on all points.
     """
 
-    def __init__(self, samples: Sequence[Sample], task: FieldsTask) -> None:
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
         self._samples, self._task = samples, task
         fields = list(task.fields.values())
-        self._shape = "surface_points" if "surface_points" in samples[0] else fields[0].points
+        shapes = ("surface_points", GEOMETRY, fields[0].points)
+        self._shape = next(key for key in shapes if key in samples[0])
         self._coarse = [_few(sample[self._shape]) for sample in samples]
         self._trees: dict[tuple[int, str], cKDTree] = {}
 

@@ -7,13 +7,12 @@ import numpy as np
 
 from noether.data.loader import Batch
 from noether.evaluation.vtk_output import write_fields
-from noether.tasks.base import Predictions
-from noether.tasks.fields import FieldsTask
+from noether.tasks.base import Predictions, Task
 
 
 def write_case_files(
     folder: Path,
-    task: FieldsTask,
+    task: Task,
     shown: Sequence[tuple[str, int, Predictions, Batch]],
     names: Sequence[str],
     faces: Sequence[np.ndarray | None],

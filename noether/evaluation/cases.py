@@ -15,8 +15,7 @@ from noether.data.padding import mask_of
 from noether.data.points import PointDraw
 from noether.evaluation.evaluate import Figures, predict
 from noether.learning.precision import Precision
-from noether.tasks.base import Predictions
-from noether.tasks.fields import FieldsTask
+from noether.tasks.base import Predictions, Task
 
 ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80
@@ -25,7 +24,7 @@ HISTOGRAM_BINS = 80
 class PointErrors:
     """Keeps signed errors of points, prediction − truth in the field's unit, for the histograms."""
 
-    def __init__(self, task: FieldsTask) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
         self.values: dict[str, list[np.ndarray]] = {name: [] for name in task.fields}
 
@@ -57,7 +56,7 @@ def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
 @torch.no_grad()
 def predict_fields(
     model: nn.Module,
-    task: FieldsTask,
+    task: Task,
     dataset: Dataset,
     index: int,
     draw: PointDraw,
@@ -76,7 +75,7 @@ def predict_fields(
 
 def write_cases(
     path: Path,
-    task: FieldsTask,
+    task: Task,
     figures: Figures,
     errors: Mapping[str, Sequence[np.ndarray]],
     shown: Sequence[tuple[str, int, Predictions, Batch]],
@@ -107,7 +106,7 @@ def write_cases(
             if field.points.startswith("surface") and normals in batch:
                 arrays[f"{prefix}/normals"] = _array(batch[normals][0])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
-    meta = {**about, "names": list(names), "fields": fields, "cases": cases, "scalars": list(task.scalars)}
+    meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.
     with written_whole(path, by) as partial, partial.open("wb") as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]

@@ -10,22 +10,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from noether import __version__
 from noether.common.console import Console
-from noether.data.ellipsoid_car import EllipsoidCar, sample_surface, sample_volume
+from noether.data.layout import CASE
+from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError
 from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, PhysicalModel, load_exported
-from noether.evaluation.predict import TrainedModel, load_trained, shape_batch
 from noether.evaluation.request import ExportRequest
 from noether.evaluation.shape_input import Shape
+from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
 from noether.workers.context import WorkerContext
 
 COUNTS = (64, 1000, 3586)
-"""Numbers of points at which the program is held against the model."""
+"""Numbers of points at which the program is held against the model, and of samples in a batch."""
+BATCHES = (1, 2, 3)
+EXAMPLE = Path(__file__).with_name("export_example.txt")
 TOLERANCE = 1e-5
 
 
@@ -42,7 +45,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
             physical, example = physical_model(trained)
             _write_weights(partial, trained, physical, example, request)
             if request.program:
-                _write_program(partial, physical, example)
+                _write_program(partial, trained, physical, example)
                 worst = check_program(partial, trained, physical)
                 console.say(
                     f"the program differs from the model by {worst:.1e} of a standard deviation at most, "
@@ -50,7 +53,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
                 )
                 console.say(_cost(partial, trained, physical))
         if out.exists():
-            shutil.rmtree(out)
+            shutil.rmtree(out)  # start.py has asked for --overwrite where anything was in it
         partial.rename(out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -60,28 +63,57 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 
 
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
-    """Returns the model with its scaling round it, and an example of its inputs, each (1, N, C)."""
-    example = example_inputs(trained, COUNTS[1])
-    outputs = tuple(name for name, field in trained.task.fields.items() if field.points in example)
-    return PhysicalModel(trained.model, trained.task, tuple(example), outputs).eval(), example
+    """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C)."""
+    example = example_inputs(trained, COUNTS[1], BATCHES[1])
+    outputs = tuple(trained.task.outputs)
+    whole = PhysicalModel(trained.model, trained.task, tuple(example), outputs).eval()
+    read = _read_by(whole, example)
+    return PhysicalModel(trained.model, trained.task, tuple(read), outputs).eval(), read
 
 
-def example_inputs(trained: TrainedModel, count: int) -> dict[str, Tensor]:
-    """Inputs of a car-like half ellipsoid with `count` queries in each set, and what shows the shape as in training."""
-    car = EllipsoidCar(2.0, 1.0, 0.9)
-    points = sample_surface(car, max(trained.points_learned, count), 0)
-    needs = any(field.points == "volume_points" for field in trained.task.fields.values())
-    air = sample_volume(car, count, 0) if needs else None
-    whole = points[: trained.points_learned]
-    shape = Shape(whole, None, car.normals(whole), np.zeros(len(whole)), {}, np.arange(len(whole)))
-    batch = shape_batch(trained, shape, air)
-    asked = torch.from_numpy(points[:count].astype(np.float32))[None]
-    normals = torch.from_numpy(car.normals(points[:count]).astype(np.float32))[None]
-    return {**batch, "surface_points": asked, "surface_normals": normals}
+def _read_by(physical: PhysicalModel, example: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs that the outputs depend on: the others get no gradient."""
+    given = {name: value.clone().requires_grad_() for name, value in example.items()}
+    with torch.enable_grad():
+        total = sum(value.sum() for value in physical(*given.values()))
+        assert isinstance(total, Tensor)
+        gradients = torch.autograd.grad(total, list(given.values()), allow_unused=True)
+    return {name: example[name] for name, gradient in zip(given, gradients, strict=True) if gradient is not None}
+
+
+def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[str, Tensor]:
+    """Inputs with `count` queries in each set, spread over the box of training, and a shape as in training."""
+    task, rng = trained.task, np.random.default_rng(0)
+    boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
+    places = {name: rng.uniform(box["low"], box["high"], (count, 3)) for name, box in boxes.items()}
+    box = task.seen.points.get("surface_points") or task.seen.points["geometry_points"]
+    whole = rng.uniform(box["low"], box["high"], (max(trained.points_learned, count), 3))[: trained.points_learned]
+    normals = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+    features = trained.layout.features.get("surface_points", {})
+    values = {key: _typical(trained, key, len(whole)) for key in features if key.partition("_")[2] not in KNOWN}
+    shape = Shape(whole, None, normals, np.zeros(len(whole)), values, np.arange(len(whole)))
+    others = {name: places[name] for name in trained.layout.sets if name != "surface_points"}
+    parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
+    batch = shape_batch(trained, shape, more=others, parameters=parameters)
+    asked = places.get("surface_points", whole)
+    one = {
+        "surface_points": torch.from_numpy(asked),
+        "surface_normals": torch.from_numpy(asked / np.linalg.norm(asked, axis=1, keepdims=True)),
+        **{key: torch.from_numpy(_typical(trained, key, len(asked))) for key in values},
+    }
+    batch |= {key: value[None].to(trained.device, torch.float32) for key, value in one.items()}
+    return {key: value.expand(samples, *value.shape[1:]).contiguous() for key, value in batch.items()}
+
+
+def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
+    """Values (count, C) of an input or a parameter, about its mean in the training split."""
+    scaling = trained.task.statistics[key]
+    drawn = np.random.default_rng(1).normal(0, 0.5, (count, len(scaling.mean)))
+    return scaling.backward(torch.from_numpy(drawn)).numpy()
 
 
 def check_program(folder: Path, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Loads the program and compares it with the model at three numbers of points.
+    """Loads the program and compares it with the model at three numbers of points and of samples.
 
     Returns:
         The largest difference, in standard deviations of the field's channel.
@@ -90,14 +122,14 @@ def check_program(folder: Path, trained: TrainedModel, physical: PhysicalModel) 
         NoetherError: it is above TOLERANCE.
     """
     loaded, worst = load_exported(folder, program=True), 0.0
-    for count in COUNTS:
-        inputs = example_inputs(trained, count)
+    for count, samples in zip(COUNTS, BATCHES, strict=True):
+        every = example_inputs(trained, count, samples)
+        inputs = [every[name] for name in physical.inputs]
         with torch.no_grad():
-            expected = dict(zip(physical.outputs, physical(*inputs.values()), strict=True))
-        found = loaded({name: value[0].numpy() for name, value in inputs.items()})
-        for name, value in expected.items():
-            std = torch.tensor(trained.task.statistics[name][1])
-            worst = max(worst, float(((found[name] - value[0]) / std).abs().max()))
+            expected, found = physical(*inputs), loaded.run(*inputs)
+        for name, one, other in zip(physical.outputs, expected, found, strict=True):
+            scaling = trained.task.statistics[name]
+            worst = max(worst, float((scaling.forward(other) - scaling.forward(one)).abs().max()))
     if not worst <= TOLERANCE:
         raise NoetherError(
             f"the exported program differs by {worst:.1e} of a standard deviation (allowed {TOLERANCE:g})"
@@ -110,7 +142,7 @@ def _write_weights(
     folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor], request: ExportRequest
 ) -> None:
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in trained.model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS)
+    (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
     config = request.config
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -119,20 +151,58 @@ def _write_weights(
         "checkpoint": request.checkpoint.name,
         "weights": request.weights,
         "inputs": {
-            name: [-1 if _is_dynamic(name) else value.shape[1], *value.shape[2:]] for name, value in example.items()
+            name: [
+                -1 if axis in trained.axes else length
+                for axis, length in zip(_axes(trained, name, value), value.shape[1:], strict=True)
+            ]
+            for name, value in example.items()
         },
         "outputs": list(physical.outputs),
-        "units": {name: field.unit for name, field in trained.task.fields.items()},
+        "units": {name: field.unit for name, field in trained.task.outputs.items()},
         "model": {"kind": config.model.kind, "options": config.model.options()},
         "task": {"kind": config.task.kind, "options": config.task.model_dump(mode="json", exclude={"kind"})},
     }
     about["task"]["state"] = trained.task.state()
+    about["arguments"] = [_argument(trained, name, value) for name, value in example.items()]
+    about["results"] = [
+        {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
+        for name in physical.outputs
+    ]
     (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
 
-def _write_program(folder: Path, physical: PhysicalModel, example: dict[str, Tensor]) -> None:
-    dimensions = {prefix: torch.export.Dim(prefix, min=2, max=2**24) for prefix in ("surface", "volume")}
-    shapes = tuple({1: dimensions[name.partition("_")[0]]} if _is_dynamic(name) else {} for name in example)
+def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]:
+    """What a program must know of an argument: its place in the list is its position in the call."""
+    task, low, high, unit = trained.task, -1.0, 1.0, ""
+    if name.endswith("_points"):
+        low, length = task.domain
+        high, unit = low + length, "m"
+    elif name in task.parameters:
+        span = task.seen.parameters[name]
+        low, high, unit = max(span["low"]), max(span["high"]), task.parameters[name].unit
+    return {"name": name, "shape": ["batch", *_axes(trained, name, value)], "unit": unit, "low": low, "high": high}
+
+
+def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
+    """The axes of an argument behind the batch's: a set's name for its points, else their number."""
+    prefix = next((axis for axis in trained.axes if name.startswith(f"{axis}_")), None)
+    of_points = prefix is not None and name not in trained.task.parameters
+    first: list[str | int] = [prefix if of_points and prefix else value.shape[1]] if value.ndim > 1 else []
+    return [*first, *value.shape[2:]]
+
+
+def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:
+    points = trained.task.outputs[name].points
+    own: list[str | int] = [] if points == CASE else [points.removesuffix("_points")]
+    return ["batch", *own, trained.task.components[name]]
+
+
+def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor]) -> None:
+    samples = torch.export.Dim("batch", min=1, max=2**16)
+    axes = {name: _axes(trained, name, value)[:1] for name, value in example.items()}
+    dimensions = {axis: torch.export.Dim(axis, min=2, max=2**24) for axis in trained.axes}
+    points = {name: dimensions.get(str(own[0])) if own else None for name, own in axes.items()}
+    shapes = tuple({0: samples} if axis is None else {0: samples, 1: axis} for axis in points.values())
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -140,6 +210,7 @@ def _write_program(folder: Path, physical: PhysicalModel, example: dict[str, Ten
             # Joins the parts that autocast contexts had made graphs of their own, which cannot all be loaded again.
             program = program.run_decompositions({})
             torch.export.save(program, folder / PROGRAM)
+        shutil.copyfile(EXAMPLE, folder / "example.py")
     except Exception as error:  # whatever in a model's own code cannot be traced
         raise NoetherError(
             f"torch.export cannot write this model: {' '.join(str(error).split())[:300]}\n"
@@ -147,20 +218,15 @@ def _write_program(folder: Path, physical: PhysicalModel, example: dict[str, Ten
         ) from error
 
 
-def _is_dynamic(name: str) -> bool:
-    """Queries come in any number; the geometry and the anchors in the number that the model has learned with."""
-    return name.startswith(("surface_", "volume_"))
-
-
 def _cost(folder: Path, trained: TrainedModel, physical: PhysicalModel) -> str:
     loaded, inputs = load_exported(folder, program=True), example_inputs(trained, COUNTS[-1])
-    arrays = {name: value[0].numpy() for name, value in inputs.items()}
+    arrays = {name: inputs[name][0].numpy() for name in physical.inputs}
     seconds = []
     for _ in range(4):
         started = time.perf_counter()
         loaded(arrays)
         seconds.append(time.perf_counter() - started)
-    points = sum(inputs[trained.task.fields[name].points].shape[1] for name in physical.outputs)
+    points = sum(inputs[name].shape[1] for name in trained.layout.sets)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         f"{points:,} points in {sorted(seconds[1:])[1] * 1e3:.0f} ms on this CPU, {torch.get_num_threads()} threads "

@@ -31,7 +31,7 @@ class PhysicalModel(nn.Module):
         self.model, self.task, self.inputs, self.outputs = model, task, inputs, outputs
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """Arguments (1, N, C) in physical units to fields (1, N, C) in physical units."""
+        """Arguments (B, N, C) and parameters (B, C) in physical units to fields (B, N, C) and outputs of the case."""
         prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
         physical = self.task.to_physical(self.model(prepared))
         return tuple(physical[name] for name in self.outputs)
@@ -70,10 +70,12 @@ class ExportedModel:
         if name not in arrays:
             raise RequestError(f"{name} is missing", seen=", ".join(arrays), expected=", ".join(self.inputs))
         value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
-        fixed = shape[0]
+        fixed = shape[0] if shape else 0
+        if not shape or (len(shape) == 1 and fixed > 0):
+            value = value.reshape(shape)
         if fixed > 0 and len(value) > fixed:
             value = value[torch.from_numpy(np.random.default_rng(len(value)).permutation(len(value))[:fixed])]
-        if list(value.shape[1:]) != shape[1:] or (len(value) != fixed if fixed > 0 else len(value) < 2):
+        if list(value.shape[1:]) != shape[1:] or (shape and (len(value) != fixed if fixed > 0 else len(value) < 2)):
             raise RequestError(
                 f"{name} has the wrong shape",
                 seen=str(list(value.shape)),
@@ -117,7 +119,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None) -> Exporte
 
     task = build_task(about["task"]["kind"], **about["task"]["options"])
     task.load_state(about["task"]["state"])
-    model = build_model(about["model"]["kind"], **about["model"]["options"])
+    model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
     model.load_state_dict(load_file(folder / WEIGHTS))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
 

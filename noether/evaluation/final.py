@@ -1,6 +1,6 @@
 """The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,18 @@ from torch import nn
 
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.config.schema import RunConfig
+from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
 from noether.distributed.group import Group
 from noether.evaluation.baselines import score_baselines
 from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, write_cases
-from noether.evaluation.evaluate import Figures, evaluate_samples
-from noether.evaluation.scores import field_table, score_scalar, undefined_scalar
+from noether.evaluation.evaluate import evaluate_samples
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.records import number, read_metrics
 from noether.tasks.base import Predictions, SampleFigures
-from noether.tasks.fields import FieldsTask
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,10 @@ def evaluate_run(
         "validation": problem.validation_indices,
         "train": problem.train_indices,
     }[split]
-    errors = PointErrors(task) if isinstance(task, FieldsTask) else None
-
-    def collect(predictions: Predictions, batch: Batch) -> None:
-        if errors is not None:
-            errors.add(predictions, batch)
+    errors = PointErrors(task)
 
     def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
-        more = task.details(predictions, batch) if isinstance(task, FieldsTask) else {}
-        return {**task.metrics(predictions, batch), **more}
+        return {**task.metrics(predictions, batch), **task.details(predictions, batch)}
 
     figures = evaluate_samples(
         chosen.model,
@@ -87,10 +81,10 @@ def evaluate_run(
         chunk_size=config.trainer.evaluation_chunk_size,
         num_workers=config.num_workers,
         measure=measure,
-        after_batch=collect,
+        after_batch=errors.add,
         at_boundary=at_boundary,
     )
-    gathered = group.gather(errors.values if errors else {})
+    gathered = group.gather(errors.values)
     if not group.is_first:
         return {}
     result: dict[str, Any] = {
@@ -103,15 +97,16 @@ def evaluate_run(
         "updates": chosen.updates,
         **mean_pace(folder),
         "world_size": world_size,
+        "report_parts": list(task.report_parts),
         **task.results(figures),
     }
-    if isinstance(task, FieldsTask):
+    if task.baselines and task.fields:
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
         test = splits.test if split == "test" else _Subset(dataset, indices)
-        result |= _field_results(task, figures, result["figures"], dataset[indices[0]] if indices else {})
         result["baselines"] = score_baselines(
             task, splits.train, problem.train_indices, test, among_itself=split == "train"
         )
+    if task.fields:
         primary = figures[f"{next(iter(task.fields))}/relative_l2"]
         shown = [
             (
@@ -132,6 +127,7 @@ def evaluate_run(
         ]
         point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
+        about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         with refusals_told(folder.path):
             write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about, by=by)
@@ -143,39 +139,10 @@ def evaluate_run(
     return result
 
 
-def _field_results(
-    task: FieldsTask, figures: Figures, summary: dict[str, float], sample: Mapping[str, Any]
-) -> dict[str, Any]:
-    scalars: dict[str, Any] = {}
-    for name, scalar in task.scalars.items():
-        parts = [figures.get(f"{name}/{part}") for part in ("prediction", "truth", "integral_of_truth")]
-        prediction, truth, integral = parts
-        if prediction is None or truth is None or integral is None:
-            lacking = ", ".join(task.missing_for(name, sample))
-            scalars[name] = undefined_scalar(f"it cannot be integrated: the samples hold no {lacking}")
-            continue
-        area = sample.get(scalar.reference_area)
-        scalars[name] = score_scalar(prediction, truth, integral if scalar.truth else None) | {
-            "dynamic_pressure": scalar.dynamic_pressure,
-            "density": scalar.density,
-            "speed": scalar.speed,
-            "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
-            + (f" (first: {float(area.reshape(-1)[0]):.3g} m²)" if area is not None else ""),
-            **({"reference_length": scalar.reference_length} if scalar.moment else {}),
-        }
-    return {"fields": field_table(summary, figures, task.fields), "scalars": scalars}
-
-
 def faces_of(dataset: Dataset, index: int) -> np.ndarray | None:
     """Returns the faces of a sample's surface, (F, 3) or (F, 4), where the data set knows them."""
     faces = getattr(dataset, "faces", None)
     return faces(index) if callable(faces) else None
-
-
-def sample_name(dataset: Dataset, index: int) -> str:
-    """Returns what a data set calls a sample; its number where it has no names."""
-    name = getattr(dataset, "name", None)
-    return str(name(index)) if callable(name) else str(index)
 
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:

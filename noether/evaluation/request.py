@@ -33,6 +33,7 @@ class PredictRequest:
     truth: Path | None
     scale: float
     chunk_size: int
+    parameters: dict[str, float | list[float]]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.data.mesh_files import read_array, read_mesh_apart
-from noether.data.surface_mesh import oriented, point_areas, sample_surface, triangles
+from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
 from noether.errors import RequestError
 
 
@@ -66,8 +66,10 @@ def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     return points * scale
 
 
-def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[str]:
+def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "") -> list[str]:
     """Holds the points' bounding box against that of training (low, high); returns warnings in words.
+
+    axes: what each axis is, for the refusals.
 
     Raises:
         RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is
@@ -76,7 +78,7 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())
     seen = f"from ({_three(own_low)}) to ({_three(own_high)})"
-    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)}), x across, y up, z along the wind"
+    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     if not trained / 4 <= size <= trained * 4:
         factor = min(
             (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
@@ -108,6 +110,21 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
     ]
 
 
+def open_surface_warnings(path: Path, shape: Shape) -> list[str]:
+    """Says that a surface is open, and by how much: forces are integrated over the faces that are there."""
+    if shape.faces is None:
+        return []
+    holes = find_holes(shape.points, shape.faces)
+    if not holes.edges:
+        return []
+    share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
+    return [
+        f"{path} is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
+        f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({share:.1%} of the surface); "
+        "forces lack what acts there"
+    ]
+
+
 def as_trained(shape: Shape, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The shape as `count` points and normals, as many as the model has learned to read.
 
@@ -122,6 +139,11 @@ def as_trained(shape: Shape, count: int) -> tuple[np.ndarray, np.ndarray]:
     points = sample_surface(shape.points, shape.faces, count)
     nearest = cKDTree(shape.points).query(points)[1]
     return points, shape.normals[nearest]
+
+
+def nearest_rows(points: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The row of `points` (N, 3) that is nearest to each of `wanted` (M, 3)."""
+    return np.asarray(cKDTree(points).query(wanted)[1])
 
 
 def volume_inputs(points: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

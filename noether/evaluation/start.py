@@ -2,6 +2,7 @@
 
 import os
 import sys
+from math import isfinite
 from pathlib import Path
 
 from noether.checkpoints.format import (
@@ -43,8 +44,8 @@ def evaluate_here(
     """
     folder = existing_run(run)
     _one_of("split", split, SPLITS)
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
-    config = _config_here(folder, chosen)
+    chosen, weights = choose_weights(folder, checkpoint, weights)
+    config = config_here(folder, chosen)
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
@@ -66,6 +67,7 @@ def predict_here(
     truth: str | None = None,
     scale: str = "1",
     chunk: str = "16384",
+    set: str = "",
     weights: str | None = None,
     checkpoint: str | None = None,
 ) -> int:
@@ -84,47 +86,68 @@ def predict_here(
             raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
     check_suffix(target := Path(out).expanduser())
     numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
-    config = _config_here(folder, chosen)
+    chosen, weights = choose_weights(folder, checkpoint, weights)
+    config = config_here(folder, chosen)
     request = PredictRequest(
-        config,
-        chosen.path,
-        weights,
-        files["mesh"] or Path(mesh),
-        target,
-        files["volume"],
-        files["truth"],
-        float(numbers["scale"]),
-        int(numbers["chunk"]),
+        config=config,
+        checkpoint=chosen.path,
+        weights=weights,
+        mesh=files["mesh"] or Path(mesh),
+        out=target,
+        volume=files["volume"],
+        truth=files["truth"],
+        scale=float(numbers["scale"]),
+        chunk_size=int(numbers["chunk"]),
+        parameters=_parameters(set),
     )
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
 
 
 def export_here(
-    run: str, out: str, *, program: bool = True, weights: str | None = None, checkpoint: str | None = None
+    run: str,
+    out: str,
+    *,
+    program: bool = True,
+    overwrite: bool = False,
+    weights: str | None = None,
+    checkpoint: str | None = None,
 ) -> int:
     """Exports a run's model, on the CPU of this machine.
 
     Raises:
-        RequestError: there is no such run or checkpoint, or `out` is a folder with other things in it.
+        RequestError: there is no such run or checkpoint, `out` is a folder with other things in it, or it holds an
+            earlier export and `overwrite` was not asked for.
     """
     folder, target = existing_run(run), Path(out).expanduser()
-    chosen, weights = _choose_weights(folder, checkpoint, weights)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not (target / "model.json").is_file():
-        raise RequestError(
-            f"{target} is there and no export",
-            seen="files of another kind",
-            expected="a new folder, or one with an earlier export",
-            fix=f"noether export {run} {target}-export",
-        )
-    config = _config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
+    chosen, weights = choose_weights(folder, checkpoint, weights)
+    _check_export_folder(run, target, overwrite)
+    config = config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
     request = ExportRequest(config, chosen.path, weights, target, program)
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
 
 
-def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
+def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not (target / "model.json").is_file():
+        raise RequestError(
+            f"{target} exists and is not an export",
+            seen="files of another kind",
+            expected="a new folder, or one with an earlier export",
+            fix=f"noether export {run} {target}-export",
+        )
+    if not overwrite:
+        raise RequestError(
+            f"{target} holds an export already",
+            seen=f"{target / 'model.json'}",
+            expected="a new folder, or --overwrite to replace the export that is there",
+            fix=f"noether export {run} {target} --overwrite",
+        )
+
+
+def config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
     """A run's configuration, for one device of this machine, which need not be the one that trained.
 
     The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
@@ -153,7 +176,12 @@ def _place_here(config: RunConfig) -> Placement:
     return plan_run(config, environ=visible, facts=NOTHING_KNOWN).placement
 
 
-def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
+def choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
+    """Returns a run's checkpoint (None: the best) and its kind of weights (None: averaged ones if it has them).
+
+    Raises:
+        RequestError: there is no such checkpoint or kind of weights, or it is damaged.
+    """
     chosen = _choose_checkpoint(folder, checkpoint)
     damage = chosen.damage()
     if damage:
@@ -166,6 +194,26 @@ def _choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | No
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = _one_of("weights", weights or have[0], have)
     return chosen, weights
+
+
+def _parameters(text: str) -> dict[str, float | list[float]]:
+    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    parameters: dict[str, float | list[float]] = {}
+    for part in (part for part in text.split(",") if part.strip()):
+        name, _, value = part.partition("=")
+        try:
+            numbers = [float(word) for word in value.split()]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(map(isfinite, numbers)):
+            raise RequestError(
+                "--set takes a parameter and its number",
+                seen=f"--set {part}",
+                expected="NAME=NUMBER, several apart by commas",
+                fix=f"--set {name.strip() or 'NAME'}=1.0",
+            )
+        parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
+    return parameters
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> float:

@@ -1,11 +1,12 @@
 """The figures of a run as tables for the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeGuard
 
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
-from rich.text import Text
 
 from noether.config.task import FieldConfig
 
@@ -14,32 +15,67 @@ NONE = "–"
 BASELINES = {"mean_field": "mean field", "nearest_shape": "nearest training shape"}
 
 
-def result_tables(result: dict[str, Any], fields: dict[str, FieldConfig]) -> list[Any]:
+class FiguresTable:
+    """A table of figures that are never cut: on a narrow terminal its columns come in several tables.
+
+    Args:
+        title: what stands above it.
+        columns: the heads; the first column is repeated in each part.
+    """
+
+    def __init__(self, title: str, columns: Sequence[str]) -> None:
+        self.title, self.columns = title, tuple(columns)
+        self.rows: list[tuple[str, tuple[str, ...]]] = []
+
+    def add_row(self, style: str, *cells: str) -> None:
+        """Adds a row, one cell for each column."""
+        self.rows.append((style, cells))
+
+    def _part(self, columns: Sequence[int], title: str | None) -> Table:
+        heads = (Column(self.columns[index], no_wrap=True) for index in (0, *columns))
+        table = Table(*heads, title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for style, cells in self.rows:
+            table.add_row(*(cells[index] for index in (0, *columns)), style=style)
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields as few tables as the width allows, each with as many columns as fit."""
+        left, title, wide = list(range(1, len(self.columns))), self.title, options.update(max_width=1000)
+        while left:
+            fits = len(left)
+            part = self._part(left, title or None)
+            while fits > 1 and Measurement.get(console, wide, part).maximum > options.max_width:
+                fits -= 1
+                part = self._part(left[:fits], title or None)
+            yield part
+            left, title = left[fits:], ""
+
+
+def result_tables(result: dict[str, Any], fields: Mapping[str, FieldConfig]) -> list[Any]:
     """Returns a table of the fields in physical units beside the baselines, one of the scalars, and the pace."""
     if "fields" not in result:
-        table = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
+        plain = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
         for name, value in result["figures"].items():
-            table.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
-        return [table, _pace(result)]
+            plain.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
+        return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )
-    table = Table(
-        *(Column(name, no_wrap=True) for name in ("field", "relative L2", "pooled", "MSE", "MAE", "max")),
-        title=caption,
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
+    table = FiguresTable(caption, ("field", "relative L2", "pooled", "MSE", "MAE", "max"))
     for name, figures in result["fields"].items():
         # Units have a line of their own: beside each figure they would make the table wider than 80 columns.
         unit = fields[name].unit
-        table.add_row(Text(name, style="bold"), "", "", squared_unit(unit), unit, unit)
-        table.add_row(f"  {result['weights']} weights", *_cells(figures), style="green")
+        table.add_row("bold", name, "", "", squared_unit(unit), unit, unit)
+        table.add_row("green", f"  {result['weights']} weights", *_cells(figures))
+        if "weighted_relative_l2" in figures:
+            errors = _ratio(figures["weighted_relative_l2"]), "", "", _quantity(figures["weighted_mae"]), ""
+            table.add_row("", "  weighted by area or volume", *errors)
+        for part, errors in figures.get("parts", {}).items():
+            table.add_row("", f"  on {part}", "", _ratio(errors.get("pooled_relative_l2")), "", "", "")
         for component, errors in figures.get("components", {}).items():
-            table.add_row(f"  {component} alone", *_cells(errors))
+            table.add_row("", f"  {component} alone", *_cells(errors))
         for baseline, label in BASELINES.items():
-            table.add_row(f"  {label}", *_cells(result["baselines"][baseline][name]), style="dim")
+            table.add_row("dim", f"  {label}", *_cells(result["baselines"][baseline][name]))
     lines: list[Any] = [table]
     rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
     if any(_is_number(row["mse"]) and not _is_number(row["relative_l2"]) for row in rows):
@@ -55,13 +91,14 @@ def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
         return [f"{label}: {score['note']}"]
     words = [f"R² {score['r2']:.4f}"] if score["r2"] is not None else []
     words += [f"Spearman {score['spearman']:.4f}"] if score["spearman"] is not None else []
-    words.append(f"mean error {score['mae']:.3g}")
+    unit = f" {score['unit']}" if score.get("unit", "1") not in ("", "1") else ""
+    words.append(f"mean error {score['mae']:.3g}{unit}")
     lines = [f"{label}: {score['note']}"] if score.get("note") else []
     lines.append(f"{label}: {', '.join(words)}")
     if score.get("floor_mae") is not None:
         floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
         lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
-    if score.get("dynamic_pressure"):
+    if score.get("dynamic_pressure") or score.get("speed_of"):
         lines.append(f"  {reference_words(score)}")
     return lines
 
@@ -75,10 +112,14 @@ def reference_words(score: Mapping[str, Any]) -> str:
     """Returns what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
     air = (
         f"air of {score['density']:g} kg/m³ at {score['speed']:.4g} m/s"
-        if score.get("density")
+        if score.get("density") and score.get("speed")
         else "0.5 · density · speed²"
     )
-    words = [f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})", score["reference_area"]]
+    if score.get("speed_of"):
+        pressure = f"0.5 · {score['density']:g} kg/m³ · (each case's {score['speed_of'].replace('_', ' ')})²"
+    else:
+        pressure = f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})"
+    words = [*(["pressure and friction"] if score.get("friction") else []), pressure, score["reference_area"]]
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 

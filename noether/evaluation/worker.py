@@ -16,7 +16,6 @@ from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.records import write_record
-from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
 
 
@@ -37,11 +36,11 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     with joined_group(context) as group:
         precision = Precision(config.trainer.precision, group.device.type)
         problem = build_problem(config, request.data, group.device, precision)
-        if request.vtk and not isinstance(problem.task, FieldsTask):
+        if request.vtk and not problem.task.fields:
             raise RequestError(
                 "only fields at points are written for ParaView",
                 seen=f"--vtk, task.kind={config.task.kind}",
-                expected="a run with task.kind=fields",
+                expected="a run that predicts fields at points",
                 fix="leave out --vtk",
             )
         load_task_state(problem.task, checkpoint)
@@ -63,9 +62,8 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     if request.as_json:
         print(strict_json(result, indent=2))
     else:
-        fields = problem.task.fields if isinstance(problem.task, FieldsTask) else {}
         console = Console(None, speaks=True)
-        for table in result_tables(result, fields):
+        for table in result_tables(result, problem.task.fields):
             console.say(table)
         if files := result.get("files"):
             console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")

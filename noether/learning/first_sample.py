@@ -1,4 +1,4 @@
-"""Looks at one sample before the first update: has it what the task scores, and can the model take it?"""
+"""Gives the model one sample before the first update, and says in words where it cannot take it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -6,74 +6,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from noether.common.suggest import nearest
 from noether.data.loader import stack_samples, to_device
 from noether.data.order import SampleKey
-from noether.data.points import Sample
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.models.points import PointModel
 from noether.tasks.base import Task
-from noether.tasks.classification import ClassificationTask
-from noether.tasks.fields import FieldsTask
 
 if TYPE_CHECKING:
     from noether.learning.setup import Problem
-
-OF_A_POINT = ("normals", "sdf", "area")
-"""Arrays beside `<set>_points` that have a row for each point."""
-
-
-def check_sample(sample: Sample, task: Task) -> None:
-    """Holds a sample against what the fields task scores.
-
-    Raises:
-        RequestError: a field or its points are missing, or they differ in length.
-    """
-    if not isinstance(task, FieldsTask):
-        return
-    keys = ", ".join(sample)
-    for name, field in task.fields.items():
-        if name not in sample:
-            raise RequestError(
-                f"the samples have no {name}",
-                seen=keys,
-                expected=f"{name}: a value, or a vector, for each of {field.points}",
-                fix=f"~task.fields.{name}      (or give the samples {name})",
-            )
-        if field.points not in sample:
-            near = nearest(field.points, sample) or next((key for key in sample if key.endswith("_points")), "KEY")
-            raise RequestError(
-                f"the samples have no {field.points}, the points of {name}",
-                seen=keys,
-                expected=f"{field.points}: (N, 3) in m",
-                fix=f"task.fields.{name}.points={near}",
-            )
-        _check_rows(sample, name, field.points)
-    for points in (key for key in sample if key.endswith("_points")):
-        for what in OF_A_POINT:
-            name = f"{points.removesuffix('points')}{what}"
-            if name in sample:
-                _check_rows(sample, name, points)
-    for name in task.inputs:
-        if name not in sample:
-            raise RequestError(
-                f"the samples have no {name}, which task.inputs names",
-                seen=keys,
-                expected="a key of the samples",
-                fix="task.inputs='[]'",
-            )
-
-
-def _check_rows(sample: Sample, name: str, points: str) -> None:
-    values, count = sample[name], len(sample[points])
-    if values.ndim == 0 or len(values) != count:
-        raise RequestError(
-            f"{name} has not one row for each of {points}",
-            seen=f"{name} {tuple(values.shape)}, {points} {tuple(sample[points].shape)}",
-            expected=f"{name} ({count},) or ({count}, C)",
-            fix=f"give the samples as many {name} as {points}",
-        )
 
 
 def try_model(problem: "Problem", device: torch.device, precision: Precision) -> None:
@@ -150,15 +91,8 @@ def _takes_a_tensor(error: Exception, batch: Mapping[str, Tensor], task: Task) -
 
 
 def _input_name(batch: Mapping[str, Tensor], task: Task) -> str:
-    scored = {"index"}
-    if isinstance(task, ClassificationTask):
-        scored.add(task.label)
-    if isinstance(task, FieldsTask):
-        scored.update(task.fields)
-    return next((key for key in batch if key not in scored), "KEY")
+    return next((key for key in batch if key not in ("index", *task.truths)), "KEY")
 
 
 def _output_name(task: Task) -> str:
-    if isinstance(task, ClassificationTask):
-        return "logits"
-    return next(iter(task.fields), "NAME") if isinstance(task, FieldsTask) else "NAME"
+    return next(iter(task.predicted), "NAME")

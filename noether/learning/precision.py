@@ -22,6 +22,11 @@ class Precision:
         """Type of weights and data."""
         return torch.float64 if self.name == "float64" else torch.float32
 
+    @property
+    def matmul_type(self) -> torch.dtype:
+        """Type of the model's matrix products."""
+        return AUTOCAST.get(self.name, self.weights)
+
     def type_of(self, tensor: torch.Tensor) -> torch.dtype:
         """Returns the type that a tensor of weights takes: real or complex as it is; integers stay."""
         return type_like(tensor, self.weights)

@@ -1,19 +1,23 @@
 """What is learned: the data, the task with its statistics, and the model, built from a configuration."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noether.checkpoints.state import seed_everything
 from noether.config.schema import RunConfig
+from noether.data.about import about_data
 from noether.data.build import Splits, open_splits
+from noether.data.checks import checked_samples
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
-from noether.learning.first_sample import check_sample
+from noether.errors import RequestError
 from noether.learning.precision import Precision
-from noether.models.build import build_model
+from noether.models.build import REGISTRY, build_model, model_class
 from noether.tasks.base import Task
 from noether.tasks.build import build_task
 
@@ -32,10 +36,30 @@ class Problem:
     def fit_task(self) -> None:
         """Computes the task's statistics over the training samples, the validation split left out.
 
-        As in a batch, `index` says which sample each is.
+        Raises:
+            RequestError: a sample is not what the task needs; its name is said.
         """
-        train, used = self.splits.train, self.draw.for_statistics
-        self.task.fit({**used(train[index]), "index": torch.tensor(index)} for index in self.train_indices)
+        self.task.fit(_Samples(self))
+
+
+class _Samples:
+    """The training samples, each checked, as often as they are asked for; `index` says which one it is."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        problem, task = self._problem, self._problem.task
+        rows = {name: field.points for name, field in task.fields.items()}
+        samples = checked_samples(
+            problem.splits.train,
+            problem.train_indices,
+            rows,
+            used={*task.truths, *rows.values(), *task.inputs},
+            shorten=problem.draw.for_statistics,
+        )
+        for index, sample in zip(problem.train_indices, samples, strict=True):
+            yield {**sample, "index": torch.tensor(index)}
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
@@ -49,6 +73,47 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
     return model
 
 
+def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointDraw:
+    """Returns which points of a sample a run uses; shuffled: they are in random order already."""
+    pad = task.reads_masks and getattr(model, "reads_masks", False)
+    settings = config.dataset
+    return PointDraw(
+        config.seed,
+        settings.points_per_update,
+        settings.geometry_points,
+        pad,
+        task.inputs,
+        shuffled=shuffled,
+        evaluation=getattr(settings, "evaluation_points", {}),
+    )
+
+
+def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
+    """Refuses samples without what the model reads beside the task's own keys, with a model that does without.
+
+    Raises:
+        RequestError: with the line to change.
+    """
+    layout, model = task.layout(), model_class(kind)
+    needs = getattr(model, "needs", None)
+    if layout is None or needs is None:
+        return
+    model.check_layout(layout)
+    have = {*sample, *(["geometry_points"] if "surface_points" in sample else [])}
+    absent = [key for key in needs(layout) if key not in have]
+    if not absent:
+        return
+    others = [
+        other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
+    ]
+    raise RequestError(
+        f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
+        seen=", ".join(sample),
+        expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
+        fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
+    )
+
+
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
@@ -57,17 +122,12 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
         validation = list(splits.validation)
         train = sorted(set(range(len(splits.train))) - set(validation))
     task = build_task(config.task.kind, **config.task.options())
-    for split in (splits.train, splits.test):
-        check_sample(split[0], task)
+    for split in (splits.test, splits.train):
+        task.examine(split[0], about_data(split))
+    if train:
+        sample = splits.train[train[0]]
+        check_needs(config.model.kind, task, sample)
     seed_everything(config.seed)
-    model = place_model(build_model(config.model.kind, **config.model.options()), device, precision)
-    pad = task.reads_masks and getattr(model, "reads_masks", False)
-    draw = PointDraw(
-        config.seed,
-        config.dataset.points_per_update,
-        config.dataset.geometry_points,
-        pad,
-        shuffled=getattr(splits.train, "points_are_shuffled", False),
-        evaluation=getattr(config.dataset, "evaluation_points", {}),
-    )
+    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
+    draw = point_draw(config, task, model, shuffled=getattr(splits.train, "points_are_shuffled", False))
     return Problem(splits, train, validation, draw, task, model)

@@ -37,7 +37,9 @@ def _words_for(job: Job, launch: Launch, loss: Loss, name: str) -> tuple[str, st
     source, last = job.script.source(launch.line), job.script.source(launch.command.last_line)
     at_top = launch.command.node.parent is not None and launch.command.node.parent.type in ("program", "pipeline")
     if loss.kind == "pipe":
-        edit = Edit(launch.line, ("set -o pipefail", source)) if at_top and "bash" in job.script.lines[0] else None
+        # Another pipe may end by the signal that `| head` sends: with pipefail that would count as a failure.
+        only = at_top and "bash" in job.script.lines[0] and job.script.text.replace("||", "").count("|") == 1
+        edit = Edit(launch.line, ("set -o pipefail", source)) if only else None
         return f"the pipe ends with the code of {loss.by}, not that of {name}", "set -o pipefail      (before it)", edit
     if loss.kind == "or":
         return f"|| {loss.by} makes a failed {name} a success: the job ends COMPLETED", "leave it out", None
@@ -95,8 +97,10 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         if ends and not launch.command.within("function_definition", "for_statement", "while_statement"):
             message = "the batch script ends here, and Slurm ends what still runs in the background"
             edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"))
-            whole = launch.command.node.parent is not None and launch.command.node.parent.type == "program"
-            yield Finding(launch.line, "error", "background-without-wait", message, "wait $!", edit if whole else None)
+            parent = launch.command.node.parent
+            alone = parent is not None and parent.type == "program" and len(works) == len(job.launches) == 1
+            fix = "wait $!" if len(works) == 1 else "one wait for each $pid"
+            yield Finding(launch.line, "error", "background-without-wait", message, fix, edit if alone else None)
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     bare = [c for c in commands if c.name == "wait" and len(c.words) == 1]
     killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.script.text) is not None
@@ -169,7 +173,13 @@ def output(job: Job) -> Iterator[Finding]:
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
             name = "mkdir -p " + (known or ".")
             fix = f"#SBATCH --{option.name}={known and known + '/'}%j.out" if here else f"{name}      (before sbatch)"
-            yield Finding(option.line, "warning", "output-folder", message, fix)
+            opens = job.script.outer[-1] if job.script.outer else ""
+            first = re.match(r"(\s*)sbatch\s", opens)
+            if any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer):
+                continue
+            # Where the file submits the job itself, the folder can be made in front of that.
+            edit = Edit(job.script.first_line - 1, (f"{first[1]}{name}", opens)) if first and not here else None
+            yield Finding(option.line, "warning", "output-folder", message, fix, edit)
 
 
 def requeue(job: Job) -> Iterator[Finding]:

@@ -69,6 +69,7 @@ def shape_of(options: Options) -> Shape:
         known = not (tasks and tasks > 1) or bool(per_node)
     if tasks is None:
         tasks = nodes * (per_node or 1)
+    nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
     if (per_task := gpu_count(options.value("gpus-per-task") or "-")) is not None:
@@ -170,7 +171,9 @@ class Job:
             group = srun.option("het-group", "pack-group") or "0"
             index = int(group) if group.isdigit() else len(self.shapes)
             return self.shapes[index] if index < len(self.shapes) else None
-        if srun.option("jobid") is not None or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
+        if re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID") is None or any(
+            "$" in word.raw and "@" in word.raw for word in srun.words[1:4]
+        ):
             return None
         return merged(self.shape, srun, launch.variables, self.known)
 

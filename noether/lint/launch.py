@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from noether.lint.options import Options, names_in, read_options
-from noether.lint.shell import Command, ShellText, Word
+from noether.lint.shell import Command, ShellText, Word, split_words
 from noether.lint.variables import Variables
 
 Neighbour = Callable[[str], str | None]
@@ -17,7 +17,7 @@ _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
     # Programs that run what follows: the word that must come next, and their options that take a value.
-    **dict.fromkeys(names_in("exec eval time nohup command setsid catchsegv sudo xvfb-run chrt"), ("", "")),
+    **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo xvfb-run chrt"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
     "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
@@ -108,6 +108,9 @@ class _Chain:
     def read(self, words: Sequence[Word], depth: int = 0, heredoc: str | None = None) -> None:
         queue: list[Word] | None = self.variables.splice(words)
         for _ in range(30):
+            if queue and queue[0].text == "eval":
+                text = " ".join(self.variables.expand(word.text) for word in queue[1:])
+                queue = self.variables.splice(split_words(text, queue[0].line))
             queue = _without_prefixes(queue or [])
             if not queue or depth > 3:
                 return

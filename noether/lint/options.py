@@ -46,10 +46,11 @@ _BOTH = _table(
     """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
     core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
     exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
-    mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
-    ntasks-per-tres open-mode output partition power prefer priority profile qos reservation resources segment signal
-    sockets-per-node switches tasks tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind
+    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
+    ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority profile
+    qos reservation resources segment signal sockets-per-node switches tasks tasks-per-node thread-spec
+    threads-per-core time time-min tmp tres-bind
     tres-per-job tres-per-node tres-per-task uid wckey""",
     """consolidate-segments contiguous external help hold overcommit oversubscribe quiet reboot spread-job
     spread-segments stepmgr test-only usage use-min-nodes verbose version""",
@@ -61,13 +62,13 @@ SBATCH: Mapping[str, Takes] = _BOTH | _table(
     "get-user-env",
 )
 SRUN: Mapping[str, Takes] = _BOTH | _table(
-    """accel-bind bcast-exclude cpu-bind epilog het-group mpi msg-timeout pack-group prolog relative slurmd-debug
-    task-epilog task-prolog threads wait""",
+    """accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group mpi msg-timeout pack-group prolog relative
+    slurmd-debug task-epilog task-prolog threads wait""",
     """disable-status exact label multi-prog no-allocate overlap preserve-env pty quit-on-interrupt unbuffered whole""",
     "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
 )
 # getopt takes these for the options of the same meaning; both names are then one here.
-SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
+SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind"}
 SITE: Mapping[str, Takes] = {
     **_table("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs", "", "x11")
 }
@@ -194,8 +195,11 @@ class _Reader:
         elif self.command == "sbatch" and typed in SRUN:
             self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it")
             return
+        elif not name:
+            self.problem("site-option", word, f"--{typed} is not an option of Slurm itself")
+            return
         else:
-            message = f"{self.command} has no option --{typed}" + (f"; did you mean --{name}?" if name else "")
+            message = f"{self.command} has no option --{typed}; did you mean --{name}?"
         self.problem("unknown-option", word, message, f"--{name}{value}" if name else "")
 
 

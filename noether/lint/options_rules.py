@@ -7,7 +7,7 @@ from subprocess import DEVNULL, PIPE, SubprocessError, run
 
 from noether.lint.finding import Edit, Finding, Level
 from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import Given, Options, names_in
+from noether.lint.options import DASHES, Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
 from noether.lint.values import count, gpu_count, gpus_in_gres, memory_mib, node_range, signal_request, time_limit
 
@@ -48,7 +48,14 @@ def form(job: Job) -> Iterator[Finding]:
         instead = (clean,) if clean.startswith("#!") else instead
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
-        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", Edit(first, instead))
+        # Without options of sbatch it may be a program in another language.
+        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.name.endswith(".sh")
+        edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
+        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", edit)
+    if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
+        message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
+        fix = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
+        yield Finding(first, "error", "typographic-dash", message, fix)
     for text, rule, message, fix in (
         ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
         ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
@@ -87,7 +94,9 @@ def words(job: Job) -> Iterator[Finding]:
     for options in job.components:
         for problem in options.problems:
             source = job.script.source(problem.line)
-            if _is_template(job, source) and problem.kind != "dash":
+            if job.script.expanded and "$" in source:
+                continue  # What the shell makes of it is known when it runs.
+            if PLACEHOLDER.search(source) and problem.kind != "dash":
                 yield _placeholder(job, problem.line, source)
                 continue
             fix = source.replace(problem.word, problem.instead) if problem.instead else ""
@@ -110,10 +119,6 @@ def _of_problem(line: int, kind: str, message: str, fix: str) -> Finding:
     return Finding(line, "error", "typographic-dash" if kind == "dash" else kind, message, fix)
 
 
-def _is_template(job: Job, text: str) -> bool:
-    return PLACEHOLDER.search(text) is not None or (job.script.expanded and "$" in text)
-
-
 def _placeholder(job: Job, line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
     what = match[0] if match else source
@@ -127,7 +132,7 @@ def ignored(job: Job) -> Iterator[Finding]:
         return  # Nothing here is for sbatch: what looks like an option is an example.
     for found in job.script.ignored:
         names = {option.name for option in found.options.given}
-        if not (names & _SHAPING - live if not found.late else names - live):
+        if not (names - live if found.late or found.typo else names & _SHAPING - live):
             continue
         level: Level = "error" if found.late and names & _SHAPING - live else "warning"
         fix = f"#SBATCH {found.text}"
@@ -142,12 +147,14 @@ def values(job: Job) -> Iterator[Finding]:
         for option in options.given:
             found = _value(job, option)
             source = job.script.source(option.line)
+            if job.script.expanded and "$" in option.value:
+                continue
             if found is not None:
-                if _is_template(job, option.value):
+                if PLACEHOLDER.search(option.value) or re.fullmatch(r"[A-Z]+(_[A-Z]+)+", option.value):
                     yield _placeholder(job, option.line, option.value)
                 else:
                     yield found
-            elif match := _literal(option) if not job.script.expanded else None:
+            elif match := _literal(option):
                 message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
                 fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
                 yield Finding(option.line, "warning", "variable-in-option", message, fix)
@@ -258,7 +265,7 @@ def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str
         yield "ntasks-per-gpu", "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
     elif per_gpu and options.last("ntasks-per-node"):
         yield "ntasks-per-gpu", "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
-    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node"):
+    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
         yield "gpus-per-task", "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
     if options.last("cpus-per-gpu") and options.last("cpus-per-task"):
         yield "cpus-per-gpu", "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep

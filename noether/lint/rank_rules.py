@@ -176,7 +176,9 @@ def launchers(job: Job) -> Iterator[Finding]:
 
 def _deprecated(job: Job, line: int) -> Finding:
     source = job.script.source(line)
-    new = re.sub(r"(\S*/)?python[\d.]*(\s+-[uB])*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
+    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
+    # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
+    new = new.replace("torch.distributed.launch", "torch.distributed.run")
     uses_env = re.search(r"\s--use[-_]env\b", source) is not None
     new = re.sub(r"\s--use[-_]env\b", "", new)
     note = "" if uses_env else "      (the program reads LOCAL_RANK from its environment, not --local_rank)"
@@ -205,7 +207,7 @@ def _per_node(job: Job, launch: Launch, shape: Shape) -> Iterator[Finding]:
     if processes and gpus and processes > gpus:
         message = f"{_s(processes, 'worker')} a node on {_s(gpus, 'GPU')} a node"
         yield Finding(launch.line, "error", "processes-per-node", message, f"--nproc_per_node={gpus}")
-    elif processes and gpus and 1 < processes < gpus and len(job.launches) == 1:
+    elif processes and gpus and 1 < processes < gpus and len(job.trainings) == 1:
         message = f"{_s(processes, 'worker')} a node on {_s(gpus, 'GPU')} a node: the others stay idle"
         yield Finding(launch.line, "warning", "processes-per-node", message, f"--nproc_per_node={gpus}")
     if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
@@ -248,7 +250,7 @@ def reach(job: Job) -> Iterator[Finding]:
             then = " and waits for the others" if level == "error" else ": the others stay idle"
             message = f"{per_node.name} without srun runs on the first of {shape.nodes} nodes only{then}"
             yield Finding(launch.line, level, "missing-srun", message, fix)
-        elif launch is job.trainings[-1] and not launch.layer("container"):
+        elif launch is job.trainings[-1]:
             message = f"without srun this runs once, on the first of {shape.nodes} nodes"
             yield Finding(launch.line, "warning", "missing-srun", message, fix)
 
@@ -293,14 +295,9 @@ def step_options(job: Job) -> Iterator[Finding]:
                     f"srun --ntasks={total} --ntasks-per-node={each} …",
                 )
         own = srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is not None
-        if (
-            cpus
-            and (count(cpus.value) or 1) > 1
-            and launch.trains
-            and not passed
-            and not own
-            and not job.given("exclusive")
-        ):
+        threads = launch.trains or (launch is job.steps[-1] and "OMP_NUM_THREADS" in job.script.text)
+        asked = cpus and (count(cpus.value) or 1) > 1
+        if cpus and asked and threads and not passed and not own and not job.given("exclusive"):
             passed = True  # One line answers for all steps.
             message = (
                 f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={cpus.value} from the job, "
@@ -328,7 +325,7 @@ def mpi(job: Job) -> Iterator[Finding]:
         freed = {"oversubscribe", "hostfile", "machinefile", "host", "H", "map-by", "use-hwthread-cpus", "ppn"} & set(
             layer.options
         )
-        if asked and asked > slots and job.given("ntasks", "ntasks-per-node") and not freed:
+        if asked and asked > slots and job.given("ntasks", "ntasks-per-node", "nodes") and not freed:
             message = (
                 f"{layer.name} starts {asked} processes, but the job has {_s(slots, 'task')}: Open MPI refuses more"
             )

@@ -1,4 +1,4 @@
-"""Writes docs/lint.md: `python -m noether.lint.reference > docs/lint.md`."""
+"""Writes docs/lint.md from the rules; `make docs` adds the table of precision (benchmarks/lint)."""
 
 from noether.lint.rules import RULES
 
@@ -26,13 +26,13 @@ or on Slurm's version says so. What sbatch refuses was held against sbatch of Sl
 **To silence a rule** on one line, end the line with `# noether: ignore[NTH401]` (code or name; several with commas;
 all without brackets). On an `#SBATCH` line sbatch reads no further than the `#`.
 
-**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `--kill-on-bad-exit`, `wait`, an exit code
-that is kept, torchrun in place of torch.distributed.launch with `--use_env`. All else is a suggestion. The rest of
-the file stays as it was, byte for byte.
+**`--fix` writes only what cannot be wrong**: line ends, a missing `#!`, `mkdir -p` in front of `sbatch <<EOF`,
+`--kill-on-bad-exit`, `wait`, an exit code that is kept, torchrun in place of torch.distributed.launch with
+`--use_env`. All else is a suggestion. The rest of the file stays as it was, byte for byte.
 
 In a pre-commit configuration, with this repository as `repo`: `- id: noether-lint`.
 
-This page is written by `python -m noether.lint.reference > docs/lint.md`.
+This page is written by `make docs`.
 
 """
 

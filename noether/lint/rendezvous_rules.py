@@ -203,9 +203,10 @@ def environment(job: Job) -> Iterator[Finding]:
     exported, assigned = _exports(job)
     needed = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name in exported]
     of_job = job.given("export")
+    resets = "SLURM_EXPORT_ENV" in job.script.text
     for launch in job.steps:
-        srun = launch.layer("srun")
-        if srun is None or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
+        srun, shape = launch.layer("srun"), job.step_shape(launch)
+        if srun is None or shape is None or shape.tasks < 2 or not launch.trains or resets:
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"

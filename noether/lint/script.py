@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from noether.lint.options import DASHES, Options, Problem, read_options
 from noether.lint.shell import Command, ShellText
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
-_ALMOST = re.compile(r"(?P<lead>\s*#\s*)(?P<word>(?i:SBATCH)|SBTACH|SBACTH)(?P<rest>\s+-.*)")
+# `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
+_ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|[Ss]batch))(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
@@ -31,6 +32,8 @@ class Ignored:
     options: Options
     late: bool
     """Whether it is after the first command; otherwise it is misspelt."""
+    typo: bool
+    """Whether the word itself is misspelt, which nobody does on purpose."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Script:
     first_line: int = 1
     expanded: bool = False
     """Whether a shell replaces its variables before sbatch reads it (`sbatch <<EOF`)."""
+    outer: tuple[str, ...] = ()
+    """The lines of the file up to the here-document that this script is; none: it is not in one."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -95,12 +100,15 @@ class Script:
                 continue
             rest = match["rest"] if match else almost["rest"] if almost else ""
             words = split_directive(rest) or []
-            if words and words[0].startswith("-"):
-                options = read_options(words, number, "sbatch")
+            options = read_options(words, number, "sbatch")
+            # A word that is not an option is the script's name: the line says how to use it.
+            usage = almost is not None and any(problem.kind == "stray-word" for problem in options.problems)
+            if words and words[0].startswith("-") and not usage:
                 reason = (
                     "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
                 )
-                found.append(Ignored(number, reason, rest.strip(), options, bool(match)))
+                typo = bool(almost and almost["typo"])
+                found.append(Ignored(number, reason, rest.strip(), options, bool(match), typo))
         return found
 
     @cached_property
@@ -122,8 +130,9 @@ class Script:
     def inner(self) -> Iterator["Script"]:
         """Yields the job scripts in the here-documents of this one."""
         for text, line, expanded in self.shell.heredocs:
-            if re.search(r"^#SBATCH\s", text, re.MULTILINE):
-                yield Script(self.name, text.rstrip("\t"), self.folder, True, line, expanded)
+            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
+                outer = tuple(self.lines[: line - self.first_line])
+                yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 
     @cached_property
     def silenced(self) -> dict[int, frozenset[str]]:

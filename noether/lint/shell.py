@@ -24,6 +24,29 @@ def _language() -> Language:
     return Language(tree_sitter_bash.language())
 
 
+# The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
+# libc's table, and the process dies. So each character beyond ASCII is shown to it as four letters from U+00C0 on.
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_SHOWN = re.compile(r"[\xc0-\xff]{1,4}")
+
+
+def _shown(text: str) -> bytes:
+    return _BEYOND_ASCII.sub(
+        lambda match: "".join(chr(0xC0 + (ord(match[0]) >> bits & 63)) for bits in (18, 12, 6, 0)), text
+    ).encode()
+
+
+def _written(shown: bytes) -> str:
+    def character(match: re.Match[str]) -> str:
+        point = 0
+        for letter in match[0]:
+            point = point << 6 | ord(letter) - 0xC0
+        # A node that the grammar could not read may end inside a character.
+        return chr(point) if len(match[0]) == 4 and point <= 0x10FFFF else "\ufffd"
+
+    return _SHOWN.sub(character, shown.decode("utf-8", "replace"))
+
+
 def unquote(raw: str) -> str:
     """Returns a word as the program sees it, with expansions left as they are written."""
 
@@ -118,7 +141,7 @@ def background(node: Node) -> bool:
 
 def text_of(node: Node) -> str:
     """Returns the source of a node."""
-    return (node.text or b"").decode("utf-8", "replace")
+    return _written(node.text or b"")
 
 
 class ShellText:
@@ -126,7 +149,7 @@ class ShellText:
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.text, self.first_line = text, first_line
-        self.root = Parser(_language()).parse(text.encode("utf-8", "replace")).root_node
+        self.root = Parser(_language()).parse(_shown(text)).root_node
 
     def line_of(self, node: Node) -> int:
         """Returns the line on which a node begins."""

@@ -1,10 +1,13 @@
 """Which model was asked for: from `model.kind` and its options to an `nn.Module`."""
 
+import inspect
 from typing import Any
 
 from torch import nn
 
 from noether.common.components import build_component
+from noether.common.dotted_path import load_object
+from noether.data.layout import Layout
 from noether.models.tensor_model import TensorModel
 
 REGISTRY = {
@@ -17,13 +20,14 @@ REGISTRY = {
 """The models that come with noether, by the short name that `model.kind` takes."""
 
 
-def build_model(kind: str, **options: Any) -> nn.Module:
+def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.Module:
     """Make the model that `model.kind` names, with freshly drawn weights (from torch's global generator).
 
     Args:
         kind: a name of `REGISTRY`, or the dotted path of a user's own model: an `nn.Module` class, or a
             function that returns an `nn.Module`. Its `forward` takes a batch (dict of tensors) and returns
             predictions (dict of tensors).
+        layout: what the task has the model predict and read; given to every model that has an argument `layout`.
         options: the keyword arguments of the model, the other entries of the `model` section.
 
     `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
@@ -33,11 +37,27 @@ def build_model(kind: str, **options: Any) -> nn.Module:
         RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
     named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
-    model: nn.Module = build_component("model", kind, REGISTRY, options, base=nn.Module)
+    given = {"layout": layout} if layout is not None and _takes_layout(kind) else {}
+    model: nn.Module = build_component("model", kind, REGISTRY, options, base=nn.Module, given=given)
     if not any(named.values()):
         return model
     inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
     return TensorModel(model, inputs, named["output"] or "")
+
+
+def model_class(kind: str) -> Any:
+    """Returns the class or function that `model.kind` names. RequestError: there is none."""
+    return load_object(REGISTRY.get(kind, kind), setting="model.kind")
+
+
+def _takes_layout(kind: str) -> bool:
+    if kind not in REGISTRY and "." not in kind:
+        return False  # build_component says what is wrong with it
+    factory = model_class(kind)
+    constructor = getattr(factory, "__init__", None)
+    if getattr(constructor, "__module__", "").startswith("torch.") or not callable(factory):
+        return False
+    return "layout" in inspect.signature(factory).parameters
 
 
 def count_parameters(model: nn.Module) -> int:

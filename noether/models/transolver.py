@@ -10,13 +10,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from noether.data.layout import CAR_FLOW, Layout
 from noether.models.layers.blocks import MLP, initialise_linear
+from noether.models.layers.conditioning import Modulation, Modulations, modulated
 from noether.models.layers.slices import SliceAttention
 from noether.models.options import check_options
 from noether.models.points import (
     AnchoredModel,
+    Latent,
     in_full_precision,
     joined_masks,
+    mean_token,
     present,
     split_fields,
 )
@@ -27,33 +31,39 @@ POSITION_CENTRE, POSITION_UNIT = 500.0, 100.0
 
 
 class TransolverBlock(nn.Module):
-    """x += SliceAttention(LN x); x += MLP(LN x)."""
+    """x += SliceAttention(LN x); x += MLP(LN x); `conditioned` as of TransformerBlock."""
 
-    def __init__(self, dim: int, heads: int, slices: int, mlp_ratio: int) -> None:
+    def __init__(self, dim: int, heads: int, slices: int, mlp_ratio: int, *, conditioned: bool = False) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
         self.attention = SliceAttention(dim, heads, slices)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, mlp_ratio * dim)
+        self.modulation = Modulation(dim, 2) if conditioned else None
 
-    def attend(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def attend(self, x: Tensor, mask: Tensor | None, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(batch, points, dim) after the block, and the slices' tokens for others to `read`."""
-        normed = self.attention_norm(x)
+        how = self._modulations(condition)
+        normed = modulated(self.attention_norm, x, how)
         weights = self.attention.slice_weights(normed)
         tokens = self.attention.slice_tokens(normed, weights, mask)
-        return self._finish(x, weights, tokens), tokens
+        return self._finish(x, weights, tokens, how), tokens
 
-    def read(self, x: Tensor, tokens: Tensor) -> Tensor:
+    def read(self, x: Tensor, tokens: Tensor, condition: Tensor | None = None) -> Tensor:
         """The block for points that read the slices of others and add nothing to them."""
-        return self._finish(x, self.attention.slice_weights(self.attention_norm(x)), tokens)
+        how = self._modulations(condition)
+        return self._finish(x, self.attention.slice_weights(modulated(self.attention_norm, x, how)), tokens, how)
 
-    def _finish(self, x: Tensor, weights: Tensor, tokens: Tensor) -> Tensor:
+    def _finish(self, x: Tensor, weights: Tensor, tokens: Tensor, how: Modulations | None) -> Tensor:
         x = x + self.attention.scatter(weights, tokens)
-        return x + self.mlp(self.mlp_norm(x))
+        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+
+    def _modulations(self, condition: Tensor | None) -> Modulations | None:
+        return None if self.modulation is None else self.modulation(condition)
 
 
 class Transolver(AnchoredModel):
-    """Predict surface pressure and volume velocity by attention among slices of all points.
+    """Predict fields at points by attention among slices of all points.
 
     Where the batch has anchors, the slices are made of those only.
 
@@ -63,6 +73,7 @@ class Transolver(AnchoredModel):
         depth: blocks.
         slices: slices of a head.
         mlp_ratio: hidden over outer width of the MLPs.
+        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
 
     Raises:
         RequestError: options that do not fit each other, with the line to change.
@@ -70,42 +81,58 @@ class Transolver(AnchoredModel):
     At the defaults 3,860,804 parameters.
     """
 
-    def __init__(self, dim: int = 256, heads: int = 8, depth: int = 8, slices: int = 32, mlp_ratio: int = 2) -> None:
+    def __init__(
+        self,
+        dim: int = 256,
+        heads: int = 8,
+        depth: int = 8,
+        slices: int = 32,
+        mlp_ratio: int = 2,
+        layout: Layout = CAR_FLOW,
+    ) -> None:
         super().__init__()
         check_options(dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
+        self._build_shared(layout, dim)
         self.input_mlp = nn.Sequential(nn.Linear(INPUTS, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
-        self.blocks = nn.ModuleList(TransolverBlock(dim, heads, slices, mlp_ratio) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, 4)
+        self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs))
         self.apply(initialise_linear)
         for block in self._blocks():
             # With weights as small as the others', all slices would begin alike and have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
-    def attend(self, context: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    @classmethod
+    def needs(cls, layout: Layout) -> tuple[str, ...]:
+        """The direction away from the surface at every point, and off the surface the distance to it."""
+        return tuple(key for points in layout.outputs for key in _known_of(points))
+
+    def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
         """The slices' tokens of each block, and the fields at the points of `context` themselves.
 
         Args:
-            context: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), `volume_points` (B, Nv, 3)
-                with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m, or one set of the two, each
-                with its mask where some are padding.
+            context: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), any other set such as
+                `volume_points` (B, Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m, each
+                with its mask where some are padding; one set of the layout or several.
 
         Raises:
             ValueError: an entry is absent.
         """
         x, sizes = self._inputs(context)
-        mask, latent = joined_masks(context, list(sizes)), []
+        mask, condition, read = joined_masks(context, list(sizes)), self._condition(context), []
         for block in self._blocks():
-            x, tokens = block.attend(x, mask)
-            latent.append(tokens)
-        return latent, self._fields(x, sizes)
+            x, tokens = block.attend(x, mask, condition)
+            read.append(tokens)
+        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
 
-    def decode(self, latent: list[Tensor], queries: dict[str, Tensor]) -> dict[str, Tensor]:
+    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
         """The fields at the points of `queries`, which need the same entries as those of `attend`."""
         x, sizes = self._inputs(queries)
-        for block, tokens in zip(self._blocks(), latent, strict=True):
-            x = block.read(x, tokens)
+        for block, tokens in zip(self._blocks(), latent.read, strict=True):
+            x = block.read(x, tokens, latent.condition)
         return self._fields(x, sizes)
 
     def _blocks(self) -> Iterable[TransolverBlock]:
@@ -113,24 +140,33 @@ class Transolver(AnchoredModel):
 
     def _inputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP, and how many are of which set."""
-        names = present(batch)
+        names = present(batch, self.layout)
         inputs = torch.cat([self._point_inputs(batch, name) for name in names], dim=1)
         x = self.input_mlp(inputs.to(self._dtype)) + self.placeholder
+        if self.features:
+            sizes = [batch[name].shape[1] for name in names]
+            parts = zip(names, x.split(sizes, dim=1), strict=True)
+            x = torch.cat([self._with_features(batch, name, part) for name, part in parts], dim=1)
         return self._in_parameter_precision(x), {name: batch[name].shape[1] for name in names}
 
     def _point_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
         """(B, N, 7): xyz, the distance to the surface, the direction away from it."""
-        prefix = name.removesuffix("_points")
-        needed = [f"{prefix}_normals"] + (["volume_sdf"] if prefix == "volume" else [])
+        prefix, needed = name.removesuffix("_points"), _known_of(name)
         if absent := [key for key in needed if key not in batch]:
             raise ValueError(f"Transolver reads {name} with {' and '.join(needed)}: no {', '.join(absent)}")
         points = self._in_position_precision(batch[name])
         # In float32 or more until here: half precision does not tell 1000.0 from 1000.4.
         positions = (points - POSITION_CENTRE) / POSITION_UNIT
         distance = points.new_zeros(*points.shape[:2], 1)  # of the surface's own points
-        if prefix == "volume":
-            distance = batch["volume_sdf"].to(points.dtype).reshape(distance.shape)
+        if f"{prefix}_sdf" in needed:
+            distance = batch[f"{prefix}_sdf"].to(points.dtype).reshape(distance.shape)
         return torch.cat((positions, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
 
     def _fields(self, x: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:
-        return split_fields(in_full_precision(x, self.norm, self.head), sizes)
+        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
+
+
+def _known_of(points: str) -> list[str]:
+    """The keys that a set's points come with: the surface's own points are at no distance from it."""
+    prefix = points.removesuffix("_points")
+    return [f"{prefix}_normals"] + ([] if prefix == "surface" else [f"{prefix}_sdf"])

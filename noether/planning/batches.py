@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from math import ceil
 
+from noether.config.interval import Interval
 from noether.errors import RequestError
 
 
@@ -71,6 +72,14 @@ class RunLength:
     updates_per_epoch: int
     total_updates: int
     effective_batch_size: int
+
+    def count_updates(self, interval: Interval) -> int:
+        """Returns an interval in updates of this run."""
+        return interval.in_updates(
+            updates_per_epoch=self.updates_per_epoch,
+            effective_batch_size=self.effective_batch_size,
+            total_updates=self.total_updates,
+        )
 
     @property
     def samples_per_epoch(self) -> int:

@@ -3,12 +3,13 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from noether.common.limits import read_limits, why_too_large
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.environments.devices import GpuDriver
@@ -92,6 +93,9 @@ def plan_run(
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
     if visible_devices is None:
         check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
+        kind = placement.workers[0].device.kind
+        too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
+        placement = replace(placement, warnings=(*placement.warnings, *too_large))
     trainer = config.trainer
     # "auto" is found by trying, on the device; until then the plan assumes no limit.
     limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None

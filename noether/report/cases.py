@@ -1,8 +1,9 @@
 """What do the fields of single samples look like: prediction, truth and error beside each other?"""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -15,7 +16,7 @@ from noether.report.grid import Frame, frame_around
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import heading, in_words
 from noether.report.run import Run
-from noether.report.views import section_view, side, surface_extent, surface_view
+from noether.report.views import Space, View, section_view, side, space_of, surface_extent, surface_view
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def cases_section(run: Run) -> str:
 
 
 def _case(run: Run, k: int, name: str) -> _Case | None:
-    about, arrays = run.meta["cases"][k], run.arrays
+    about, arrays, space = run.meta["cases"][k], run.arrays, space_of(run.meta.get("space"))
     prefix = f"case/{k}/{name}"
     if not all(f"{prefix}/{part}" in arrays for part in ("points", "truth", "prediction")):
         return None
@@ -62,12 +63,12 @@ def _case(run: Run, k: int, name: str) -> _Case | None:
         label=str(about.get("label", "")),
         sample=str(about.get("sample", "")),
         relative_l2=(about.get("relative_l2") or {}).get(name),
-        points=points,
-        normals=None if normals is None else np.asarray(normals, np.float64),
+        points=space.turned(points),
+        normals=None if normals is None else space.turned(np.asarray(normals, np.float64)),
         prediction=_magnitude(prediction),
         truth=_magnitude(truth),
         is_vector=truth.ndim == 2 and truth.shape[1] > 1,
-        body=None if body is None else np.asarray(body, np.float64),
+        body=None if body is None else space.turned(np.asarray(body, np.float64)),
     )
 
 
@@ -91,13 +92,15 @@ def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
         return f'{title}<p class="absent">No sample of this field was kept.</p>'
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
         return f'{title}<p class="absent">Pictures are drawn of points in three dimensions only.</p>'
-    surface = _on_surface(run, name)
+    surface, space = _on_surface(run, name), space_of(run.meta.get("space"))
     if surface:
-        frame = frame_around([surface_extent(case.points) for case in cases], 0.035)
-        note = "Seen from ahead, to the side and above; the arrow is the wind, and white lines join equal values."
+        frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
+        arrow = "the arrow is the wind, and " if space.wind else ""
+        note = f"Seen from ahead, to the side and above; {arrow}white lines join equal values."
     else:
         frame = frame_around([side(case.points) for case in cases], 0.0)
-        note = "The vertical mid-plane, the wind from the left, interpolated between the points on either side of it."
+        wind = ", the wind from the left" if space.wind else ""
+        note = f"The vertical mid-plane{wind}, interpolated between the points on either side of it."
         if any(case.body is not None for case in cases):
             note += " Grey: the shape’s outline."
     values = value_scale([case.truth for case in cases], [case.prediction for case in cases])
@@ -107,7 +110,8 @@ def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
         " Prediction and truth have one colour scale for all rows, errors (prediction − truth) another; "
         "values beyond a scale’s ends take its end colours."
     )
-    rows = "".join(_case_row(case, unit, surface, frame, values, errors, in_words(name)) for case in cases)
+    draw = partial(_view, surface=surface, frame=frame, space=space)
+    rows = "".join(_case_row(case, unit, draw, values, errors, in_words(name)) for case in cases)
     suffix = f", {unit}" if unit else ""
     return (
         f'{title}<p class="note">{escape(note)}</p>'
@@ -118,8 +122,14 @@ def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
     )
 
 
+def _view(case: _Case, *, surface: bool, frame: Frame, space: Space) -> View:
+    if surface:
+        return surface_view(case.points, case.normals, frame, space)
+    return section_view(case.points, case.body, frame, space)
+
+
 def _case_row(
-    case: _Case, unit: str, surface: bool, frame: Frame, values: Scale, errors: Scale, field_name: str
+    case: _Case, unit: str, draw: Callable[[_Case], View], values: Scale, errors: Scale, field_name: str
 ) -> str:
     error = case.prediction - case.truth
     largest = np.max(np.abs(error)) if error.size and np.isfinite(error).all() else None
@@ -129,10 +139,7 @@ def _case_row(
         f"<span>at most {number(largest)} {escape(unit)}</span></div>"
     )
     try:
-        if surface:
-            view = surface_view(case.points, case.normals, frame)
-        else:
-            view = section_view(case.points, case.body, frame)
+        view = draw(case)
     except (QhullError, ValueError) as problem:
         # Qhull's text is a page of its own terms.
         reason = "too few points, or all in a plane" if isinstance(problem, QhullError) else str(problem)
@@ -140,12 +147,12 @@ def _case_row(
     columns = (("Prediction", case.prediction, values), ("Truth", case.truth, values), ("Error", error, errors))
     figures = []
     for title, column, scale in columns:
-        png = b64encode(field_picture(view, column, scale)).decode()
+        picture = b64encode(field_picture(view, column, scale)).decode()
         alt = escape(f"{title} of the {field_name}, {case.sample}")
         figures.append(
-            f'<figure><img src="data:image/png;base64,{png}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
+            f'<figure><img src="data:image/webp;base64,{picture}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
         )
-    return f'<div class="case{"" if surface else " section"}">{who}{"".join(figures)}</div>'
+    return f'<div class="case{" section" if view.clip is None else ""}">{who}{"".join(figures)}</div>'
 
 
 def _colour_bar(scale: Scale, label: str) -> str:

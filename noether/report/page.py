@@ -20,6 +20,7 @@ from noether.report.provenance import configuration_section, environment_section
 from noether.report.run import Run, read_run
 from noether.report.scalars import scalars_section
 from noether.report.summary import summary_header, summary_tiles
+from noether.report.time_strip import time_section
 from noether.report.training import training_section
 from noether.runs.folder import RunFolder
 
@@ -40,17 +41,21 @@ def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
 
 def render_report(run: Run) -> str:
     """Returns the page."""
-    of_the_task: list[tuple[str, str, Callable[[Run], str]]] = [
-        ("errors", "Errors", errors_section),
-        ("cases", "Cases", cases_section),
-        ("scalars", "Force coefficients", scalars_section),
-        ("distributions", "Distributions", distributions_section),
-    ]
-    if confusion(run) is not None:
-        of_the_task = [("errors", "Errors", errors_section), ("classes", "Classes", classes_section)]
+    parts: dict[str, tuple[str, Callable[[Run], str]]] = {
+        "errors": ("Errors", errors_section),
+        "classes": ("Classes", classes_section),
+        "cases": ("Cases", cases_section),
+        "scalars": ("Force coefficients", scalars_section),
+        "distributions": ("Distributions", distributions_section),
+    }
+    # The task has said which; results written before it did are told apart by what they hold.
+    known = ["errors", "classes"] if confusion(run) is not None else ["errors", "cases", "scalars", "distributions"]
+    wanted = [part for part in run.result.get("report_parts") or known if part in parts]
+    of_the_task = [(key, *parts[key]) for key in wanted]
     sections = [
         *of_the_task,
         ("curves", "Training", training_section),
+        ("time", "Time", time_section),
         ("plan", "Plan", plan_section),
         ("environment", "Environment", environment_section),
         ("configuration", "Configuration", configuration_section),

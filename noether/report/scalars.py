@@ -59,6 +59,6 @@ def _scalar_words(score: Mapping[str, Any]) -> list[str]:
             "The true field, integrated over the same points, has the R² that is listed last; with these points no "
             "model can be expected to do better."
         )
-    if score.get("dynamic_pressure") and score.get("reference_area"):
+    if (score.get("dynamic_pressure") or score.get("speed_of")) and score.get("reference_area"):
         words.append(full_stop(reference_words(score)))
     return words

@@ -1,9 +1,11 @@
 """From where is a shape seen: a surface from ahead and above, a volume cut at its mid-plane?
 
-Axes are those of the data: x lateral, y up, z along the wind, in metres.
+Points are turned to the pictures' axes first: x lateral, y up, z along the wind, in metres.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.path import Path as Outline
@@ -24,6 +26,42 @@ from noether.report.numbers import Array
 
 SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
 TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
+
+
+@dataclass(frozen=True)
+class Space:
+    """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body."""
+
+    turn: Array
+    wind: bool = True
+    ground: bool = True
+
+    def turned(self, points: Array) -> Array:
+        """Points or directions (N, 3) of the data in the pictures' axes."""
+        return points @ self.turn.T
+
+
+def space_of(about: Mapping[str, Any] | None) -> Space:
+    """The space that a data set has described: {"wind": (3,), "up": (3,), "ground": whether there is one}.
+
+    Results of older versions say nothing, and are of cars: the wind along z, y up, on the ground. A data set that
+    names no wind has pictures without an arrow, and one that names no ground has none.
+    """
+    if about is None:
+        return Space(np.eye(3))
+    wind, up = (np.asarray(about.get(name) or default, np.float64) for name, default in
+                (("wind", (0.0, 0.0, 1.0)), ("up", (0.0, 1.0, 0.0))))  # fmt: skip
+    third = wind / np.linalg.norm(wind)
+    second = up - (up @ third) * third
+    if np.linalg.norm(second) < 1e-6:
+        second = np.eye(3)[int(np.argmin(np.abs(third)))]
+        second = second - (second @ third) * third
+    second /= np.linalg.norm(second)
+    turn = np.stack([np.cross(second, third), second, third])
+    return Space(turn, wind=bool(about.get("wind")), ground=bool(about.get("ground")))
+
+
+CARS = Space(np.eye(3))
 
 
 @dataclass(frozen=True)
@@ -77,7 +115,7 @@ def visible(points: Array, normals: Array | None) -> NDArray[np.intp]:
     return seen
 
 
-def surface_view(points: Array, normals: Array | None, frame: Frame) -> View:
+def surface_view(points: Array, normals: Array | None, frame: Frame, space: Space = CARS) -> View:
     """The view of a surface: points (N, 3) in m, unit normals (N, 3) outward if they are known.
 
     Raises:
@@ -90,26 +128,25 @@ def surface_view(points: Array, normals: Array | None, frame: Frame) -> View:
     # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
     clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing(flat) / pixel), level=0.38)
 
-    corners = project(_on_ground(points))
-    hull = Outline(corners[ConvexHull(corners).vertices])
-    covered = hull.contains_points(pixel_centres(frame)).reshape(frame.grid_shape).astype(np.float64)
+    shadow = None
+    if space.ground:
+        corners = project(_on_ground(points))
+        hull = Outline(corners[ConvexHull(corners).vertices])
+        covered = hull.contains_points(pixel_centres(frame)).reshape(frame.grid_shape).astype(np.float64)
+        shadow = 0.42 * gaussian_filter(covered, 6)
     start, end = project(_wind_arrow(points))
-    return View(
-        frame,
-        seen[vertices],
-        weights,
-        clip=clip,
-        shadow=0.42 * gaussian_filter(covered, 6),
-        wind=(start, end),
-    )
+    arrow = (start, end) if space.wind else None
+    return View(frame, seen[vertices], weights, clip=clip, shadow=shadow, wind=arrow)
 
 
-def surface_extent(points: Array) -> Array:
+def surface_extent(points: Array, space: Space = CARS) -> Array:
     """What the picture of a surface shows, projected: its points, its shadow and the arrow of the wind."""
-    return project(np.vstack([points, _on_ground(points), _wind_arrow(points)]))
+    shadow = [_on_ground(points)] if space.ground else []
+    arrow = [_wind_arrow(points)] if space.wind else []
+    return project(np.vstack([points, *shadow, *arrow]))
 
 
-def section_view(points: Array, body: Array | None, frame: Frame) -> View:
+def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
     """The view of the vertical mid-plane x = 0 of a volume: points (N, 3) in m, and the body's (M, 3) if known.
 
     Values are interpolated linearly in three dimensions from the points nearest to the plane: where an edge of
@@ -138,7 +175,7 @@ def section_view(points: Array, body: Array | None, frame: Frame) -> View:
     if body is not None:
         shadow = side(body)
         outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
-        ground = float(body[:, 1].min())
+        ground = float(body[:, 1].min()) if space.ground else None
     return View(frame, vertices, weights, body=outline, ground=ground)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from noether.config.task import FieldConfig
+from noether.data.layout import Layout
 from noether.data.loader import Batch
 
 Predictions = dict[str, Tensor]
@@ -14,10 +16,43 @@ SampleFigures = dict[str, Tensor]
 
 
 class Task:
-    """A task: from predictions to loss and metrics. A user's own derives from this and needs those two."""
+    """A task: from predictions to loss and metrics. A user's own derives from this and needs those two.
+
+    What else a run does with it, the task says itself: which figures and point errors an evaluation collects, which
+    baselines are scored beside it, and which parts a report has.
+    """
 
     reads_masks = False
     """Whether padded batches are understood: points where `<set>_mask` is False count nothing."""
+    fields: Mapping[str, FieldConfig] = {}
+    """The fields at points that are predicted; pictures, baselines and files for ParaView are made of these."""
+    inputs: tuple[str, ...] = ()
+    """Keys that the model reads at each point beside what is known of the shape."""
+    baselines: tuple[str, ...] = ()
+    """Which of `evaluation.baselines` are scored beside the model."""
+    report_parts: tuple[str, ...] = ("errors",)
+    """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of a sample that are scored against, and that no model is to read. Default: the fields."""
+        return tuple(self.fields)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The names of what a model predicts. Default: the fields."""
+        return tuple(self.fields)
+
+    def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Looks at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
+
+        Raises:
+            RequestError: the samples cannot be what this task was configured for.
+        """
+
+    def layout(self) -> Layout | None:
+        """Returns what a model must predict and read; None: a model is built from its own options alone."""
+        return None
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Computes what the task must know of the training split (statistics). Default: nothing."""
@@ -40,6 +75,18 @@ class Task:
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
         """Returns figures of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it."""
         raise NotImplementedError
+
+    def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+        """Returns what a final evaluation adds to `metrics`. Default: nothing."""
+        return {}
+
+    def to_physical(self, predictions: Predictions) -> Predictions:
+        """Returns predictions in physical units. Default: as they are."""
+        return predictions
+
+    def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
+        """Returns the key of the area or volume of a field's points, of those that samples have. Default: none."""
+        return None
 
     def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Turns the figures of all samples, (S,) by name, into those of the split. Default: their means."""

@@ -25,11 +25,23 @@ class ClassificationTask(Task):
         label_smoothing: share of the target that is spread over all classes, in the training loss only.
     """
 
+    report_parts = ("errors", "classes")
+
     def __init__(
         self, classes: int, label: str = "label", names: tuple[str, ...] = (), label_smoothing: float = 0.0
     ) -> None:
         self.classes, self.label, self.label_smoothing = classes, label, label_smoothing
         self.names = tuple(names) or tuple(str(number) for number in range(classes))
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The key of the true class."""
+        return (self.label,)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """What a model predicts."""
+        return ("logits",)
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Checks the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
@@ -98,4 +110,4 @@ class ClassificationTask(Task):
 
 
 def _wrong_model(summary: str, seen: str, expected: str) -> RequestError:
-    return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.classes")
+    return RequestError(summary, seen=seen, expected=expected, fix="fix the forward of model.kind, or task.classes")

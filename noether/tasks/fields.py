@@ -1,146 +1,231 @@
-"""Regression of physical fields at points: standardised for the model, scored in physical units."""
+"""Regression of physical fields at points: scaled for the model, scored in physical units."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import FiniteFloat, TypeAdapter
 from torch import Tensor
-from typing_extensions import TypedDict
 
-from noether.config.task import FieldConfig, ForceCoefficientConfig
+from noether.config.task import FieldConfig, ForceCoefficientConfig, ParameterConfig
+from noether.data.layout import CASE, Layout, in_order
 from noether.data.loader import Batch
 from noether.data.padding import mask_of, mean_of_points
+from noether.data.points import ANCHOR
 from noether.errors import RequestError
 from noether.tasks.base import Predictions, SampleFigures, Task
+from noether.tasks.described import describe
+from noether.tasks.field_errors import (
+    by_channel,
+    case_values,
+    component_name,
+    field_errors,
+    part_sums,
+    squared_sums,
+    weighted_errors,
+)
+from noether.tasks.field_results import field_results
+from noether.tasks.field_samples import check_columns, check_keys, check_sample, components_of
+from noether.tasks.field_statistics import (
+    SCALINGS,
+    SEEN,
+    Moments,
+    Scaling,
+    Seen,
+    check_domain,
+    log_scaled,
+    log_scales,
+    rows_of,
+)
+from noether.tasks.forces import force_coefficient, true_coefficient
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
-
-
-class _Statistics(TypedDict):
-    mean: list[FiniteFloat]
-    std: list[FiniteFloat]
-
-
-class _PointsSeen(TypedDict):
-    count: int
-    low: list[FiniteFloat]
-    high: list[FiniteFloat]
-
-
-_STATISTICS = TypeAdapter(dict[str, _Statistics])
-_POINTS = TypeAdapter(dict[str, _PointsSeen])
+NOT_OF_THE_SPLIT = (
+    "/prediction", "/truth", "/integral_of_truth", "/squared_error", "/squared_truth", "/reference_area",
+)  # fmt: skip
 
 
 class FieldsTask(Task):
-    """Regression of named fields at points.
+    """Regression of named fields at points, and of outputs of a whole case.
 
-    The model sees positions scaled isotropically to 0..1000 and inputs standardised per channel; it
-    predicts standardised fields (B, N, C). The loss is the weighted sum over fields of the mean squared
-    error in standardised units, so that predicting the mean costs about 1 per unit of weight.
+    The model sees positions scaled isotropically to 0..1000, inputs and parameters standardised per channel; it
+    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum over them of the
+    mean squared error in scaled units, so that predicting the mean costs about 1 per unit of weight.
 
     Args:
-        fields: the output fields by their key in the samples, (N,) or (N, C) per sample.
-        inputs: keys standardised as further inputs.
-        domain_low, domain_length: the cube that holds every position, in m.
-        scalars: force coefficients derived from a pressure field.
+        fields: the outputs by their key in the samples, (N,) or (N, C) per sample, of a case () or (C,); None: those
+            that the data set names.
+        inputs: keys standardised as further inputs of each point.
+        domain_low, domain_length: the cube that holds every position, in m; None: of the training split.
+        parameters: further inputs of each case, () or (C,) per sample; None: those that the data set names.
+        scalars: force coefficients derived from the fields.
 
     Samples padded to a batch count their real points only.
     """
 
     reads_masks = True
+    baselines = ("mean_field", "nearest_shape")
+    report_parts = ("errors", "cases", "scalars", "distributions")
 
     def __init__(
         self,
-        fields: Mapping[str, Mapping[str, Any]],
-        domain_low: float,
-        domain_length: float,
+        fields: Mapping[str, Mapping[str, Any]] | None = None,
+        domain_low: float | None = None,
+        domain_length: float | None = None,
         inputs: Iterable[str] = (),
         scalars: Mapping[str, Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.fields = {name: FieldConfig.model_validate(field) for name, field in fields.items()}
-        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in (scalars or {}).items()}
+        self._given = (fields, parameters)
+        self._scalars_given = bool(scalars)
+        self._take_scalars(scalars or {})
         self.inputs = tuple(inputs)
-        self.domain_low, self.domain_length = domain_low, domain_length
-        self.statistics: dict[str, tuple[list[float], list[float]]] = {}
-        self.seen: dict[str, dict[str, Any]] = {}
+        self._domain = None if domain_low is None or domain_length is None else (domain_low, domain_length)
+        self._take(fields or {}, parameters or {})
+        self.statistics: dict[str, Scaling] = {}
+        self.seen = Seen()
+        self.components: dict[str, int] = {}
+        self.parts: dict[str, list[str]] = {}
+        self.space: dict[str, Any] = {}
+        self._keys: set[str] = set()
+
+    def _take(self, fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+        every = {name: FieldConfig.model_validate(field) for name, field in fields.items()}
+        self.fields = {name: field for name, field in every.items() if field.points != CASE}
+        self.case_fields = {name: field for name, field in every.items() if field.points == CASE}
+        self.parameters = {name: ParameterConfig.model_validate(about) for name, about in parameters.items()}
+
+    def _take_scalars(self, scalars: Mapping[str, Any]) -> None:
+        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in scalars.items()}
+
+    @property
+    def outputs(self) -> dict[str, FieldConfig]:
+        """Fields at points and outputs of the case."""
+        return {**self.fields, **self.case_fields}
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of the outputs."""
+        return tuple(self.outputs)
+
+    predicted = truths
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """Lower corner and length of the domain, in m: as configured, else that of the training split."""
+        return self._domain or self.seen.domain()
+
+    def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
+        self._take(*describe(self._given, about, sample))
+        if self._given[0] is None and not self._scalars_given:
+            self._take_scalars(about.get("scalars", {}))
+        self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
+        self._keys = set(sample)
+        check_keys(sample, self.outputs, self.inputs, self.parameters)
+        check_columns(sample, self.fields, self.inputs)
+        for name, field in self.outputs.items():
+            self.components[name] = components_of(name, sample[name], field)
+        self.components |= {key: int(rows_of(sample[key]).shape[1]) for key in self.inputs}
+        self.components |= {key: sample[key].numel() for key in self.parameters}
+
+    def layout(self) -> Layout:
+        """Returns the fields of each set of points, the features, the parameters and the outputs of the case."""
+        outputs: dict[str, dict[str, int]] = {}
+        for name, field in self.fields.items():
+            outputs.setdefault(field.points, {})[name] = self.components[name]
+        features: dict[str, dict[str, int]] = {}
+        for key in self.inputs:
+            points = next((one for one in outputs if key.startswith(one.removesuffix("points"))), None)
+            if points is not None:
+                features.setdefault(points, {})[key] = self.components[key]
+        parameters = {key: self.components[key] for key in self.parameters}
+        return Layout(in_order(outputs), features, parameters, {k: self.components[k] for k in self.case_fields})
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Computes mean and standard deviation per channel over every point of the split, in float64.
 
-        It also notes the numbers of points and where they lie: what a shape given later is held against.
-        """
-        self.seen = {}
-        keys = (*self.fields, *self.inputs)
-        count = dict.fromkeys(keys, 0)
-        mean: dict[str, np.ndarray] = {}
-        squares: dict[str, np.ndarray] = {}
-        for sample in samples:
-            _refuse_unless_finite(sample, keys)
-            self._see(sample)
-            for key in keys:
-                values = _by_channel(sample[key]).numpy().astype(np.float64)
-                # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
-                size, sample_mean = len(values), values.mean(axis=0)
-                total = count[key] + size
-                delta = sample_mean - mean.get(key, np.zeros_like(sample_mean))
-                spread = ((values - sample_mean) ** 2).sum(axis=0) + delta**2 * count[key] * size / total
-                mean[key] = mean.get(key, np.zeros_like(sample_mean)) + delta * size / total
-                squares[key] = squares.get(key, np.zeros_like(sample_mean)) + spread
-                count[key] = total
-        for key in keys:
-            deviation = np.sqrt(squares[key] / count[key])
-            # A constant channel is not scaled: it would turn rounding into a signal.
-            deviation[deviation < 1e-12] = 1.0
-            self.statistics[key] = (mean[key].tolist(), deviation.tolist())
+        It also notes the numbers of points, where they lie and what the parameters span: what a shape given later is
+        held against. `samples` is gone through twice where a field is scaled by its logarithm.
 
-    def _see(self, sample: Mapping[str, Tensor]) -> None:
-        """Notes how many points of each set there are (at most) and the box that holds them."""
-        for key in (key for key in sample if key.endswith("_points")):
-            points = sample[key].numpy()
-            known = self.seen.get(key, {"count": 0, "low": points[0].tolist(), "high": points[0].tolist()})
-            self.seen[key] = {
-                "count": max(known["count"], len(points)),
-                "low": np.minimum(known["low"], points.min(axis=0)).tolist(),
-                "high": np.maximum(known["high"], points.max(axis=0)).tolist(),
-            }
+        Raises:
+            RequestError: a sample is not finite, lacks a key, or has rows that do not belong to its points.
+        """
+        self.seen = Seen()
+        of_case = {*self.case_fields, *self.parameters}
+        logs = log_scales(samples, [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"])
+        moments: dict[str, Moments] = {}
+        for sample in samples:
+            check_sample(sample, self.outputs, self.inputs, self.parameters)
+            self.seen.add(sample, self.parameters)
+            for key in (*self.outputs, *self.inputs, *self.parameters):
+                values = rows_of(sample[key], of_case=key in of_case)
+                moments.setdefault(key, Moments()).add(log_scaled(values, logs.get(key)))
+        if self.seen.points and self._domain is not None:
+            check_domain(*self.seen.box(), *self._domain)
+        self.statistics = {key: own.scaling(logs.get(key)) for key, own in moments.items()}
+        self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def state(self) -> dict[str, Any]:
-        """Returns the statistics (mean and standard deviation per channel, in physical units) and the points seen."""
-        statistics = {key: {"mean": m, "std": s} for key, (m, s) in self.statistics.items()}
-        return {"statistics": statistics, "points": self.seen}
+        """Returns the scaling of each key, what was seen of the training split, and what the data set has said.
+
+        Before `fit` there is nothing to say.
+        """
+        if not self.statistics:
+            return {}
+        return {
+            "statistics": {key: scaling.as_dict() for key, scaling in self.statistics.items()},
+            "points": self.seen.points,
+            "parameters": self.seen.parameters,
+            "described": {
+                "fields": {name: field.model_dump() for name, field in self.outputs.items()},
+                "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
+                "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
+            },
+            "parts": self.parts,
+            "space": self.space,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back the statistics of a checkpoint. Raises ValueError where they are none."""
-        statistics = _STATISTICS.validate_python(state["statistics"])
-        self.statistics = {key: (item["mean"], item["std"]) for key, item in statistics.items()}
-        points = _POINTS.validate_python(state.get("points", {}))
-        self.seen = {key: dict(seen) for key, seen in points.items()}
+        """Takes back what a checkpoint knows; one written before fields came from the data has fewer entries.
+
+        Raises:
+            ValueError: the state is not one of this task.
+        """
+        self.statistics = SCALINGS.validate_python(state["statistics"])
+        self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
+        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
+        if described := state.get("described"):
+            self._take(described["fields"], described["parameters"])
+            self._take_scalars(described["scalars"])
+        self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Returns positions scaled to 0..1000, and fields and inputs standardised as (B, N, C)."""
+        """Returns positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
         prepared = dict(batch)
+        low, length = self.domain
         for key, value in batch.items():
             if key.endswith("_points"):
-                prepared[key] = (value - self.domain_low) * (POSITION_SCALE / self.domain_length)
-        for key in (*self.fields, *self.inputs):
+                prepared[key] = (value - low) * (POSITION_SCALE / length)
+        for key in (*self.fields, *self.inputs, *(ANCHOR + key for key in self.inputs)):
             if key in batch:
-                values = _by_channel(batch[key], batched=True)
-                mean, std = self._statistics(key, values)
-                prepared[key] = (values - mean) / std
+                scaling = self.statistics[key.removeprefix(ANCHOR)]
+                prepared[key] = scaling.forward(by_channel(batch[key], batched=True))
+        for key in (*self.case_fields, *self.parameters):
+            if key in batch:
+                prepared[key] = self.statistics[key].forward(case_values(batch[key]))
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Returns the weighted sum over fields of the standardised mean squared error, a scalar."""
+        """Returns the weighted sum over all outputs of the scaled mean squared error, a scalar."""
         return self._sample_loss(predictions, batch).mean()
 
     def _check(self, predictions: Predictions, prepared: Batch) -> None:
         """A field of another shape would be broadcast, and trained on in silence."""
         if not isinstance(predictions, Mapping):
             raise _wrong_prediction("the model returns no dict", type(predictions).__name__, "{NAME: (B, N, C)}")
-        for name in self.fields:
+        for name in self.outputs:
             if name not in predictions:
                 raise _wrong_prediction(f"the model predicts no {name}", ", ".join(predictions) or "nothing", name)
             seen, expected = tuple(predictions[name].shape), tuple(prepared[name].shape)
@@ -150,155 +235,106 @@ class FieldsTask(Task):
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
         self._check(predictions, prepared)
         losses = []
-        for name, field in self.fields.items():
+        for name, field in self.outputs.items():
             if field.weight:
                 squares = (predictions[name].to(prepared[name].dtype) - prepared[name]).square()
-                losses.append(field.weight * mean_of_points(squares, mask_of(prepared, field.points)))
+                mean = squares.mean(dim=1) if name in self.case_fields else mean_of_points(
+                    squares, mask_of(prepared, field.points)
+                )  # fmt: skip
+                losses.append(field.weight * mean)
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Returns predictions, of all fields or of some, in physical units, (B, N, C)."""
-        physical = {}
-        for name in (name for name in self.fields if name in predictions):
-            mean, std = self._statistics(name, predictions[name])
-            physical[name] = predictions[name] * std + mean
-        return physical
+        """Returns predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
+        return {name: self.statistics[name].backward(predictions[name]) for name in self.outputs if name in predictions}
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
         figures = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         physical = self.to_physical(predictions)
-        truth = {name: _by_channel(batch[name], batched=True) for name in self.fields}
+        truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
         for name, field in self.fields.items():
             mask = mask_of(batch, field.points)
             for figure, values in field_errors(physical[name], truth[name], mask).items():
                 figures[f"{name}/{figure}"] = values
+        for name in self.case_fields:
+            own = case_values(batch[name])
+            for channel, label in enumerate(self.case_labels(name)):
+                figures[f"{label}/prediction"] = physical[name][:, channel]
+                figures[f"{label}/truth"] = own[:, channel]
         for name, scalar in self.scalars.items():
             if any(key not in batch for key in scalar.needed_keys()):
                 continue  # `missing_for` says which, beside the figures that there are
-            integral = force_coefficient(truth[scalar.pressure], batch, scalar)
-            figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar)
+            shears = (None, None) if scalar.shear is None else (truth[scalar.shear], physical[scalar.shear])
+            integral = force_coefficient(truth[scalar.pressure], batch, scalar, shears[0])
+            figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar, shears[1])
             figures[f"{name}/integral_of_truth"] = integral
             figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
+            figures[f"{name}/reference_area"] = batch[scalar.reference_area].reshape(-1)
         return figures
 
     def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
-        """Returns what a final evaluation adds to `metrics`: sums for pooled errors, and errors by component.
+        """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts.
 
-        Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels, and
-        `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y and z.
+        Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels; `FIELD/weighted_…`
+        where samples have areas or volumes; `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y
+        and z; `FIELD/part N/squared_…` of each named part of a set.
         """
         physical = self.to_physical(predictions)
         figures: SampleFigures = {}
         for name, field in self.fields.items():
-            truth, mask = _by_channel(batch[name], batched=True), mask_of(batch, field.points)
-            figures |= {f"{name}/{key}": sums for key, sums in squared_sums(physical[name], truth, mask).items()}
+            truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
+            found = squared_sums(physical[name], truth, mask)
+            if (measure := self.measure_of(name, batch)) is not None:
+                found |= weighted_errors(physical[name], truth, batch[measure], mask)
             for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
-                one = slice(channel, channel + 1)
+                one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2])
                 errors = field_errors(physical[name][..., one], truth[..., one], mask)
-                figures |= {f"{name}/{component_name(channel, truth.shape[2])}/{key}": v for key, v in errors.items()}
+                found |= {f"{label}/{key}": value for key, value in errors.items()}
+            prefix = field.points.removesuffix("_points")
+            if (key := f"{prefix}_part") in batch:
+                parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
+                for number in range(len(self.parts.get(prefix, ()))):
+                    sums = part_sums(physical[name], truth, parts, number)
+                    found |= {f"part {number}/{figure}": value for figure, value in sums.items()}
+            figures |= {f"{name}/{key}": value for key, value in found.items()}
         return figures
 
-    def missing_for(self, scalar: str, sample: Mapping[str, Tensor]) -> list[str]:
+    def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
+        """Returns the key of the area or volume of a field's points, of those that samples have."""
+        prefix = self.fields[name].points.removesuffix("_points")
+        known = (
+            [self.fields[name].measure] if self.fields[name].measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
+        )
+        have = set(keys)
+        return next((key for key in known if key in have), None)
+
+    def case_labels(self, name: str) -> list[str]:
+        """Returns what the components of an output of the case are called in tables."""
+        count = self.components[name]
+        return [name] if count == 1 else [f"{name}_{component_name(channel, count)}" for channel in range(count)]
+
+    def missing_for(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""
-        return [key for key in self.scalars[scalar].needed_keys() if key not in sample]
+        return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the split's figures: means over samples, and the largest of the largest errors."""
         return {
             name: float(np.max(values) if name.endswith("/max") else np.mean(values))
             for name, values in figures.items()
-            if not name.endswith(("/prediction", "/truth", "/integral_of_truth", "/squared_error", "/squared_truth"))
+            if not name.endswith(NOT_OF_THE_SPLIT)
         }
 
-    def _statistics(self, key: str, like: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = self.statistics[key]
-        return like.new_tensor(mean), like.new_tensor(std)
+    def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the table of the fields and the scores of the scalars, as result.json has them."""
+        return field_results(self, figures)
 
 
 def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:
-    return RequestError(summary, seen=seen, expected=expected, fix="mend the forward of model.kind, or task.fields")
-
-
-def _refuse_unless_finite(sample: Mapping[str, Tensor], keys: Iterable[str]) -> None:
-    """Refuses a sample whose numbers would make the statistics, and with them every sample, not finite."""
-    used = [key for key in sample if key in keys or key.endswith("_points")]
-    bad = [key for key in used if not bool(torch.isfinite(sample[key]).all())]
-    if bad:
-        name = f"training sample {int(sample['index'])}" if "index" in sample else "a training sample"
-        count = int((~torch.isfinite(sample[bad[0]])).sum())
-        raise RequestError(
-            f"{name} holds numbers that are not finite",
-            seen=f"{count} of {sample[bad[0]].numel()} numbers of {bad[0]} are NaN or infinite"
-            + (f"; also in {', '.join(bad[1:])}" if len(bad) > 1 else ""),
-            expected="finite numbers: the mean and the spread of the training data are made of them",
-            fix="correct the sample or take it out of the data set",
-        )
-
-
-def _by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
-    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
-    return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
-
-
-def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleFigures:
-    """Returns each sample's errors of a field (B, N, C) in its own unit, over its real points.
-
-    relative_l2: norm of the error over norm of the truth, over all points and channels.
-    mse, mae, max: over all points and channels.
-    mask: (B, N), False for padding, where the truth is 0 whatever is predicted; None: no padding.
-    """
-    error = _error_of(prediction, truth, mask)
-    norm = truth.double().flatten(1).norm(dim=1)
-    return {
-        "relative_l2": error.flatten(1).norm(dim=1) / norm,
-        "mse": mean_of_points(error.square(), mask),
-        "mae": mean_of_points(error.abs(), mask),
-        "max": error.abs().amax(dim=(1, 2)),
-    }
-
-
-def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleFigures:
-    """Returns the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
-
-    prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
-    """
-    error = _error_of(prediction, truth, mask)
-    return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
-
-
-def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
-    error = prediction.double() - truth.double()
-    return error if mask is None else error.masked_fill(~mask.unsqueeze(-1), 0)
-
-
-def force_coefficient(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns −∮ p (n·d) dA / (q A_ref) for each sample, (B,); of a moment −∮ p (x × n)·d dA / (q A_ref L).
-
-    pressure (B, N, 1) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a point is padding.
-    """
-    direction = pressure.new_tensor(scalar.direction).double()
-    vectors = batch[scalar.normals].double()
-    if scalar.moment:
-        vectors = torch.linalg.cross(batch[scalar.points].double(), vectors)
-    force = -(pressure.double().squeeze(-1) * (vectors @ direction) * batch[scalar.areas].double()).sum(dim=1)
-    return force / _reference(batch, scalar)
-
-
-def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
-    assert scalar.truth is not None
-    truth = batch[scalar.truth].double()
-    if truth.ndim == 2 and truth.shape[1] == 3:
-        return truth @ truth.new_tensor(scalar.direction) / _reference(batch, scalar)
-    return batch[scalar.truth].reshape(-1)
-
-
-def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    area = batch[scalar.reference_area].double().reshape(-1)
-    return scalar.dynamic_pressure * area * (scalar.reference_length if scalar.moment else 1.0)
-
-
-def component_name(channel: int, channels: int) -> str:
-    """Returns what a channel of a vector field is called: x, y or z, else its number."""
-    return "xyz"[channel] if channels == 3 else str(channel)
+    return RequestError(
+        summary,
+        seen=seen,
+        expected=expected,
+        fix="fix the forward of model.kind, or task.fields; a model with an argument `layout` is told the fields",
+    )

@@ -55,6 +55,8 @@ class ConsoleTracker:
             self._console.say(_evaluation_line(row))
         elif row["kind"] == "checkpoint":
             self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
+        elif row["kind"] == "time_use":
+            self._console.say(time_line(row))
         elif row["kind"] == "note":
             self._console.warn(row["text"])
 
@@ -83,6 +85,18 @@ class ConsoleTracker:
     def discard(self) -> None:
         """Stops the display and leaves it on the screen."""
         self.close()
+
+
+def time_line(row: Row) -> str:
+    """Returns a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
+    parts = row["parts"]
+    total = sum(parts.values()) or 1.0
+    shares = sorted(((value / total, name) for name, value in parts.items()), reverse=True)
+    line = f"time {total:.1f} s: " + ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.015)
+    slowest = row.get("slowest")
+    if slowest is not None:
+        line += f"; slowest rank {slowest['rank']} on {slowest['host']}, {slowest['behind']:.1%} behind the others"
+    return line
 
 
 def _evaluation_line(row: Row) -> str:

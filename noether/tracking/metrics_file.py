@@ -10,6 +10,9 @@ from noether.common.whole_file import ANYBODY, Publisher, remove, write_whole
 from noether.runs.records import read_metrics, row_line, rows_text
 from noether.tracking.tracker import Row
 
+UNCOUNTED = ("checkpoint", "time_use")
+"""Kinds of rows that are written after the checkpoint of their update, which counts the rows before it."""
+
 
 class MetricsFile:
     """Appends rows to metrics.jsonl.
@@ -34,14 +37,14 @@ class MetricsFile:
             resumed_from: the update after which the run goes on.
             by: replaces the file, where it may.
             warn: told of rows that cannot be read or are missing, and of a file that is removed under the run.
-            rows: how many there were at that update, those that tell of a checkpoint left out.
+            rows: how many there were at that update, those of a kind in `UNCOUNTED` left out.
         """
         with suppress(OSError):
             for left in path.parent.glob(f".{path.name}.*"):
                 remove(left)  # By a start that was killed right here: a history may be large.
         kept = [row for row in read_metrics(path, warn) if row["update"] <= resumed_from]
         self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
-        missing = rows - sum(row["kind"] != "checkpoint" for row in kept)
+        missing = rows - sum(row["kind"] not in UNCOUNTED for row in kept)
         if missing > 0:
             warn(f"{path} has lost {missing} of its {rows} rows up to update {resumed_from}; the run goes on without")
         write_whole(path, rows_text(kept), by)

@@ -1,4 +1,4 @@
-"""Does it all fit together, and what will it take: one update and one evaluation batch, nothing kept."""
+"""Tries a run: one update and one evaluation batch, nothing kept."""
 
 import json
 import time
@@ -12,9 +12,9 @@ from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.evaluation.evaluate import evaluate_samples
-from noether.training.loop import peak_memory_mib
+from noether.training.build import build_run
+from noether.training.log_window import peak_memory_mib
 from noether.training.request import TrainRequest
-from noether.training.train import build_run
 from noether.training.update import Updater
 from noether.workers.context import WorkerContext
 

@@ -1,26 +1,37 @@
 """Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from noether.checkpoints.resume import find_start
 from noether.common.components import find_component
+from noether.common.container import image_engine
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
 from noether.config.schema import RunConfig
 from noether.config.task import CustomTaskConfig
 from noether.data.build import check_data
+from noether.planning.compiler import refuse_without_compiler
+from noether.planning.plan import RunPlan
 
 
-def check_as_train_does(config: RunConfig) -> None:
-    """Checks the run's folder, its data and its own components on this machine.
+def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
+    """Checks the run's folder, its data, its compiler and its own components on this machine.
 
     Raises:
         RequestError: as `train` would, with the same words.
     """
     find_start(config, lambda warning: None).folder.check_writable()
     check_data(config)
+    check_compiler(config, plan)
     check_own_components(config)
+
+
+def check_compiler(config: RunConfig, plan: RunPlan) -> None:
+    """Refuses trainer.compile=true where this machine has no compiler for it."""
+    if config.trainer.compile:
+        refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
 def check_own_components(config: RunConfig) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
+from noether.runs.trust import mark_own
+from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
 from noether.workers.run import run_placement
@@ -38,6 +41,7 @@ def train_here(config: RunConfig) -> int:
     started = time.monotonic()
     plan = plan_run(config)
     placement = plan.placement
+    check_compiler(config, plan)
     if placement.workers[0].rank > 0:
         return _join(config, plan)
     console = Console(None, speaks=True)
@@ -114,19 +118,21 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
 def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
+    check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     find_start(config, console.warn)
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan), "", sep="\n")
     data = prepare_with_bar(config, console)
-    with tempfile.TemporaryDirectory(prefix="noether-dry-run-") as scratch:
-        start = StartingPoint(RunFolder(Path(scratch)), None)
-        request = TrainRequest(config, start, data, plan.as_dict(), quiet=as_json)
-        target = "noether.training.dry_run.dry_run_worker"
-        terms = run_terms(config, plan.placement, os.environ)
-        code = run_placement(plan.placement, target, request, Path(scratch) / "logs", terms)
-        if code == ExitCode.DONE and as_json:
-            print(json.dumps(json.loads((Path(scratch) / "dry_run.json").read_text()), indent=2))
+    scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
+    request = TrainRequest(config, StartingPoint(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
+    target = "noether.training.dry_run.dry_run_worker"
+    terms = run_terms(config, plan.placement, os.environ)
+    code = run_placement(plan.placement, target, request, scratch / "logs", terms)
+    if code == ExitCode.DONE and as_json:
+        print(json.dumps(json.loads((scratch / "dry_run.json").read_text()), indent=2))
+    if code == ExitCode.DONE:
+        shutil.rmtree(scratch, ignore_errors=True)  # Of one that failed the logs are named, and stay.
     return code
 
 
@@ -134,4 +140,5 @@ def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
     write_record(folder.plan, plan.as_dict(), lease)
     write_record(folder.environment, describe_environment(), lease)
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

@@ -4,22 +4,19 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.format import (
     CheckpointFolder,
     drop_checkpoints_after,
     newest_update,
     selected_checkpoint,
 )
-from noether.checkpoints.progress import Progress
+from noether.checkpoints.resume import StartingPoint
 from noether.checkpoints.saver import Saver
-from noether.checkpoints.state import TrainingState, load_checkpoint, load_weights, seed_everything, state_bytes
+from noether.checkpoints.state import load_checkpoint, load_weights, state_bytes
 from noether.common.console import Console
 from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.config.compose import dump_config
@@ -30,27 +27,23 @@ from noether.distributed.stop import AgreedStop, StopAgreed, describe_stop
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.final import EvaluatedWeights, evaluate_run
 from noether.evaluation.tables import result_tables
-from noether.learning.first_sample import try_model
-from noether.learning.precision import Precision
-from noether.learning.setup import Problem, build_problem
-from noether.models.build import count_parameters
-from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
 from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
 from noether.runs.folder import DISK_ERRNOS, DiskRefusal, RunFolder, refusals_told
 from noether.runs.lease import FencedError, Lease
 from noether.runs.provenance import provenance
 from noether.runs.records import read_record, write_record
-from noether.tasks.fields import FieldsTask
+from noether.runs.trust import mark_own
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.services import open_services
 from noether.tracking.tracker import Tracker, Trackers
+from noether.training.arithmetic import measure_arithmetic
+from noether.training.build import Run, already_past, build_run
 from noether.training.equality import differences_of_resume
-from noether.training.fit_batch import largest_micro_batch
 from noether.training.loop import Loop
-from noether.training.optimizers import build_optimizer
+from noether.training.profile import UpdateProfile
 from noether.training.request import TrainRequest
-from noether.training.schedules import build_schedule
+from noether.training.validation import Validation
 from noether.workers.context import WorkerContext
 from noether.workers.failure import REFUSED_BY_FIRST
 
@@ -81,22 +74,15 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    run = build_run(config, request.data, group)
+    # A run that goes on has weights of its own, and need not find those that it began with.
+    goes_on = start.checkpoint is not None
+    own = config.model_copy(update={"initial_weights": None}) if goes_on else config
+    run = build_run(own, request.data, group)
     if start.checkpoint is not None:
-        checkpoint = CheckpointFolder(start.checkpoint)
-        if not checkpoint.path.is_dir():
-            raise RequestError(
-                "the checkpoint that rank 0 goes on from is not on this host",
-                seen=f"no {checkpoint.path} on {context.host}",
-                expected="the run's folder at the same path on every host",
-                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
-            )
-        load_checkpoint(run.state, group, checkpoint, config.seed)
-        console.say(f"resumed {folder.path.resolve().name} after update {run.state.progress.updates}")
-        threads = torch.get_num_threads()
-        for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
-            console.warn(difference)
+        _resume(run, start, group, console, config.seed, context.host)
     began_at, total = run.state.progress.updates, run.length.total_updates
+    if began_at > total:
+        raise already_past(config, run.length, began_at)
     left_to_do = began_at < total or run.state.progress.evaluation_pending
     if group.is_first:
         console.say(run.summary(config))
@@ -115,12 +101,21 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             _trackers(config, folder, console, run, began_at, lease if group.is_first else None) as trackers,
             _saver(config, run, group, folder, lease, trackers, console, deadline) as saver,
         ):
-            parts = (run.problem, run.state, run.plan, run.length, run.schedule, run.precision)
-            reason = Loop(config, *parts, group, stop, trackers, saver).run()
+            loop = Loop(
+                config=config,
+                built=run,
+                group=group,
+                stop=stop,
+                trackers=trackers,
+                saver=saver,
+                validate=Validation(config, run, group, stop),
+                profile=_profile(config, run, folder, group, console),
+            )
+            reason = loop.run()
         group.barrier()
         # Rank 0 says whether there is a result: other hosts may not see its files.
         if not reason and group.from_first(left_to_do or not read_record(folder.result, console.warn)):
-            reason = _finish(config, folder, run, group, console, stop, lease)
+            reason = _finish(config, folder, run, group, console, stop, lease, loop.time_use)
         elif not reason and group.is_first:
             console.say(f"the run was complete already: {folder.path}")
         stop.finish()
@@ -131,6 +126,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             with suppress(FencedError):
                 _note(console, lambda: _record_failure(folder, lease))
         raise
+    return _leave(reason, folder, lease, run, group, console)
+
+
+def _leave(reason: int, folder: RunFolder, lease: Lease, run: Run, group: Group, console: Console) -> int:
+    """Records how this start ended, and says how to go on where it was stopped; returns the exit code."""
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
         _note(console, lambda: record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome))
@@ -141,8 +141,33 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         _note(console, lambda: _record_stop(folder, outcome, run.state.progress.updates, lease))
     group.barrier()
     if group.is_first:
-        console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, total))
+        console.say(_how_to_go_on(folder, outcome, run.state.progress.updates, run.length.total_updates))
     return ExitCode.CHECKPOINTED
+
+
+def _resume(run: Run, start: StartingPoint, group: Group, console: Console, seed: int, host: str) -> None:
+    """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
+    assert start.checkpoint is not None
+    checkpoint = CheckpointFolder(start.checkpoint)
+    if not checkpoint.path.is_dir():
+        raise RequestError(
+            "the checkpoint that rank 0 goes on from is not on this host",
+            seen=f"no {checkpoint.path} on {host}",
+            expected="the run's folder at the same path on every host",
+            fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
+        )
+    load_checkpoint(run.state, group, checkpoint, seed)
+    console.say(f"resumed {start.folder.path.resolve().name} after update {run.state.progress.updates}")
+    threads = torch.get_num_threads()
+    for difference in differences_of_resume(checkpoint.meta(), group.world_size, threads, run.state.model):
+        console.warn(difference)
+
+
+def _profile(config: RunConfig, run: Run, folder: RunFolder, group: Group, console: Console) -> UpdateProfile | None:
+    if config.trainer.profile is None:
+        return None
+    updates = run.length.count_updates(config.trainer.profile)
+    return UpdateProfile(folder.path / "profile", updates, group.rank, group.device, console.warn)
 
 
 def _record_failure(folder: RunFolder, lease: Lease) -> None:
@@ -162,7 +187,7 @@ def _record_stop(folder: RunFolder, reason: str, update: int, lease: Lease) -> N
 
 def _saver(
     config: RunConfig,
-    run: "Run",
+    run: Run,
     group: Group,
     folder: RunFolder,
     lease: Lease,
@@ -181,7 +206,17 @@ def _saver(
     }
     keep = config.trainer.keep_checkpoints
     best = run.state.progress.best_metric
-    return Saver(group, folder.checkpoints, keep, about, trackers.sync, console.warn, lease, deadline, best)
+    return Saver(
+        group=group,
+        folder=folder.checkpoints,
+        keep=keep,
+        about=about,
+        sync=trackers.sync,
+        warn=console.warn,
+        lease=lease,
+        deadline=deadline,
+        best=best,
+    )
 
 
 def _note(console: Console, write: Callable[[], None]) -> None:
@@ -191,84 +226,9 @@ def _note(console: Console, write: Callable[[], None]) -> None:
         console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that is built and could start: the problem, its state, and the arithmetic of its updates."""
-
-    problem: Problem
-    state: TrainingState
-    plan: BatchPlan
-    length: RunLength
-    schedule: Any
-    precision: Precision
-
-    def describe(self) -> dict[str, Any]:
-        """Returns what plan.json adds to the launcher's plan."""
-        problem, length = self.problem, self.length
-        return {
-            "batch": self.plan.as_dict(),
-            "length": {
-                "updates_per_epoch": length.updates_per_epoch,
-                "total_updates": length.total_updates,
-                "epochs": length.epochs,
-            },
-            "data": {
-                "training": len(problem.train_indices),
-                "validation": len(problem.validation_indices),
-                "test": len(problem.splits.test),
-            },
-            "model": {
-                "kind": type(self.state.model).__name__,
-                "parameters": count_parameters(self.state.model),
-            },
-        }
-
-    def summary(self, config: RunConfig) -> str:
-        """Returns data, model and length in three lines."""
-        about = self.describe()
-        data, model, length = about["data"], about["model"], about["length"]
-        epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
-        return (
-            f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
-            f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
-            f"length {length['total_updates']:,} updates = {epochs} epochs "
-            f"of {length['updates_per_epoch']} updates"
-        )
-
-
-def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
-    """Builds everything a run trains with, at its first update. Every rank calls it."""
-    trainer = config.trainer
-    precision = Precision(trainer.precision, group.device.type)
-    if trainer.deterministic:
-        torch.use_deterministic_algorithms(True)
-    problem = build_problem(config, data, group.device, precision)
-    lengths = {name: getattr(trainer, name) for name in ("max_epochs", "max_updates", "max_samples")}
-    length = plan_length(len(problem.train_indices), trainer.effective_batch_size, **lengths)
-    if group.is_first:
-        problem.fit_task()
-    problem.task.load_state(group.from_first(problem.task.state()))
-    try_model(problem, group.device, precision)
-    state = TrainingState(
-        problem.model,
-        AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
-        build_optimizer(config.optimizer, problem.model),
-        precision.scaler(),
-        problem.task,
-        Progress(),
-    )
-    limit = trainer.max_batch_size
-    if limit == "auto":
-        limit = largest_micro_batch(problem, precision, group, trainer.effective_batch_size // group.world_size)
-    plan = plan_batches(trainer.effective_batch_size, limit, group.world_size)
-    schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
-    # Dropout and the like differ between ranks; the initial weights above did not.
-    seed_everything(config.seed, group.rank, 0)
-    return Run(problem, state, plan, length, schedule, precision)
-
-
 def _record(config: RunConfig, folder: RunFolder, plan: dict[str, Any], began_at: int, lease: Lease) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    mark_own(folder, config.model_dump(mode="json"))
     write_whole(folder.config, dump_config(config), lease)
     write_record(folder.plan, plan, lease)
     drop_checkpoints_after(folder.checkpoints, began_at, lease)
@@ -295,7 +255,14 @@ def _trackers(
 
 
 def _finish(
-    config: RunConfig, folder: RunFolder, run: Run, group: Group, console: Console, stop: AgreedStop, lease: Lease
+    config: RunConfig,
+    folder: RunFolder,
+    run: Run,
+    group: Group,
+    console: Console,
+    stop: AgreedStop,
+    lease: Lease,
+    time_use: dict[str, Any],
 ) -> int:
     """Evaluates the test split with the selected weights, and writes the result and the report.
 
@@ -327,6 +294,7 @@ def _finish(
             by=lease,
         )
         if group.is_first:
+            result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run, time_use)}
             _show_result(config, folder, run, console, result, lease)
             console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
@@ -346,9 +314,8 @@ def _finish(
 def _show_result(
     config: RunConfig, folder: RunFolder, run: Run, console: Console, result: dict[str, Any], lease: Lease
 ) -> None:
-    fields = run.problem.task.fields if isinstance(run.problem.task, FieldsTask) else {}
     console.say("")
-    for table in result_tables(result, fields):
+    for table in result_tables(result, run.problem.task.fields):
         console.say(table)
     with refusals_told(folder.path):
         write_record(folder.result, result, lease)

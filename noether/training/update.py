@@ -1,13 +1,14 @@
 """One update: micro-batches → one gradient, agreed by all ranks → one step of the optimiser."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import isfinite
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
@@ -15,7 +16,9 @@ from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
+from noether.training.gradients import Clipping
 from noether.training.rehearsal import without_trace
+from noether.training.time_use import Clock, Part
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,13 @@ class Updater:
         config: TrainerConfig,
         precision: Precision,
         micro_batches: int,
+        clock: Clock | None = None,
     ) -> None:
+        self.clock = clock or Clock(group.device)
         self.state, self.config, self.precision, self.group = state, config, precision, group
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
+        self.clipping = Clipping(self.parameters, config.clip_gradient_norm)
         forward: nn.Module = state.model
         if group.world_size > 1:
             forward = DistributedDataParallel(
@@ -70,11 +76,15 @@ class Updater:
         self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
         # Two summands commute: with two ranks no layout rounds differently.
         self._buckets_settled = group.world_size <= 2
+        self._reducing = False
+        self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
         self.look = LateLook() if late else None
 
     def close(self) -> None:
         """Lets go of DDP, which must not outlive the process group."""
+        if self._last_gradient is not None:
+            self._last_gradient.close()
         del self.forward, self.ddp
 
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateFigures:
@@ -86,37 +96,48 @@ class Updater:
         """
         if not self._buckets_settled:
             self._settle_buckets(batches[0])
-        state, scaler = self.state, self.state.scaler
+        state, scaler, clock = self.state, self.state.scaler, self.clock
         samples = sum(len(batch["index"]) for batch in batches)
         before = [buffer.clone() for buffer in self.statistics]
         loss = torch.zeros((), device=self.group.device, dtype=self.precision.weights)
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with nullcontext() if last or self.ddp is None else self.ddp.no_sync():
+                clock.switch(Part.FORWARD)
                 prepared = state.task.prepare(batch)
                 with self.precision.autocast():
                     predictions = self.forward(prepared)
                 part = state.task.loss(predictions, prepared) * (len(batch["index"]) / samples)
+                clock.switch(Part.BACKWARD)
+                self._reducing = last
                 with self.group.waiting("all_reduce of the gradients") if last else nullcontext():
                     scaler.scale(part).backward()
             loss += part.detach()
+        clock.switch(Part.OPTIMIZER)
+        self._reducing = False
+        if self._last_gradient is not None:
+            self._last_gradient.settle()
         scaler.unscale_(state.optimizer)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = self.clipping.norm()
         skipped = self._why_not(norm, batches, before)
         if skipped is None:
-            if self.config.clip_gradient_norm is not None:
-                clip_grads_with_norm_(self.parameters, self.config.clip_gradient_norm, norm)
+            self.clipping.clip(norm)
             for group in state.optimizer.param_groups:
                 group["lr"] = learning_rate
             scaler.step(state.optimizer)
             if state.averages is not None:
                 state.averages.update(state.model, state.progress.updates)
         scaler.update()
-        state.optimizer.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None
+        clock.switch(Part.OTHER)
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
         return UpdateFigures(loss, norm, skipped)
+
+    def _wait_begins(self) -> None:
+        if self._reducing:
+            self.clock.switch(Part.REDUCTION)
 
     def _settle_buckets(self, batch: Batch) -> None:
         """Lets DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
@@ -163,7 +184,7 @@ class Updater:
             if bad is not None:
                 raise NonFiniteError(self._describe(progress.updates, bad))
             return None
-        if bool(torch.isfinite(norm)):
+        if isfinite(norm.item()):
             progress.skipped_in_a_row = 0
             return None
         progress.skipped_in_a_row += 1
@@ -200,3 +221,31 @@ class Updater:
             f"  fix       {advice}; the last checkpoint is as it was"
         )
         return str(self.group.from_first(text))
+
+
+class _LastGradient:
+    """Tells when the last gradient of a backward pass is there: what follows is waiting for the reduction.
+
+    Which parameter's it is the first pass shows; from then on only that one has a hook.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], tell: Callable[[], None]) -> None:
+        self._tell, self._last = tell, cast(Tensor, parameters[-1])
+        self._hooks = [one.register_post_accumulate_grad_hook(self._note) for one in parameters]
+        self._settled = False
+
+    def _note(self, parameter: Tensor) -> None:
+        self._last = parameter
+
+    def settle(self) -> None:
+        """Keeps the hook of the parameter that came last; called after each backward pass, works once."""
+        if not self._settled:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = [self._last.register_post_accumulate_grad_hook(lambda parameter: self._tell())]
+            self._settled = True
+
+    def close(self) -> None:
+        """Removes the hook."""
+        for hook in self._hooks:
+            hook.remove()

@@ -1,6 +1,7 @@
 """What the workers of a run are told, and what they report."""
 
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,3 +81,8 @@ class WorkerReport:
     traceback: str
     exit_code: int
     standing: Standing = BEFORE_ALL
+
+    @classmethod
+    def of_launcher(cls, rank: int, host: str, kind: str, message: str, exit_code: int = 1) -> "WorkerReport":
+        """Returns what a launcher says of a rank that says nothing itself, as of now."""
+        return cls(rank, host, pid=0, time=time.time(), kind=kind, message=message, traceback="", exit_code=exit_code)

@@ -1,4 +1,4 @@
-"""How does no process of a run outlive it: death signals, adopted orphans, and a sweep of the process tree.
+"""Lets no process of a run outlive it: death signals, adopted orphans, and a sweep of the process tree.
 
 Linux only; elsewhere these functions do nothing, and process groups are all there is.
 """

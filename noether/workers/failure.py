@@ -1,4 +1,4 @@
-"""Which rank failed first, and what does the user see of it: told from its echoes in the other ranks."""
+"""Tells the first failure of a run from its echoes in other ranks, and describes it for the user."""
 
 import os
 import re
@@ -33,7 +33,7 @@ ECHO = re.compile(
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     """Return the failure that the others follow from, or None when no rank failed.
 
-    It is the earliest that is no echo, with two corrections. A rank that died without a word is only seen to be
+    It is the earliest that is not an echo, with two corrections. A rank that died without a word is only seen to be
     dead, after the ranks it left in a collective have already complained: a silent death within a second of the
     earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
     are echoes, a rank that had ended well before them is what they lost.
@@ -47,6 +47,8 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
     causes = [report for report in failures if not is_echo(report)]
+    # One that aborts while it waits for nobody has not lost a peer: the others have lost it.
+    causes += [report for report in failures if report.kind == "died" and not report.standing.collective]
     if causes:
         return causes[0]
     early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
@@ -110,7 +112,16 @@ def death_report(
         message = f"left early, with exit code {exitcode} and no word to the launcher"
         if exitcode == 255:  # What multiprocessing says of a worker when nobody is left to wait for it.
             message += " (or its fork server was killed)"
-    return WorkerReport(context.worker.rank, context.host, pid, seen, "died", message, "", code)
+    return WorkerReport(
+        context.worker.rank,
+        context.host,
+        pid,
+        time=seen,
+        kind="died",
+        message=message,
+        traceback="",
+        exit_code=code,
+    )
 
 
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:

@@ -1,4 +1,4 @@
-"""Who did not come: told from where each rank stands when the others have waited for too long."""
+"""Finds the rank that did not come, from where each rank stands when the others have waited for too long."""
 
 import re
 from collections.abc import Iterable, Mapping

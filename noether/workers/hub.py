@@ -134,7 +134,7 @@ class Hub(Link):
                     if silent
                     else "is gone without a word, and its launcher with it (killed?)"
                 )
-                self.reports.append(WorkerReport(rank, peer.host, 0, time.time(), "lost", what, "", 1))
+                self.reports.append(WorkerReport.of_launcher(rank, peer.host, "lost", what))
 
     def close(self) -> None:
         """Hangs up, and lets go of the port."""

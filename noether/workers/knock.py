@@ -31,7 +31,8 @@ PUBLISHING_S = 10.0
 QUIET_S = 10.0
 """A launcher that waits for longer says for whom."""
 
-PAUSE_S = 0.2
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Between two looks, the first and the longest: a thousand launchers may look for one door, and into one folder."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Knock(threading.Thread):
 
     def _look(self) -> JsonLines:
         way, endpoint = self._way, self._way.endpoint
-        published, quiet_until = self._published(), time.monotonic() + QUIET_S
+        published, quiet_until, pause = self._published(), time.monotonic() + QUIET_S, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
             host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
@@ -91,7 +92,8 @@ class Knock(threading.Thread):
                 say_waiting(way.who, "rank 0", endpoint, way.terms.timeouts.init_timeout_s)
             if now >= self.deadline:
                 raise self.late()
-            time.sleep(PAUSE_S)
+            time.sleep(min(pause, max(0.0, self.deadline - now)))
+            pause = min(LONGEST_PAUSE_S, 1.3 * pause)
 
     def _published(self) -> PublishedPort | None:
         endpoint, terms = self._way.endpoint, self._way.terms
@@ -254,7 +256,7 @@ class OwnAddress(threading.Thread):
                 unknown = isinstance(error, socket.gaierror)
                 if not unknown or time.monotonic() >= deadline:
                     self.refusal = self._refuse(error.strerror or str(error), unknown)
-                time.sleep(PAUSE_S)
+                time.sleep(4 * PAUSE_S)
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 

@@ -146,9 +146,10 @@ class LocalRanks:
                     os.kill(worker.pid, STACK_SIGNAL)
             deadline = time.monotonic() + STACK_S
             while asked and (left := deadline - time.monotonic()) > 0:
-                for ready in wait(list(asked), left):
+                answered = wait(list(asked), left)
+                time.sleep(0.02)  # faulthandler writes line by line.
+                for ready in answered:
                     worker = asked.pop(ready)  # type: ignore[call-overload]
-                    time.sleep(0.02)  # faulthandler writes line by line.
                     stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
                     with contextlib.suppress(OSError):
                         path = log_folder / f"rank-{worker.rank}.stack.txt"

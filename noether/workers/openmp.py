@@ -1,4 +1,4 @@
-"""How do OpenMP's threads wait for each other: with a short spin, so that a busy machine costs little."""
+"""Makes OpenMP's threads wait for each other with a short spin, so that a busy machine costs little."""
 
 from collections.abc import Mapping
 

@@ -118,7 +118,7 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
     if wanted == "spawn":
         return ("spawn",)
     raise RequestError(
-        f"NOETHER_START_METHOD={wanted} is no way to start workers",
+        f"NOETHER_START_METHOD={wanted} is not a way to start workers",
         seen=f"NOETHER_START_METHOD={wanted}",
         expected=" or ".join(START_METHODS),
         fix="unset NOETHER_START_METHOD",
@@ -205,8 +205,8 @@ def worker_contexts(
         placement.local_world_size,
         placement.host,
         endpoint,
-        placement.attempt,
-        threads,
+        attempt=placement.attempt,
+        threads=threads,
         store_port=held.endpoint.port if held is not None else 0,
         terms=terms or RunTerms(),
     )
@@ -266,7 +266,8 @@ def _start_one(
     process.start()
     reports_writer.close()
     stacks_writer.close()
-    return RunningWorker(context, process, reports, stacks, board, _end_descriptor(method, process), bystanders)
+    ended = _end_descriptor(method, process)
+    return RunningWorker(context, process, reports, stacks, board, ended=ended, bystanders=bystanders)
 
 
 def _end_descriptor(method: str, process: BaseProcess) -> int:

@@ -121,4 +121,4 @@ class Spoke(Link):
                 if silent
                 else "is gone without a word, and its launcher with it (killed?); it served the store of the run"
             )
-            self.reports.append(WorkerReport(0, self.hub_host, 0, time.time(), "lost", what, "", 1))
+            self.reports.append(WorkerReport.of_launcher(0, self.hub_host, "lost", what))

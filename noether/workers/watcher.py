@@ -1,6 +1,5 @@
-"""How did the run end: waits for the workers, passes signals on, and leaves no process behind."""
+"""Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
-import os
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from noether.workers.failure import (
     describe_briefly,
     describe_failure,
     first_failure,
+    is_echo,
     is_failure,
     is_timeout,
     run_exit_code,
@@ -88,8 +88,10 @@ def watch_workers(
             print(f"noether: rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?", file=stream)
     if watch.interrupted:
         return 128 + signal.SIGINT
-    own = run_exit_code(ranks.reports.values())
-    code = own if failure is None or (is_failed(own) and isinstance(link, Spoke)) else failure.exit_code
+    own = first_failure(ranks.reports.values())
+    code = run_exit_code(ranks.reports.values())
+    if failure is not None and (own is None or is_echo(own) or isinstance(link, Hub)):
+        code = failure.exit_code
     watch.say_end(code)
     return code
 
@@ -231,7 +233,7 @@ class _Watch:
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
-            failure = WorkerReport(rank, host, os.getpid(), time.time(), "interrupted", "was interrupted", "", 130)
+            failure = WorkerReport.of_launcher(rank, host, "interrupted", "was interrupted", 130)
             if isinstance(link, Spoke):
                 link.tell(failure)
         if isinstance(link, Hub) and failure is not None:

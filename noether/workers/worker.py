@@ -1,4 +1,4 @@
-"""What does a worker do around its target: session, signals, log and environment before, a report after."""
+"""Runs a worker's target: sets session, signals, log and environment before it, and reports after it."""
 
 import contextlib
 import faulthandler
@@ -113,14 +113,16 @@ def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport
 
 
 def failing_code(code: int) -> int:
-    """Return an exit code that no scheduler takes for success: 0, 75 and what is no exit code become 1."""
+    """Return an exit code that no scheduler takes for success: 0, 75 and what is not an exit code become 1."""
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
 def _report(context: WorkerContext, kind: str, message: str, trace: str, code: int) -> WorkerReport:
     code = code if 0 <= code < 256 else int(ExitCode.FAILED)
     rank, pid = context.worker.rank, os.getpid()
-    return WorkerReport(rank, context.host, pid, time.time(), kind, message, trace, code)
+    return WorkerReport(
+        rank, context.host, pid, time=time.time(), kind=kind, message=message, traceback=trace, exit_code=code
+    )
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
@@ -186,7 +188,7 @@ def write_to_log(path: Path) -> None:
 
 
 def flush_output() -> None:
-    """Flush logging and stdio for the last time; a stream that is gone is no reason to fail."""
+    """Flush logging and stdio for the last time; a stream that is gone is not a reason to fail."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -32,7 +32,49 @@ def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> N
 def test_help_of_train_names_the_options_of_each_group(noether) -> None:
     lines = [line.split(maxsplit=1) for line in noether("train", "--help").out.splitlines()]
     assert ["+experiment/ellipsoid", "full, quick"] in lines
-    assert ["optimizer", "adamw, lion, sgd"] in lines
+    assert ["optimizer", "adamw, lion, lion_8_samples, sgd"] in lines
+
+
+HELP = {
+    "submit-names-its-own-settings": (["submit", "--help"], ["slurm.gpus_per_node"], ["trainer.max_epochs "]),
+    "describe-names-what-it-reads": (
+        ["data", "describe", "--help"],
+        ["dataset_root", "dataset.* of kind ellipsoid"],
+        ["trainer.", "slurm.", "model.*"],
+    ),
+    "train-names-every-section": (
+        ["train", "--help"],
+        ["model.* of kind upt", "dataset.* of kind shapenet_car", "task.* of kind fields", "optimizer.*", "schedule.*"],
+        ["_multi_gpu"],
+    ),
+    "a-section": (["help", "model"], ["model.encoder_depth", "model.kind=transolver", "model=OPTION: ab_upt"], []),
+    "a-section-of-one-kind": (["help", "slurm"], ["slurm.mem_gb"], ["kind="]),
+}
+
+
+@pytest.mark.parametrize(("words", "there", "absent"), HELP.values(), ids=HELP.keys())
+def test_help_names_the_settings_that_a_command_reads(words, there, absent, noether) -> None:
+    done = noether(*words)
+    assert done.code == 0, done.err
+    for text in there:
+        assert text in done.out
+    for text in absent:
+        assert text not in done.out
+
+
+ASCII = {
+    "locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "streams": {"PYTHONIOENCODING": "ascii"},
+    "both": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"},
+}
+
+
+@pytest.mark.parametrize("variables", ASCII.values(), ids=ASCII.keys())
+def test_an_ascii_locale_ends_nothing(variables, noether, tmp_path: Path) -> None:
+    words = ("train", "--hp", str(TINY), "--dry-run", "accelerator=cpu", "devices=2", f"output_path={tmp_path}")
+    done = noether(*words, **variables)
+    assert done.code == 0, done.out + done.err
+    assert "per rank" in done.out
 
 
 def test_version(noether) -> None:

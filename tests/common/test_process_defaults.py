@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.common.process_defaults import CACHES, process_defaults
+from noether.common.process_defaults import CACHES, own_folder, process_defaults
 
 FACTS = {
     "in_image": False,
@@ -13,6 +13,7 @@ FACTS = {
     "user_name": None,
     "temporary": Path("/tmp"),
     "home_is_writable": True,
+    "own_folder": lambda temporary, user: temporary / f"noether-{user}",
 }
 INSIDE = {**FACTS, "in_image": True}
 HERE = "/tmp/noether-4321"
@@ -22,7 +23,7 @@ CASES = {
     "caches-of-a-job-are-on-the-node": (
         {"SLURM_JOB_ID": "17", "USER": "a"},
         FACTS,
-        {name: f"{HERE}-17/{leaf}" for name, leaf in CACHES.items()},
+        {name: f"{HERE}/{leaf}" for name, leaf in CACHES.items()},
     ),
     "what-the-user-says-stays": (
         {"SLURM_JOB_ID": "17", **dict.fromkeys(CACHES, "/mine")},
@@ -52,9 +53,55 @@ def test_changes(environ, facts, changes) -> None:
     assert process_defaults(environ, **facts) == changes
 
 
-def test_a_place_that_cannot_be_made_is_a_refusal(noether, tmp_path) -> None:
-    (tmp_path / f"noether-{os.getuid()}-17").write_text("in the way")
+def _a_link(folder: Path) -> None:
+    (folder.parent / "elsewhere").mkdir()
+    folder.symlink_to("elsewhere")
+
+
+def _of_another_user(folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+
+
+def _open_to_all(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+TRAPS = {
+    "a file": (Path.touch, "is not a folder"),
+    "a link": (_a_link, "is a link"),
+    "a link to nowhere": (lambda folder: folder.symlink_to("nowhere"), "is a link"),
+    "another user's": (_of_another_user, "belongs to another user"),
+    "open to all": (_open_to_all, "can be written by others"),
+}
+
+
+@pytest.mark.parametrize(("lay", "why"), TRAPS.values(), ids=TRAPS.keys())
+def test_a_folder_that_others_laid_is_not_used(lay, why, tmp_path, capsys) -> None:
+    """What lies in a compiler's cache is run."""
+    trap = tmp_path / f"noether-{os.getuid()}"
+    if lay is _of_another_user and os.getuid():
+        pytest.skip("only root can give a folder away")
+    lay(trap)
+    taken = own_folder(tmp_path, os.getuid())
+    assert taken != trap
+    assert taken.parent == tmp_path
+    assert (taken.lstat().st_mode & 0o777, taken.lstat().st_uid) == (0o700, os.getuid())
+    said = capsys.readouterr().err
+    assert f"{trap} {why}" in said
+    assert str(taken) in said
+
+
+def test_the_next_job_finds_what_the_last_one_has_compiled(tmp_path, capsys) -> None:
+    folder = own_folder(tmp_path, os.getuid())
+    assert folder.lstat().st_mode & 0o777 == 0o700
+    assert own_folder(tmp_path, os.getuid()) == folder
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_in_the_way_is_said_once_and_the_command_goes_on(noether, tmp_path) -> None:
+    (tmp_path / f"noether-{os.getuid()}").write_text("in the way")
     done = noether("plan", "--help", TMPDIR=str(tmp_path), SLURM_JOB_ID="17")
-    assert done.code == 2
-    assert "no place for caches" in done.err
-    assert "Traceback" not in done.err
+    assert done.code == 0
+    assert done.err.count("is not a folder; caches are in ") == 1

@@ -40,8 +40,8 @@ REFUSED = {
     "no-length": (["~trainer.max_epochs"], "the run has no length", "fix       trainer.max_epochs="),
     "interval-without-unit": (["trainer.log_every=5"], "has no unit", "fix       'trainer.log_every=5 updates'"),
     "interval-with-unknown-unit": (["trainer.log_every='5 fortnights'"], "is not a length", "'10 updates'"),
-    "unknown-model-kind": (["model.kind=utp"], "no such kind: 'utp', did you mean 'upt'?", "my_package.MyClass"),
-    "unknown-optimizer-kind": (["optimizer.kind=adam"], "no such optimizer.kind", "fix       optimizer.kind=adamw"),
+    "unknown-model-kind": (["model.kind=utp"], "unknown kind: 'utp', did you mean 'upt'?", "my_package.MyClass"),
+    "unknown-optimizer-kind": (["optimizer.kind=adam"], "unknown optimizer.kind", "fix       optimizer.kind=adamw"),
     "unknown-option-of-a-group": (["model=upp"], "no configuration 'model/upp'", "fix       model=upt"),
     "sweep-on-one-run": (["devices=0,1"], "devices was given several values", 'devices=\\"0,1\\"'),
     "one-folder-for-a-list": (

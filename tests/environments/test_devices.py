@@ -218,7 +218,7 @@ def test_choose_devices(inventory: DeviceInventory, devices: str | None, indices
         pytest.param(CUDA_4, "0,,1", ["chooses no device"], id="a hole in the list"),
         pytest.param(CPU_2, "5", ["5 CPU workers for 2 cores", "1 to 4"], id="cpu: over two a core"),
         pytest.param(CPU_2, "0,0", ["twice"], id="cpu: twice"),
-        pytest.param(CPU_2, "GPU-8932,", ["no number of CPU workers"], id="cpu: a GPU"),
+        pytest.param(CPU_2, "GPU-8932,", ["not a number of CPU workers"], id="cpu: a GPU"),
         pytest.param(MPS, "2", ["1 visible mps device"], id="mps: one device"),
     ],
 )

@@ -53,7 +53,7 @@ def test_settings_that_may_differ_between_hosts_are_left_out(change: dict[str, o
 
 @pytest.mark.parametrize("text", ["[1]", '{"port": 3}'], ids=str)
 def test_what_is_no_identity_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="no identity of a run"):
+    with pytest.raises(ValueError, match="identity of a run"):
         RunIdentity.from_text(text)
 
 

@@ -182,3 +182,23 @@ def test_the_launching_process_never_imports_torch() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "", id="an address alone"),
+        pytest.param({"PET_NNODES": "1"}, "", id="one node"),
+        pytest.param({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "PET_NODE_RANK=1, PET_NNODES=2", id="an operator's"),
+        pytest.param({"NODE_RANK": "1", "MASTER_ADDR": "n1"}, "NODE_RANK=1, MASTER_ADDR=n1", id="a job script's"),
+    ],
+)
+def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict[str, str], shown: str) -> None:
+    """Each machine would train by itself, without a word of the others."""
+    warnings = placed(CPU_2, **environ).warnings
+    assert len(warnings) == bool(shown)
+    if shown:
+        assert warnings[0].startswith(f"{shown}, and neither RANK and WORLD_SIZE nor nodes")
+        assert "--node-rank 1" in warnings[0]
+    assert local_placement(LaunchRequest(nodes=1), environ, CPU_2, "box").warnings == ()

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import pyvista
 import torch
+from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
 from noether.config.compose import load_config
-from noether.data.surface_mesh import triangles
+from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
 from noether.evaluation.predict import TrainedModel, predict_shape, shape_batch
-from noether.evaluation.shape_input import as_trained, check_range, read_points, read_shape
+from noether.evaluation.shape_input import as_trained, check_range, open_surface_warnings, read_points, read_shape
 from noether.evaluation.vtk_output import SUFFIXES, write_fields
 from noether.learning.precision import Precision
 from noether.models.build import build_model
@@ -90,6 +91,43 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
         assert set(shape.values) == {"pressure"}
     points, normals = as_trained(shape, 500)
     assert points.shape == normals.shape == (500, 3)
+
+
+@pytest.mark.parametrize(
+    ("faces", "holes"),
+    [
+        (lambda cells: cells, None),
+        (lambda cells: cells[1:], "round 1 hole"),
+        (lambda cells: np.delete(cells, np.arange(0, len(cells), 7), axis=0), "holes of about"),
+    ],
+    ids=["closed", "one-face-missing", "every-seventh-face-missing"],
+)
+def test_an_open_surface_is_named_with_the_area_that_is_missing(faces, holes, tmp_path: Path) -> None:
+    closed = pyramids()
+    with_pyvista(tmp_path / "body.ply", closed[0], faces(closed[1]))
+    words = open_surface_warnings(tmp_path / "body.ply", read_shape(tmp_path / "body.ply"))
+    assert bool(words) == (holes is not None)
+    assert holes is None or holes in words[0]
+
+
+def test_the_area_of_holes() -> None:
+    points, cells = pyramids()
+    gone = cells[::7]
+    missing = np.linalg.norm(area_vectors(points, gone), axis=1).sum()
+    found = find_holes(points, np.delete(cells, np.arange(0, len(cells), 7), axis=0))
+    assert found.area == pytest.approx(missing, rel=1e-3)
+    assert find_holes(points, cells) == Holes(0, 0, 0.0)
+
+
+def pyramids() -> tuple[np.ndarray, np.ndarray]:
+    """A closed sphere-like body: the hull of points spread evenly on a sphere."""
+    k = np.arange(400) + 0.5
+    polar, turn = np.arccos(1 - 2 * k / 400), np.pi * (1 + 5**0.5) * k
+    points = np.stack([np.cos(turn) * np.sin(polar), np.sin(turn) * np.sin(polar), np.cos(polar)], axis=1)
+    hull = ConvexHull(points)
+    outward = np.einsum("ij,ij->i", np.cross(*(points[hull.simplices[:, k]] - points[hull.simplices[:, 0]]
+                        for k in (1, 2))), points[hull.simplices[:, 0]]) > 0  # fmt: skip
+    return points, np.where(outward[:, None], hull.simplices, hull.simplices[:, ::-1])
 
 
 LOW, HIGH = np.array([-1.0, 0, -2]), np.array([1.0, 1.5, 2])

@@ -74,3 +74,11 @@ def test_a_terminal_of_80_columns_shows_every_figure() -> None:
     )
     assert "nearest training shape" in text
     assert text.split("\n")[2].split() == ["p", "Pa²", "Pa", "Pa"]
+
+
+@pytest.mark.parametrize("width", [60, 44])
+def test_a_narrow_terminal_shows_the_same_figures_in_several_tables(width: int) -> None:
+    text = text_of(width=width, relative_l2=0.12345, pooled_relative_l2=0.23456, mse=1234.5, mae=0.001234, max=0.01234)
+    assert "…" not in text
+    for figure in ("12.35%", "23.46%", "1234", "0.001234", "0.01234"):
+        assert figure in text.split(), text

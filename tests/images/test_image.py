@@ -50,12 +50,16 @@ NASTY = [
 def echo(tmp_path_factory) -> Path:
     """A program in the place of noether's package, behind the image's own doors: it prints the words it is handed."""
     package = tmp_path_factory.mktemp("echo") / "noether"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "cli.py").write_text(
-        f"import json\ndef doors():\n    return {doors()!r}\ndef main(words):\n    print(json.dumps(words))\n"
-    )
-    for path in (package.parent, package):
+    cli = package / "cli"
+    cli.mkdir(parents=True)
+    for name, text in {
+        package / "__init__.py": "",
+        cli / "__init__.py": "",
+        cli / "commands.py": f"def doors():\n    return {doors()!r}\n",
+        cli / "entry.py": "import json\ndef main(words):\n    print(json.dumps(words))\n",
+    }.items():
+        name.write_text(text)
+    for path in (package.parent, package, cli):
         path.chmod(0o755)
     return package
 
@@ -190,7 +194,7 @@ def test_a_new_cache_volume_can_be_written(as_user: int | None, containers) -> N
     volume = containers.client.volumes.create()
     try:
         done = containers.run(
-            *("data", "prepare", "--hp", "/tiny.yaml"),
+            *tiny("one", "trainer.max_updates=1"),
             volumes={volume.name: {"bind": "/cache", "mode": "rw"}},
             environment={"XDG_CACHE_HOME": "/cache"},
             **({"user": f"{as_user}:{as_user}"} if as_user else {}),

@@ -120,8 +120,6 @@ MISTAKES = {
                                   "(14, 3)", "as many volume_velocity"),
     "transolver-without-distances": ([*CARS, "model=transolver", *SMALL, "model.depth=1"], "Transolver",
                                      "volume_points", "model=upt"),
-    "ab-upt-without-air": ([*CARS, "model=ab_upt_small", *SMALL, "model.supernodes=4", "dataset.wrong=volume_points",
-                            "~task.fields.volume_velocity"], "ABUPT", "surface_points", "model=upt"),
     "a-tensor-in-model": (IMAGES, "takes a tensor", "dict", "model.input=image model.output=logits"),
     "a-tensor-out-model": ([*IMAGES, f"model.kind={HERE}.TensorOut"], "does not return a dictionary", "Tensor",
                            "model.output=logits"),

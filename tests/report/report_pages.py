@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-SECTIONS = ("errors", "cases", "scalars", "distributions", "curves", "plan", "environment", "configuration")
+SECTIONS = ("errors", "cases", "scalars", "distributions", "curves", "time", "plan", "environment", "configuration")
 
 
 class Page(HTMLParser):

@@ -78,7 +78,7 @@ def test_picture_has_the_colours_of_the_scale() -> None:
     frame = frame_around([surface_extent(points)], 0.02)
     scale = Scale(0.0, 10.0, VALUE_MAP)
     view = surface_view(points, points, frame)
-    image = imread(io.BytesIO(field_picture(view, np.full(800, 7.5), scale)))
+    image = imread(io.BytesIO(field_picture(view, np.full(800, 7.5), scale)), format="webp") / 255
     rows, columns = frame.grid_shape
     assert image.shape == (2 * rows, 2 * columns, 4)
     # Picture rows run downwards, the frame's coordinate up.

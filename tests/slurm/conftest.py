@@ -17,6 +17,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
+# Limits are for what hangs, and generous: other tests and the making of the images use the same cores.
 # Life of the session's cluster, should nobody be left to take it down.
 LIFE_S = 5400
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -37,7 +38,7 @@ T = TypeVar("T")
 Finished = subprocess.CompletedProcess[str]
 
 
-def wait_for(what: str, ask: Callable[[], T], limit_s: float = 30, explain: Callable[[], str] = str) -> T:
+def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
     """Ask until the answer is true and return it; past the limit, fail with `what` and `explain()`."""
     deadline, pause = time.monotonic() + limit_s, 0.05
     while not (answer := ask()):
@@ -58,7 +59,7 @@ class Slurm:
         """What the controller wrote last."""
         return (self.folder / "log" / "slurmctld.log").read_text()[-4000:]
 
-    def cluster(self, *arguments: str, limit_s: float = 60, text: str = "", **variables: str) -> Finished:
+    def cluster(self, *arguments: str, limit_s: float = 150, text: str = "", **variables: str) -> Finished:
         """Run `ci/slurm/cluster ARGUMENTS` to its end, whatever its exit code."""
         command = [sys.executable, str(CLUSTER), f"--state={self.folder}", *arguments]
         environ = {"PATH": PATH, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **variables}
@@ -66,10 +67,10 @@ class Slurm:
 
     def power(self, *arguments: str) -> None:
         """Run a command of the cluster's that must succeed."""
-        done = self.cluster(*arguments, limit_s=150)
+        done = self.cluster(*arguments, limit_s=300)
         assert done.returncode == 0, done.stderr
 
-    def on(self, host: str, *command: str, limit_s: float = 30, text: str = "", **variables: str) -> Finished:
+    def on(self, host: str, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> Finished:
         """Run a command on a host to its end; past the limit it gets SIGTERM, and the test fails."""
         # The limit is kept on the host: of a command in another pid namespace, only nsenter can be killed from here.
         limited = ("timeout", "--kill-after=5", f"{limit_s}", *command)
@@ -80,13 +81,13 @@ class Slurm:
         assert not overdue, f"{command} on {host} took more than {limit_s:g} s\n{done.stdout}{done.stderr}{self.log}"
         return done
 
-    def run(self, *command: str, limit_s: float = 30, text: str = "", **variables: str) -> str:
+    def run(self, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> str:
         """Run a command on the login host, require its success, and return what it wrote."""
         done = self.on("login", *command, limit_s=limit_s, text=text, **variables)
         assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def srun(self, *arguments: str, limit_s: float = 60, **variables: str) -> Finished:
+    def srun(self, *arguments: str, limit_s: float = 150, **variables: str) -> Finished:
         """Run `srun ARGUMENTS` on the login host to its end, whatever its exit code."""
         return self.on("login", "srun", *arguments, limit_s=limit_s, **variables)
 
@@ -115,7 +116,7 @@ class Slurm:
         path = Path(self.show(job)["StdOut"])
         return path.read_text() if path.exists() else ""
 
-    def wait(self, job: int, limit_s: float = 60, until: str | None = None) -> str:
+    def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
         """Return the state in which a job ended, or that in `until`, should it come first."""
         states = {*ENDED, until}
 
@@ -128,7 +129,7 @@ class Slurm:
 
         return wait_for(f"job {job}: {until or 'its end'}", reached, limit_s, explain) or ""
 
-    def wait_for_output(self, job: int, text: str, limit_s: float = 30) -> str:
+    def wait_for_output(self, job: int, text: str, limit_s: float = 90) -> str:
         """Return a job's output once it holds `text`."""
 
         def written() -> str | None:

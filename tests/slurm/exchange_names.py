@@ -4,7 +4,7 @@ import socket
 import time
 
 PORT = 29400
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def connect(host: str) -> socket.socket:

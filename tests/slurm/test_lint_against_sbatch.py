@@ -39,11 +39,20 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
     "gpus-against-nodes": ("--gpus=8 --gpus-per-node=2 -N2", "Failed to validate", "gpu-options"),
     "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
+    "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "gpu-options"),
+    "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
+    "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
+    "three-memories": ("--mem=4G --mem-per-gpu=1G --gpus=1", "exclusive", "memory-options"),
+    "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "gpu-options"),
+    "en-dash": ("\u2013\u2013nodes=2", "Invalid directive", "typographic-dash"),
+    "value-with-blank": ("--mem-per-cpu= 100M", "Invalid", "bad-memory"),
 }
 TAKEN = (
     "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
     "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120",
     "--exclusive=user",
+    "-N2 --gpus-per-node=2 --gpus-per-task=2", "-N2 --gpus-per-task=1", "--ntasks-per-gpu=1 --gpus=2", "-n1 -N4",
+    "-N2 --gpus-per-node=2 --ntasks-per-node=2",
     "--array=1,3,5-9%2", "--no-kill=off", "--mail-type=END,SOON", "--tasks-per-node=2", "--gpu-bind=closest --gpus=1",
 )  # fmt: skip
 
@@ -69,3 +78,50 @@ def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
     done = slurm.on("login", "sbatch", "--test-only", text=script(options))
     assert done.returncode == 0, done.stderr
     assert findings(script(options)) == set()
+
+
+UNKNOWN_TO_IT = (
+    "--image=docker:x",
+    "--quotatype=auto",
+    "--environment=pytorch",
+    "--container-image=x.sqsh",
+    "--uenv=a",
+)
+
+
+@pytest.mark.parametrize("options", UNKNOWN_TO_IT)
+def test_what_a_site_may_add_is_a_warning_that_says_so(slurm: Slurm, options: str) -> None:
+    assert slurm.on("login", "sbatch", "--test-only", text=script(options)).returncode != 0
+    found = lint_text(script(options), Path("/nowhere/job.sbatch"))[0]
+    assert [(f.rule, f.level) for f in found] == [("site-option", "warning")]
+
+
+def test_one_task_on_four_nodes_is_one_node(slurm: Slurm) -> None:
+    job = slurm.submit("#!/bin/bash\n#SBATCH -n1 -N4\necho nodes=$SLURM_NNODES\n")
+    slurm.wait(job)
+    assert "nodes=1" in slurm.output(job)
+
+
+def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) -> None:
+    ask = "srun -n1 sh -c 'scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID' | grep -o ' CPUs=[0-9]*'"
+    text = f"#!/bin/bash\n#SBATCH -n2 -c2\n{ask}\n"
+    bare = slurm.submit(text)
+    passed = slurm.submit(text.replace("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun", 1))
+    for job in (bare, passed):
+        slurm.wait(job)
+    # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
+    assert "CPUs=2" in slurm.output(passed)
+    assert "CPUs=2" not in slurm.output(bare)
+    linted = lint_text("#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"))[0]
+    assert [finding.rule for finding in linted] == ["srun-cpus"]
+
+
+SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "-K", "--exclusive")
+SRUN_REFUSES = ("--ntask=1", "--cpus_per_task=1", "--mem_bind=none", "\u2013n1")
+
+
+@pytest.mark.parametrize("options", SRUN_TAKES + SRUN_REFUSES)
+def test_options_of_srun(slurm: Slurm, options: str) -> None:
+    done = slurm.srun(options, "true")
+    assert (done.returncode == 0) == (options in SRUN_TAKES), done.stderr
+    assert bool(findings(f"#!/bin/bash\n#SBATCH -n1\nsrun {options} true\n")) == (options in SRUN_REFUSES)

@@ -1,13 +1,16 @@
 """`noether train -m`: every run in a process of its own, and what they have in common at the end."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from conftest import TINY
+from rich.console import Console
 
+from noether.config.compose import load_config
 from noether.runs.folder import RunFolder
-from noether.sweep import SweptRun, summarise
+from noether.sweep import SweptRun, summarise, sweep_table, units_of
 
 
 def swept(name: str, *differs: str) -> SweptRun:
@@ -29,6 +32,25 @@ def test_runs_that_differ_by_seed_alone_are_one_group() -> None:
 def test_a_figure_that_one_run_lacks_is_the_mean_of_the_others() -> None:
     results = {swept("0", "seed=1"): {"loss": 1.0}, swept("1", "seed=2"): {"loss": 2.0, "relative_l2": 0.5}}
     assert summarise(results)[""]["relative_l2"] == {"mean": 0.5, "std": None, "n": 1}
+
+
+def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
+    results = {
+        swept("0", "seed=1"): {"p/relative_l2": 0.25, "p/mae": 2.0, "floor_r2": 0.5},
+        swept("1", "seed=2"): {"p/relative_l2": 0.75, "p/mae": 2.0, "floor_r2": 0.5},
+    }
+    console = Console(file=io.StringIO(), width=100)
+    console.print(sweep_table(summarise(results), {"p/relative_l2": "%", "p/mae": "Pa"}))
+    rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["p/relative_l2,", "%", "50", "±", "35"] in rows
+    assert ["p/mae,", "Pa", "2"] in rows
+    assert ["floor_r2", "0.5"] in rows
+
+
+def test_the_units_are_those_of_the_task() -> None:
+    units = units_of(load_config())
+    assert units["surface_pressure/mse"] == "Pa²"
+    assert (units["volume_velocity/max"], units["volume_velocity/relative_l2"]) == ("m/s", "%")
 
 
 @pytest.mark.slow

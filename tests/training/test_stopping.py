@@ -64,7 +64,7 @@ def finish(noether, tmp_path) -> Callable[..., str]:
 
 
 def wait_for_row(process: subprocess.Popen[str], folder: RunFolder, kind: str, update: int) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while not any(
         (row["kind"], row["update"]) == (kind, update)
         for row in (read_metrics(folder.metrics) if folder.metrics.exists() else ())

@@ -3,6 +3,7 @@
 import json
 import pickle
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from noether.workers.failure import (
     run_exit_code,
     where_in_stack,
 )
+from noether.workers.rank_state import Standing
 from noether.workers.worker import REPORT_CHARACTERS, failing_code, failure_report, shortened, write_error_file
 
 
@@ -32,6 +34,7 @@ def context_of(rank: int) -> WorkerContext:
 ECHO = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1"
 LATE = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
 GONE = f"{LOST_RANK_ZERO} all ranks had joined"
+WAITING = replace(ending(0, "died", 134, 2.0), standing=Standing(3, "barrier", 9))
 DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
 
 
@@ -59,6 +62,13 @@ DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
         pytest.param([ending(0, "failed", 1, 1.0, ECHO), ending(1, "lost", 1, 2.0)], 1, 1, id="a host is lost"),
         pytest.param([ending(0, "refused", 1, 1.0, GONE), ending(1, "refused", 2, 1.5)], 1, 2, id="refused, then gone"),
         pytest.param([ending(0, "failed", 1, 2.0, ECHO), ending(1, "finished", 0, 1.0)], 1, 1, id="returned early"),
+        pytest.param(
+            [ending(0, "died", 134, 2.0), ending(1, "finished", 0, 1.0)], 0, 134, id="aborted after the result"
+        ),
+        pytest.param(
+            [ending(0, "died", 134, 2.0), ending(1, "failed", 1, 1.9, ECHO)], 0, 134, id="aborted, and echoed"
+        ),
+        pytest.param([WAITING, ending(1, "finished", 0, 1.0)], 1, 134, id="aborted in a collective"),
         pytest.param([ending(0, "failed", 1, 9.0, LATE), ending(1, "finished", 0, 1.0)], 0, 1, id="timed out alone"),
         pytest.param([ending(0, "failed", 1, 1.0, "ValueError: " + ECHO), DONE_1], 0, 1, id="a user's own words"),
     ],

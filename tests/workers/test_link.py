@@ -1,19 +1,30 @@
-"""Launchers that hear of each other over real sockets: reports, questions, silence, and who hangs up how."""
+"""Launchers that hear of each other over real sockets: who is let in, reports, questions, silence, and farewells."""
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from noether.environments.endpoint import hold_port
+from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
-from noether.workers.context import WorkerReport
-from noether.workers.link import Doing, Hub, Link, Spoke
-from noether.workers.rank_state import Standing
+from noether.errors import NoetherError
+from noether.workers.context import RunTerms, Timeouts, WorkerReport
+from noether.workers.door import MOST_VISITORS, Door
+from noether.workers.handshake import Caller
+from noether.workers.hub import Hub
+from noether.workers.link import Link
+from noether.workers.rank_doing import Doing
+from noether.workers.rank_state import MeetingPoint, Standing
+from noether.workers.spoke import Spoke
 
 LIMIT_S = 20
 AT_3 = Standing(3, "all_reduce of the gradients", 7)
+RUN = RunIdentity("multinode", 5, 0, "01234567", "cpu")
 
 
 def report(rank: int, kind: str = "failed") -> WorkerReport:
@@ -24,13 +35,31 @@ def report(rank: int, kind: str = "failed") -> WorkerReport:
 class Links:
     """A hub and its spokes, tended until something is true."""
 
-    hub: Hub
+    folder: Path
+    identity: RunIdentity = RUN
+    init_timeout_s: float = 60
+    hub: Hub = field(init=False)
     spokes: list[Spoke] = field(default_factory=list)
 
-    def connect(self, *ranks: int, secret: str | None = None, silence_s: float = 60) -> Spoke:
-        address = ("127.0.0.1", self.hub.port)
-        spoke = Spoke(ranks, "n2", address, self.hub.secret if secret is None else secret, silence_s)
+    def __post_init__(self) -> None:
+        held = hold_port(Endpoint("127.0.0.1", 0))
+        self.endpoint = replace(held.endpoint, asked_by="master_port")
+        terms = self.terms(self.identity, 1.0)
+        self.hub = Hub((0, 1), "n1", terms, self.endpoint, Door(held, self.identity, terms.key))
+
+    def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunTerms:
+        timeouts = Timeouts(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
+        return RunTerms(identity, key, timeouts, self.folder)
+
+    def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
+        terms = self.terms(identity or self.identity, silence_s, key or "a key of the test")
+        spoke = Spoke(ranks, "n2", terms, self.endpoint)
         self.spokes.append(spoke)
+        return spoke
+
+    def connected(self, *ranks: int, silence_s: float = 60) -> Spoke:
+        spoke = self.connect(*ranks, silence_s=silence_s)
+        self.until(lambda: spoke.peers and set(ranks) <= set(self.hub.remote_ranks))
         return spoke
 
     def until(self, true: Callable[[], object], *only: Link) -> None:
@@ -44,25 +73,83 @@ class Links:
 
 def has_hung_up(connection: socket.socket) -> bool:
     try:
-        return connection.recv(1, socket.MSG_DONTWAIT) == b""
+        while connection.recv(4096, socket.MSG_DONTWAIT):
+            pass
     except BlockingIOError:
         return False
     except ConnectionError:
-        return True
+        pass
+    return True
 
 
 @pytest.fixture
-def links() -> Iterator[Links]:
-    made = Links(Hub((0, 1), "n1", Endpoint("127.0.0.1", 0), 1.0))
+def links(tmp_path: Path) -> Iterator[Links]:
+    made = Links(tmp_path)
     yield made
     for link in (made.hub, *made.spokes):
         link.close()
 
 
+def test_all_meet_where_the_hub_says_once_all_have_come(links: Links) -> None:
+    links.hub.store_port, links.hub.log_folder = 4711, Path("/logs")
+    spokes = links.connect(2, 3), links.connect(4)
+    links.hub.note_arrivals([0, 1])
+    spokes[0].note_arrivals([2, 3])
+    links.until(lambda: not set(links.hub.gathering.missing) & {2, 3})
+    assert links.hub.meeting is None
+    spokes[1].note_arrivals([4])
+    links.until(lambda: all(link.meeting for link in (links.hub, *spokes)))
+    own = links.hub.meeting
+    assert isinstance(own, MeetingPoint)
+    assert (own.address, own.port, own.log_folder) == ("127.0.0.1", 4711, "/logs")
+    assert [spoke.meeting for spoke in spokes] == [own, own], "and no stranger knows the secret"
+    assert len(own.secret) == 32
+
+
+def test_who_does_not_come_in_time_is_named_to_all(tmp_path: Path) -> None:
+    links = Links(tmp_path, init_timeout_s=0.3)
+    links.hub.note_arrivals([0, 1])
+    spoke = links.connected(2)
+    spoke.note_arrivals([2])
+    links.until(lambda: links.hub.meeting and spoke.meeting)
+    for link in (links.hub, spoke):
+        assert isinstance(link.meeting, NoetherError)
+        assert "rank 3, 4 of 5 did not join within 0.3 s" in str(link.meeting)
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "key", "words"),
+    [
+        pytest.param(
+            replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
+        ),
+        pytest.param(replace(RUN, configuration="89abcdef"), "", "given different settings", id="other settings"),
+        pytest.param(replace(RUN, device_kind="cuda"), "", "computes on cpu", id="another kind of device"),
+        pytest.param(replace(RUN, attempt=1), "", "another attempt of its run", id="another attempt"),
+        pytest.param(RUN, "another key", "do not have the same key", id="another key"),
+    ],
+)
+def test_a_launcher_of_another_run_is_refused_in_words(links: Links, capfd, other, key: str, words: str) -> None:
+    stray = links.connect(2, identity=other, key=key)
+    links.until(lambda: stray.meeting)
+    assert words in str(stray.meeting)
+    assert not links.hub.peers
+    assert ("rank 2 on n2" in capfd.readouterr().err) == (other != RUN)
+
+
+def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:
+    links.connected(2)
+    double = links.connect(2, 3)
+    links.until(lambda: double.meeting)
+    assert "two processes are rank 2 of one run" in str(double.meeting)
+    assert links.hub.remote_ranks == [2]
+
+
 def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -> None:
-    first, second = links.connect(2), links.connect(3)
+    first, second = links.connected(2), links.connected(3)
     first.tell(report(2))
-    links.until(lambda: links.hub.reports and links.hub.remote_ranks == [2, 3])
+    links.until(lambda: links.hub.reports)
     (heard,) = links.hub.reports
     assert (heard.rank, heard.traceback, heard.standing) == (2, report(2).traceback, AT_3)
     assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
@@ -79,9 +166,14 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     assert (second.verdict.rank, second.verdict.message) == (2, "ValueError: boom")
 
 
+def test_what_is_said_before_the_door_is_found_is_not_lost(links: Links) -> None:
+    spoke = links.connect(2)
+    spoke.tell(report(2))
+    links.until(lambda: links.hub.reports)
+
+
 def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is_not(links: Links) -> None:
-    polite, killed = links.connect(2), links.connect(3, 4)
-    links.until(lambda: links.hub.remote_ranks == [2, 3, 4])
+    polite, killed = links.connected(2), links.connected(3, 4)
     polite.bye()
     for spoke in (polite, killed):
         spoke.close()
@@ -91,8 +183,7 @@ def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is
 
 
 def test_silence_is_a_loss_on_both_sides(links: Links) -> None:
-    spoke = links.connect(2, silence_s=1.0)
-    links.until(lambda: links.hub.remote_ranks == [2])
+    spoke = links.connected(2, silence_s=1.0)
     links.until(lambda: links.hub.reports, links.hub)
     assert links.hub.reports[0].message.startswith("has not been heard of for 1 s")
     links.until(lambda: spoke.reports, spoke)
@@ -100,7 +191,7 @@ def test_silence_is_a_loss_on_both_sides(links: Links) -> None:
 
 
 def test_heartbeats_keep_silent_launchers(links: Links) -> None:
-    spoke = links.connect(2, silence_s=1.0)
+    spoke = links.connected(2, silence_s=1.0)
     ends = time.monotonic() + 2.5
     links.until(lambda: time.monotonic() > ends)
     assert not links.hub.reports
@@ -109,19 +200,70 @@ def test_heartbeats_keep_silent_launchers(links: Links) -> None:
 
 def test_a_launcher_that_was_stopped_itself_blames_nobody(links: Links) -> None:
     """A suspended job goes on after hours; nobody was lost."""
-    links.connect(2)
-    links.until(lambda: links.hub.remote_ranks == [2])
+    links.connected(2)
     links.hub._tended -= 3600
     links.hub.peers[0].heard -= 3600
     links.hub.tend()
     assert not links.hub.reports
 
 
-@pytest.mark.parametrize(
-    "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\xff" * 50 + b"\n", b"[1]\n", b'{"hello": "guess"}\n', b"x" * 300_000]
-)
-def test_who_is_no_launcher_is_hung_up_on(links: Links, words: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", links.hub.port)) as stranger:
+def knock(**wrong: object) -> bytes:
+    hello = {**Caller("n2", 1, (2,), RUN, "0" * 32).as_message(), **wrong}
+    return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
+
+
+STRANGERS = {
+    "a web browser": b"GET / HTTP/1.1\r\n\r\n",
+    "garbage": b"\x00\xff" * 50 + b"\n",
+    "a list": b"[1]\n",
+    "deeply nested": b"[" * 10_000 + b"\n",
+    "another object": b'{"hello": "guess"}\n',
+    "a very long line": b"x" * 300_000,
+    "no host": knock(host=None),
+    "no ranks": knock(ranks=[]),
+    "ranks that are none": knock(ranks=["first"]),
+    "a rank outside of the world": knock(ranks=[5]),
+    "no run": knock(run="{}"),
+    "a run of other types": knock(run=json.dumps({**vars(RUN), "world_size": "5"})),
+    "a guess at the key": knock() + b'{"proof": "0"}\n',
+    "a report without a proof": knock() + b'{"report": {}}\n',
+}
+
+
+@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
+def test_who_is_not_a_launcher_is_hung_up_on(links: Links, words: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", links.hub._door.port)) as stranger:
         stranger.sendall(words)
         links.until(lambda: has_hung_up(stranger), links.hub)
     assert not links.hub.reports
+    assert not links.hub.peers
+
+
+def test_a_stranger_cannot_write_to_the_terminal_what_the_terminal_acts_on(links: Links, capfd) -> None:
+    other = replace(RUN, launcher="\x1b[2J\nroot@n1")
+    with socket.create_connection(("127.0.0.1", links.hub._door.port)) as stranger:
+        stranger.sendall(knock(run=other.as_text(), host="\x1b[31mn2"))
+        links.until(lambda: has_hung_up(stranger), links.hub)
+    said = capfd.readouterr().err
+    assert "of another run was refused" in said
+    assert "\x1b" not in said
+    assert said.count("\n") == 1
+
+
+def test_any_number_of_idle_connections_leaves_room_for_a_launcher(links: Links) -> None:
+    idle: list[socket.socket] = []
+    for _ in range(10):
+        idle += [socket.create_connection(("127.0.0.1", links.hub._door.port), timeout=5) for _ in range(100)]
+        links.hub.tend()
+        assert len(links.hub.descriptors()) <= MOST_VISITORS + 3
+    links.connected(2, 3, 4)
+    for connection in idle:
+        connection.close()
+
+
+@pytest.mark.parametrize("line", [b'{"report": {}}\n', b'{"doing": [1]}\n', b'{"arrived": 7}\n', b"[]\n"], ids=str)
+def test_a_launcher_that_talks_nonsense_is_lost_and_nothing_else(links: Links, line: bytes) -> None:
+    spoke = links.connected(2)
+    spoke.peers[0].connection.socket.sendall(line)
+    links.until(lambda: links.hub.reports, links.hub)
+    assert [lost.kind for lost in links.hub.reports] == ["lost"]

@@ -84,10 +84,14 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tm
         )
         for rank in (1, 0)
     ]
-    for node in nodes:
+    for rank, node in zip((1, 0), nodes, strict=True):
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
         assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
+        if rank == 1:  # Its terminal is one that rank 0 does not write to.
+            assert "joined rank 1 of 2 on " in out
+            assert str(tmp_path / "run" / "logs") in out
+            assert out.rstrip().endswith(": done")
     check(tmp_path, "multinode", reference)
 
 
@@ -120,7 +124,7 @@ def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_p
 def test_what_rank_0_refuses_ends_every_node(start, tmp_path) -> None:
     """The run exists already: the other node must hear it, not wait for a rank that never comes."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"kind": "training", "update": 1}\n')
     port = free_port()
     words = ("--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
     nodes = [start(*train_words(tmp_path, *words, "--node-rank", str(rank))) for rank in (0, 1)]

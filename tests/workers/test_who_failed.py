@@ -184,6 +184,19 @@ def test_a_signal_ends_a_host_that_waits_for_another(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int) -> None:
+    words = ("--nodes", "2", "--node-rank", str(rank), "--master-addr", "nohost.invalid")
+    host = run(*words, "distributed.init_timeout_s=5", "trainer.max_updates=3")
+    began = time.monotonic()
+    said = host.communicate(timeout=START_S)[1]
+    assert host.returncode == 2, said
+    assert "the master's name nohost.invalid does not resolve" in said
+    assert "fix       master_addr=" in said
+    assert time.monotonic() - began < GONE_S
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("refusing", [0, 1], ids=["rank-0", "rank-1"])
 def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusing: int) -> None:
     """Rank 0's data is looked at before there is a meeting point: the other host must not wait there for nobody."""

@@ -119,9 +119,7 @@ class CaseMap(Section):
             if not _NAME.match(name):
                 raise ValueError(f"{name}: names are small letters, digits and _")
         if clash := [(a, b) for a in self.sets for b in self.sets if b.startswith(f"{a}_")]:
-            raise ValueError(
-                f"sets.{clash[0][1]}: begins like the set {clash[0][0]}; their arrays could not be told apart"
-            )
+            raise ValueError(f"sets.{clash[0][1]}: begins like the set {clash[0][0]}; rename one of them")
         for name, own in self.sets.items():
             for field, about in own.fields.items():
                 if about.times is not None and about.times not in numbers:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaml
 
 from noether.data.cases.metadata import check_files, read_metadata
 from noether.data.cases.store import case_folder
@@ -66,6 +67,26 @@ class CasesDataset:
         """The case's name, as in the source folder, with "-" for "/"."""
         return self.cases[index].replace("/", "-")
 
+    def about(self) -> dict[str, Any]:
+        """What `noether.data.about.about_data` reads, from `dataset.json`."""
+        metadata = self.metadata
+        numbers = {
+            kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
+            for kind in ("parameters", "outputs")
+        }
+        fields = {
+            key: {"points": f"{own['set']}_points", "unit": own["unit"], "components": own["components"]}
+            for key, own in metadata["fields"].items()
+        }
+        parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
+        space = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
+        scalars = _force_coefficients(metadata)
+        return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
+
+    def where(self, index: int) -> str:
+        """The folder of the case's files."""
+        return str(case_folder(self.root, self.cases[index]))
+
     def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
         key = (case, name)
         if key not in self._open:
@@ -77,6 +98,34 @@ class CasesDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CasesDataset, (self.root, self.cases, self.metadata)
+
+
+def _force_coefficients(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Drag and lift coefficients of the fields, where the map names forces, and cases have what they are made with.
+
+    That is a reference_area and a wind_speed of each case, and a density; what is called drag_coefficient and
+    lift_coefficient among the outputs is the truth that they are held against, else the integral of the true fields.
+    """
+    forces = (yaml.safe_load(metadata["map"]) or {}).get("forces")
+    needed = {"reference_area", "wind_speed"} <= set(metadata["parameters"]) and "density" in metadata["constants"]
+    if not forces or not needed or not metadata["axes"]:
+        return {}
+    prefix = forces["set"]
+    common = {
+        "pressure": f"{prefix}_{forces['pressure']}",
+        "shear": f"{prefix}_{forces['shear']}" if forces.get("shear") else None,
+        **{key: f"{prefix}_{what}" for key, what in (("points", "points"), ("normals", "normals"), ("areas", "area"))},
+        "dynamic_pressure": "wind_speed",
+        "density": metadata["constants"]["density"],
+    }
+    return {
+        f"{name}_of_the_fields": {
+            **common,
+            "direction": direction,
+            "truth": f"{name}_coefficient" if f"{name}_coefficient" in metadata["outputs"] else None,
+        }
+        for name, direction in (("drag", (0.0, 0.0, 1.0)), ("lift", (0.0, 1.0, 0.0)))
+    }
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:

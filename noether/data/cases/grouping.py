@@ -1,6 +1,7 @@
 """Files → cases, by their names: which part of a path is the case's name, and the templates that follow from it."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -23,6 +24,7 @@ class Grouping:
     tables: list[str]
 
 
+MOST_MERGED = 100  # folders of categories: where there are more, each is a case's
 Namer = Callable[[str], str | None]
 """From a path to its template, or None where it has no such part."""
 
@@ -100,11 +102,10 @@ def _templates(namer: Namer, files: Sequence[str]) -> list[str]:
 
 
 def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, int]:
-    named = [template for file in meshes if (template := namer(file)) is not None]
-    shared = {template for template in named if named.count(template) > 1} if len(named) < 5000 else set(named)
-    return sum(template in shared for template in named) / max(len(meshes), 1), -len(set(named)) if named else -len(
-        meshes
-    )
+    named = Counter(template for file in meshes if (template := namer(file)) is not None)
+    together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
+    templates = list(named) if len(named) > MOST_MERGED else _merged(list(named), meshes)
+    return together, -len(templates or meshes)
 
 
 def _merged(templates: list[str], meshes: Sequence[str]) -> list[str]:

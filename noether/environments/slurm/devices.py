@@ -1,4 +1,4 @@
-"""Do the nodes of a Slurm step have the same devices? A task sees its own node's, and counts on the others.
+"""Checks that the nodes of a Slurm step have the same devices: a task sees its own node's, and counts on the others.
 
 A task that is alone on its node starts a worker on each device. The ranks of a node start where those of the nodes
 before it end, so every task must know how many there are: as many as here, or what the components of a

@@ -1,4 +1,4 @@
-"""Which nodes does `rack[1-2]node[08-11]-ib,login` name: Slurm's node lists and task counts, read and written.
+"""Reads and writes Slurm's node lists (`rack[1-2]node[08-11]-ib,login`) and task counts.
 
 Read here and not by `scontrol show hostnames`, because there is no Slurm in a container. The grammar is that of
 Slurm's host lists (slurm.conf(5), "NodeName"; srun(1), "SLURM_TASKS_PER_NODE").
@@ -32,7 +32,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
         source: how an error names it; the default is the list itself.
 
     Raises:
-        RequestError: it is no node list, or names more than MAX_NODES nodes.
+        RequestError: it is not a node list, or names more than MAX_NODES nodes.
     """
     if not text:
         raise _nodelist_error("an empty node list", text, source)
@@ -145,7 +145,7 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
     for word in text.split(","):
         match = _TASKS.fullmatch(word)
         if not match or int(match[1]) == 0 or (match[2] is not None and int(match[2]) == 0):
-            raise _counts_error(f"{word[:40]!r} is no number of tasks", text, source)
+            raise _counts_error(f"{word[:40]!r} is not a number of tasks", text, source)
         repeats = int(match[2] or 1)
         if len(counts) + repeats > MAX_NODES:
             raise _counts_error(f"tasks on more than {MAX_NODES} nodes", text, source)

@@ -8,7 +8,7 @@ makes it N. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID, node ranks SLURM_
 The ranks meet on the first node of the step, at the port of `derived_port(job, step)`, unless `master_addr`,
 MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. The attempt is SLURM_RESTART_COUNT.
 
-What is no task of srun is `slurm_outside.py`'s to place or to refuse.
+What is not a task of srun is `slurm_outside.py`'s to place or to refuse.
 """
 
 from collections.abc import Mapping

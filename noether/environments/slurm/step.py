@@ -1,4 +1,4 @@
-"""Is this process one of srun's tasks, and which: the step's variables, checked against each other and the system.
+"""Tells which of srun's tasks this process is: the step's variables, checked against each other and the system.
 
 Measured on Slurm 22.05: SLURM_PROCID and SLURM_NTASKS are set in a batch script too, SLURM_STEP_ID in an interactive
 step, and every variable of a step survives in what is typed into `srun --pty bash` and in a job submitted from a
@@ -48,7 +48,7 @@ class SrunTask:
 
 @dataclass(frozen=True)
 class OutsideStep:
-    """A process inside a Slurm job that is no task of srun.
+    """A process inside a Slurm job that is not a task of srun.
 
     `where` is what it was started from, `evidence` what shows it. `nodes` are the job's, `tasks` is how many
     srun would start, by `tasks_source`. `on_node`: slurmd started an ancestor of this process, so it is inside
@@ -208,7 +208,8 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
     nodes = tuple(dict.fromkeys(names))
     source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
     tasks = sum(parse_task_counts(environ[source], source)) if source else 1
-    return OutsideStep(job_id, where, evidence, nodes, tasks, f"{source}={environ.get(source, '')}", on_node)
+    said = f"{source}={environ.get(source, '')}"
+    return OutsideStep(job_id, where, evidence, nodes, tasks, said, on_node=on_node)
 
 
 def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
@@ -272,14 +273,14 @@ def number(environ: Mapping[str, str], name: str) -> int:
     text = environ[name]
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    raise RequestError(f"{name} is no number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
+    raise RequestError(f"{name} is not a number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
     """Return the attempt and its reason: how often Slurm has requeued the job.
 
     Raises:
-        RequestError: SLURM_RESTART_COUNT is no number.
+        RequestError: SLURM_RESTART_COUNT is not a number.
     """
     if environ.get("SLURM_RESTART_COUNT"):
         count = number(environ, "SLURM_RESTART_COUNT")

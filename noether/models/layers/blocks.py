@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from noether.models.layers.attention import CrossAttention, KeysValues, SelfAttention
+from noether.models.layers.conditioning import Modulation, Modulations, modulated
 
 MLP_RATIO = 4
 
@@ -25,35 +26,54 @@ class TransformerBlock(nn.Module):
     """A pre-norm block: x += SelfAttention(LN x); x += MLP(LN x).
 
     At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
+
+    Args:
+        dim: channels of a token.
+        heads: attention heads.
+        conditioned: whether the parameters of a case shift and scale the norms; then `condition` (batch, 1, dim) is
+            given to every call.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
         self.attention = SelfAttention(dim, heads)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, MLP_RATIO * dim)
+        self.modulation = Modulation(dim, 2) if conditioned else None
 
-    def forward(self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
+    ) -> Tensor:
         """(batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
-        return self.with_keys_values(x, table, mask)[0]
+        return self.with_keys_values(x, table, mask, condition)[0]
 
     def with_keys_values(
-        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None
+        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> tuple[Tensor, KeysValues]:
         """`forward`, and what other tokens need to `read` these."""
-        attended, keys_values = self.attention.with_keys_values(self.attention_norm(x), table, mask)
+        how = self._modulations(condition)
+        attended, keys_values = self.attention.with_keys_values(modulated(self.attention_norm, x, how), table, mask)
         x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), keys_values
+        return x + self.mlp(modulated(self.mlp_norm, x, how, 1)), keys_values
 
-    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+    def keys_values(
+        self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
+    ) -> KeysValues:
         """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
-        return self.attention.keys_values(self.attention_norm(context), table, mask)
+        normed = modulated(self.attention_norm, context, self._modulations(condition))
+        return self.attention.keys_values(normed, table, mask)
 
-    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+    def read(
+        self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
+    ) -> Tensor:
         """The block with attention to other tokens in place of each other: (batch, queries, dim) to the same."""
-        x = x + self.attention.read(self.attention_norm(x), attended_to, table)
-        return x + self.mlp(self.mlp_norm(x))
+        how = self._modulations(condition)
+        x = x + self.attention.read(modulated(self.attention_norm, x, how), attended_to, table)
+        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+
+    def _modulations(self, condition: Tensor | None) -> Modulations | None:
+        return None if self.modulation is None else self.modulation(condition)
 
 
 class PerceiverBlock(nn.Module):
@@ -61,32 +81,41 @@ class PerceiverBlock(nn.Module):
 
     Queries do not see each other, so each one's result is independent of which others are asked.
     445,248 parameters at dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half.
+    `conditioned` as of TransformerBlock.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
         self.context_norm = nn.LayerNorm(dim)
         self.attention = CrossAttention(dim, heads)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, MLP_RATIO * dim)
+        self.modulation = Modulation(dim, 2) if conditioned else None
 
     def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
         """What the queries attend to, from the latent (batch, tokens, dim), its rotary table and mask."""
         return self.attention.keys_values(self.context_norm(context), table, mask)
 
-    def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
+    ) -> Tensor:
         """(batch, queries, dim), `keys_values` and the queries' rotary table to (batch, queries, dim)."""
-        x = x + self.attention(self.attention_norm(x), attended_to, table)
-        return x + self.mlp(self.mlp_norm(x))
+        how = None if self.modulation is None else self.modulation(condition)
+        x = x + self.attention(modulated(self.attention_norm, x, how), attended_to, table)
+        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
 
 
 def initialise_linear(module: nn.Module) -> None:
     """Truncated normal of standard deviation 0.02 and zero bias; for `nn.Module.apply`.
 
-    Source: the ViT recipe (arXiv 2010.11929). Other modules are left as torch made them.
+    Source: the ViT recipe (arXiv 2010.11929). Other modules are left as torch made them, and modulations start at 0:
+    a network begins as if it had none.
     """
     if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
+        if isinstance(module, Modulation):
+            nn.init.zeros_(module.weight)
+        else:
+            nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -53,7 +53,8 @@ def radius_neighbours(
     batch, count, _ = points.shape
     slots = min(max_neighbours, count)
     parts: Sequence[Tensor] = (centres,)
-    if batch * count * centres.shape[1] > max_distances:
+    # A program that is written for batches of any size cannot branch on the size.
+    if not torch.compiler.is_exporting() and batch * count * centres.shape[1] > max_distances:
         parts = centres.split(max(1, max_distances // (batch * count)), dim=1)
     with torch.no_grad():
         nearest = [_distances(part, points, mask).topk(slots, largest=False) for part in parts]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from noether.evaluation.cases import choose_cases
-from noether.evaluation.scores import r_squared, score_scalar, spearman
+from noether.tasks.scores import r_squared, score_scalar, spearman
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 FIELD_FIGURES = ("relative_l2", "mse", "mae", "max")
+WEIGHTED_FIGURES = ("weighted_relative_l2", "weighted_mae")
 
 
 def field_table(
@@ -22,6 +23,9 @@ def field_table(
         error, truth = figures.get(f"{name}/squared_error"), figures.get(f"{name}/squared_truth")
         if error is not None and truth is not None:
             table[name] |= pooled_error(error, truth)
+        table[name] |= {
+            figure: summary[f"{name}/{figure}"] for figure in WEIGHTED_FIGURES if f"{name}/{figure}" in summary
+        }
         components: dict[str, dict[str, float]] = {}
         for key, value in summary.items():
             if key.startswith(f"{name}/") and key.count("/") == 2:

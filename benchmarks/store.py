@@ -1,0 +1,132 @@
+"""Reading points of prepared cases: the store against one .npy file for each array, and against Zarr where installed.
+
+    python benchmarks/store.py [POINTS] [DRAWN]      (default: a case of 20,000,000 points, 8,192 drawn)
+
+A case with pressure and velocity is written as a .vtu file, prepared as `noether data prepare` does it (with the most
+memory that its process held), and then read: 8,192 random points with all their arrays. Warm: the median of 200
+draws. Cold: after the kernel was told to forget the files (posix_fadvise), the median of 10. The store reads one
+contiguous piece of each array; .npy files and Zarr hold the points in the order of the mesh and are indexed at random.
+"""
+
+import importlib.util
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from noether.data.cases.case_map import parse_map
+from noether.data.cases.dataset import CasesDataset
+from noether.data.cases.layout import find_cases
+from noether.data.cases.make_case import CaseJob, make_case
+from noether.data.order import SampleKey
+from noether.data.points import PointDraw
+
+MAP = """
+sets:
+  volume:
+    file: "{case}.vtu"
+    kind: points
+    fields: {pressure: {array: p}, velocity: {array: U}}
+"""
+
+
+def write_source(path: Path, points: int) -> None:
+    """Writes a case of random points, in a process of its own, whose memory does not count."""
+    import pyvista
+
+    rng = np.random.default_rng(0)
+    positions = rng.random((points, 3), np.float32)
+    cells = np.arange(points, dtype=np.int32)
+    connectivity = np.stack([np.ones_like(cells), cells], axis=-1).ravel()
+    grid = pyvista.UnstructuredGrid(connectivity, np.ones(points, np.uint8), positions)
+    grid.point_data["p"], grid.point_data["U"] = rng.random(points, np.float32), positions
+    grid.save(path)
+
+
+def prepare(root: Path, out: Path) -> tuple[float, float]:
+    """Prepares the case; returns seconds and the largest memory of the process in GB."""
+    about = parse_map(MAP, "map")
+    ((case, files),) = find_cases(root, about).items()
+    began = time.perf_counter()
+    make_case(CaseJob(case, files, about, "map", root, out))
+    return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def forget(folder: Path) -> None:
+    """Tells the kernel to drop the files' pages."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY)
+            os.fsync(handle)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+
+def measure(name: str, folder: Path, read: Callable[[int], object]) -> None:
+    """Prints the median times of a read, cold and warm."""
+    cold, warm = [], []
+    for draw in range(10):
+        forget(folder)
+        began = time.perf_counter()
+        read(1000 + draw)
+        cold.append(time.perf_counter() - began)
+    for draw in range(50):
+        read(draw)
+    for draw in range(200):
+        began = time.perf_counter()
+        read(draw % 50)
+        warm.append(time.perf_counter() - began)
+    print(f"{name:<10} cold {1e3 * np.median(cold):9.2f} ms   warm {1e3 * np.median(warm):8.3f} ms")
+
+
+def main() -> None:
+    points = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000_000
+    drawn = int(sys.argv[2]) if len(sys.argv) > 2 else 8192
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as name:
+        folder = Path(name)
+        (folder / "source").mkdir()
+        with context.Pool(1) as pool:
+            pool.apply(write_source, (folder / "source" / "case.vtu", points))
+        with context.Pool(1) as pool:
+            seconds, memory = pool.apply(prepare, (folder / "source", folder / "out"))
+        print(f"prepare    {points:,} points in {seconds:.1f} s, at most {memory:.2f} GB")
+        numbers = {"parameters": {}, "outputs": {}, "forces": {}}
+        data = CasesDataset(folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {}}})
+        draw = PointDraw(0, {"volume": drawn}, None, shuffled=True)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        measure("store", folder / "out", lambda epoch: draw.for_training(data[0], SampleKey(epoch, 0)))
+        arrays = {key: value.numpy() for key, value in data[0].items()}
+        (folder / "npy").mkdir()
+        for key, array in arrays.items():
+            np.save(folder / "npy" / f"{key}.npy", array)
+        measure("npy", folder / "npy", lambda seed: read_npy(folder / "npy", sorted(arrays), points, drawn, seed))
+        if importlib.util.find_spec("zarr"):
+            import zarr
+
+            group = zarr.open_group(folder / "zarr", mode="w")
+            for key, array in arrays.items():
+                group.create_array(key, data=array, chunks=(65_536, *array.shape[1:]))
+            measure("zarr", folder / "zarr", lambda seed: read_zarr(group, sorted(arrays), points, drawn, seed))
+        print(f"memory     {before / 1e6:.2f} GB before the first read of the store")
+
+
+def read_npy(folder: Path, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
+    rows = np.random.default_rng(seed).integers(points, size=drawn)
+    return [torch.from_numpy(np.load(folder / f"{key}.npy", mmap_mode="r")[rows]) for key in keys]
+
+
+def read_zarr(group: object, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
+    rows = np.sort(np.random.default_rng(seed).integers(points, size=drawn))
+    return [torch.from_numpy(group[key].oindex[rows]) for key in keys]  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    main()

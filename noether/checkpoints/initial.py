@@ -1,0 +1,150 @@
+"""A new run's first weights from another's: what matched is taken, and what was left is listed with the reason."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from noether.checkpoints.format import list_checkpoints, selected_checkpoint
+from noether.common.suggest import nearest
+from noether.config.schema import RunConfig
+from noether.errors import RequestError
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """What came of it, each a list of the tensors' names; `reshaped` also says both shapes."""
+
+    source: Path
+    taken: list[str]
+    reshaped: list[str]
+    new: list[str]
+    unused: list[str]
+
+    def lines(self) -> list[str]:
+        """What a person reads: counts first, then the names of what was not taken."""
+        total = len(self.taken) + len(self.reshaped) + len(self.new)
+        lines = [f"initial weights: {len(self.taken)} of {total} tensors from {self.source}"]
+        for words, names in (
+            ("kept as drawn, for the shapes differ", self.reshaped),
+            ("kept as drawn, for the source has none", self.new),
+            ("of the source, not used", self.unused),
+        ):
+            if names:
+                more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                lines.append(f"  {words}: {', '.join(names[:SHOWN])}{more}")
+        return lines
+
+
+def begin_with(model: nn.Module, config: RunConfig) -> list[str]:
+    """Gives a new model the weights that `initial_weights` names and freezes what `trainer.freeze` names.
+
+    Returns:
+        What was done, in lines; nothing where the configuration asks for nothing.
+    """
+    lines = load_initial(model, config.initial_weights).lines() if config.initial_weights else []
+    if config.trainer.freeze:
+        frozen = freeze(model, config.trainer.freeze)
+        scalars = sum(dict(model.named_parameters())[name].numel() for name in frozen)
+        lines.append(f"frozen: {len(frozen)} tensors of {scalars:,} parameters")
+    return lines
+
+
+def load_initial(model: nn.Module, where: str) -> InitialWeights:
+    """Copies the tensors whose names and shapes match into a model.
+
+    Args:
+        model: freshly drawn.
+        where: a run's folder (its selected checkpoint, the averaged weights where there are any), a checkpoint, an
+            export, or a safetensors file.
+
+    Raises:
+        RequestError: nothing is there, or not one tensor matches.
+    """
+    path = weights_file(where)
+    try:
+        source = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RequestError(
+            f"{path} cannot be read as weights", seen=str(error)[:200], expected="a safetensors file"
+        ) from None
+    own = model.state_dict()
+    taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
+    found = InitialWeights(
+        path,
+        taken,
+        [
+            f"{name} {_shape(source[name])} → {_shape(own[name])}"
+            for name in own
+            if name in source and name not in taken
+        ],
+        [name for name in own if name not in source],
+        [name for name in source if name not in own],
+    )
+    if not taken:
+        raise RequestError(
+            f"no tensor of {path} fits the model",
+            seen=", ".join([*found.unused, *found.reshaped][:4]),
+            expected=", ".join(list(own)[:4]),
+            fix="initial_weights=null      (or the model of that run)",
+        )
+    with torch.no_grad():
+        for name in taken:
+            own[name].copy_(source[name])
+    return found
+
+
+def weights_file(where: str) -> Path:
+    """Returns the file of weights that a run, a checkpoint, an export or a file names. RequestError: none is there."""
+    path = Path(where).expanduser()
+    if path.is_file():
+        return path
+    folder = path
+    if list_checkpoints(path / "checkpoints"):
+        # A damaged one is passed over; which was taken, the list of what matched says.
+        folder = selected_checkpoint(path / "checkpoints", lambda words: None).path
+    for name in ("ema.safetensors", "model.safetensors"):
+        if (folder / name).is_file():
+            return folder / name
+    raise RequestError(
+        f"initial_weights={where} holds no weights",
+        seen="no such file or folder" if not path.exists() else "a folder without checkpoints or model.safetensors",
+        expected="a run's folder, a checkpoint, an export, or a .safetensors file",
+        fix="initial_weights=runs/NAME",
+    )
+
+
+def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
+    """Stops training the parameters whose names match a pattern (* and ? stand for anything), and returns them.
+
+    Raises:
+        RequestError: a pattern matches no parameter.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    frozen: set[str] = set()
+    for pattern in patterns:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            parts = sorted({name.partition(".")[0] for name in names})
+            near = nearest(pattern.partition(".")[0].rstrip("*"), parts) or parts[0]
+            raise RequestError(
+                f"trainer.freeze names no parameter: {pattern}",
+                seen=f"trainer.freeze=[{','.join(patterns)}]",
+                expected=f"patterns of names that begin with {', '.join(parts)}",
+                fix=f"'trainer.freeze=[{near}.*]'",
+            )
+        frozen.update(matched)
+    for name, parameter in model.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    return [name for name in names if name in frozen]
+
+
+def _shape(value: Tensor) -> str:
+    return "×".join(map(str, value.shape)) or "()"

@@ -1,0 +1,43 @@
+"""What a data set says of itself beside its samples: names, fields, units, axes, parts; each if it wishes to."""
+
+from collections.abc import Mapping
+from typing import Any
+
+CAR_SPACE = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0], "ground": True}
+"""Cars: x across, y up, z along the wind, a ground under the wheels."""
+
+
+def about_data(dataset: Any) -> Mapping[str, Any]:
+    """Returns a data set's `about` (a mapping, or a method that returns one); empty where it has none.
+
+    Known entries, each optional:
+        fields: {name: {points, unit}} what can be predicted at points.
+        outputs: {name: {unit}} what can be predicted of a whole case.
+        parameters: {name: {unit}} what is given of a whole case.
+        scalars: {name: settings} force coefficients that the fields and cases have what is needed for.
+        parts: {set: [names]} of the numbers in SET_part.
+        space: {"wind": (3,), "up": (3,), "ground": whether there is one under the body}; directions in the axes of the
+            samples. What is absent is not drawn and not said.
+    """
+    about = getattr(dataset, "about", None)
+    found = about() if callable(about) else about
+    return found if isinstance(found, Mapping) else {}
+
+
+def axes_words(space: Mapping[str, Any]) -> str:
+    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say."""
+    named = {}
+    for what, words in (("up", "up"), ("wind", "along the wind")):
+        direction = [float(value) for value in space.get(what, ())]
+        main = max(range(len(direction)), key=lambda axis: abs(direction[axis]), default=None)
+        if main is not None:
+            named[main] = words if direction[main] > 0 else f"{words}, backwards"
+    if len(named) == 2:
+        named[({0, 1, 2} - set(named)).pop()] = "across"
+    return ", ".join(f"{'xyz'[axis]} {words}" for axis, words in sorted(named.items()))
+
+
+def sample_name(dataset: Any, index: int) -> str:
+    """Returns what a data set calls a sample; its number where it has no names."""
+    name = getattr(dataset, "name", None)
+    return str(name(index)) if callable(name) else str(index)

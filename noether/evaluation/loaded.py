@@ -1,0 +1,117 @@
+"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its figures and its history."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noether.config.schema import RunConfig
+from noether.data.surface_mesh import oriented, point_areas
+from noether.errors import RequestError
+from noether.evaluation.predict import predicted_scalars
+from noether.evaluation.shape_input import Shape, read_shape
+from noether.evaluation.start import choose_weights, config_here
+from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
+from noether.runs.folder import existing_run
+from noether.runs.records import read_metrics, read_record
+
+
+class LoadedRun:
+    """A run that was made before.
+
+    Args:
+        run: the run's folder.
+        checkpoint: best, latest or a checkpoint's name; None: best.
+        weights: ema or raw; None: the averaged weights if the run has them.
+
+    Raises:
+        RequestError: there is no such run, checkpoint or kind of weights.
+    """
+
+    def __init__(self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None) -> None:
+        self._folder = existing_run(str(run))
+        self._chosen, self._weights = choose_weights(self._folder, checkpoint, weights)
+        self.config: RunConfig = config_here(self._folder, self._chosen)
+        self._trained: TrainedModel | None = None
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The model with the task that scales for it, on the CPU; loaded when it is first asked for."""
+        if self._trained is None:
+            self._trained = load_trained(self.config, self._chosen.path, self._weights, torch.device("cpu"))
+        return self._trained
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The figures of the test split, as result.json has them."""
+        return dict(self.tested["figures"])
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """What result.json says of the test split: fields, scalars, baselines. RequestError: it was not evaluated."""
+        if not self._folder.result.is_file():
+            raise RequestError(
+                f"{self._folder.path} has not been evaluated",
+                seen=f"no {self._folder.result}",
+                expected="a run that has ended",
+                fix=f"noether evaluate {self._folder.path}",
+            )
+        return dict(read_record(self._folder.result))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl: training and evaluations, in the order in which they were written."""
+        return list(read_metrics(self._folder.metrics))
+
+    @property
+    def parameters(self) -> dict[str, tuple[Any, Any]]:
+        """The parameters that `predict` needs, with the range of the training split."""
+        seen = self.trained.task.seen.parameters
+        return {name: (seen[name]["low"], seen[name]["high"]) for name in self.trained.task.parameters if name in seen}
+
+    def predict(
+        self,
+        shape: "str | Path | np.ndarray | tuple[np.ndarray, np.ndarray]",
+        *,
+        volume: np.ndarray | None = None,
+        points: Mapping[str, np.ndarray] | None = None,
+        scale: float = 1.0,
+        chunk_size: int = 16384,
+        **parameters: float | list[float],
+    ) -> dict[str, Any]:
+        """Predicts every field on a shape.
+
+        Args:
+            shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
+            volume: (M, 3) in m, also predicted at.
+            points: further sets of points by name, such as {"wake_points": (M, 3)}.
+            scale: multiplies the positions of a mesh file: 0.001 for one in mm.
+            chunk_size: points predicted at once; it changes nothing.
+            parameters: of the case, such as wind_speed=32.
+
+        Returns:
+            Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
+            predicted, `scalars` (what is derived, as text with units), and `outside` (parameters out of range).
+        """
+        own = _as_shape(shape, scale)
+        batch = shape_batch(self.trained, own, volume, more=points, parameters=parameters)
+        fields: dict[str, Any] = dict(predict_shape(self.trained, batch, chunk_size))
+        scalars = predicted_scalars(self.trained, own, fields, parameters)
+        outside = outside_training(self.trained, parameters)
+        return {**fields, "points": own.points, "scalars": scalars, "outside": outside}
+
+
+def _as_shape(shape: Any, scale: float) -> Shape:
+    if isinstance(shape, str | Path):
+        return read_shape(Path(shape).expanduser(), scale)
+    if isinstance(shape, tuple):
+        points, faces = np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64)
+        faces = oriented(points, faces)
+        areas, normals = point_areas(points, faces)
+        return Shape(points, faces, normals, areas, {}, np.arange(len(points)))
+    points = np.asarray(shape, np.float64)
+    if points.ndim != 2 or points.shape[1] != 3 or not len(points):
+        raise RequestError("points are (N, 3)", seen=f"shape {points.shape}", expected="(N, 3) in m")
+    return Shape(points, None, np.zeros_like(points), np.zeros(len(points)), {}, np.arange(len(points)))

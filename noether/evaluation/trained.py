@@ -1,0 +1,272 @@
+"""A checkpoint's model with the task that scales for it, asked about a shape of one's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from noether.checkpoints.format import CheckpointFolder
+from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.suggest import nearest
+from noether.config.schema import RunConfig
+from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.data.layout import Layout
+from noether.data.points import ANCHOR, KNOWN, Sample
+from noether.errors import RequestError
+from noether.evaluation.evaluate import predict
+from noether.evaluation.shape_input import Shape, as_trained, nearest_rows, volume_inputs
+from noether.learning.precision import Precision
+from noether.learning.setup import place_model, point_draw
+from noether.models.build import build_model
+from noether.models.points import PointModel
+from noether.tasks.build import build_task
+from noether.tasks.field_statistics import Span
+from noether.tasks.fields import FieldsTask
+
+VOLUME_ANCHORS = 4096
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A checkpoint's model with the task that scales for it; no data is needed."""
+
+    config: RunConfig
+    model: nn.Module
+    task: FieldsTask
+    device: torch.device
+    precision: Precision
+
+    @property
+    def points_learned(self) -> int:
+        """Points that show the shape of a training sample."""
+        seen = self.task.seen.points
+        return int(seen["surface_points" if "surface_points" in seen else "geometry_points"]["count"])
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The sets of points that are asked, by what their keys begin with: surface, volume, …"""
+        return tuple(name.removesuffix("_points") for name in self.layout.sets)
+
+    @property
+    def layout(self) -> Layout:
+        """What the model predicts and reads."""
+        return self.task.layout()
+
+
+def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torch.device) -> TrainedModel:
+    """Builds a run's model and loads a checkpoint's weights and scaling.
+
+    Raises:
+        RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
+    """
+    task = build_task(config.task.kind, **config.task.options())
+    if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
+        raise RequestError(
+            "only a model of fields at points can be predicted with or exported",
+            seen=f"task.kind={config.task.kind}",
+            expected="a run with task.kind=fields",
+            fix="noether evaluate RUN      (the figures of a run of any task)",
+        )
+    load_task_state(task, CheckpointFolder(checkpoint))
+    if not {"surface_points", "geometry_points"} & set(task.seen.points):
+        raise RequestError(
+            f"checkpoint {checkpoint.name} does not say on which points the model was trained",
+            seen="no surface_points in task.json",
+            expected="a checkpoint of this version, of a data set with surface_points",
+            fix="train again, or resume the run for one update",
+        )
+    precision = Precision(config.trainer.precision, device.type)
+    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
+    load_weights(model, CheckpointFolder(checkpoint), weights)
+    return TrainedModel(config, model.eval(), task, device, precision)
+
+
+def shape_batch(
+    trained: TrainedModel,
+    shape: Shape,
+    volume: np.ndarray | None = None,
+    *,
+    more: Mapping[str, np.ndarray] | None = None,
+    parameters: Mapping[str, float | list[float]] | None = None,
+) -> dict[str, Tensor]:
+    """Returns a batch of one in physical units: the shape as in training, and every point as a query.
+
+    The geometry, and the anchors of models whose points attend to points, come from as many points as a training
+    sample has; the queries are all the shape's points, and those of the other sets that are given.
+
+    Args:
+        trained: the model.
+        shape: of one's own; its file's arrays serve as inputs at its points.
+        volume: (N, 3) the points of `volume_points`.
+        more: further sets of points by name, (N, 3) each.
+        parameters: of the case, each one number or several.
+
+    Raises:
+        RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
+    """
+    points, normals = as_trained(shape, trained.points_learned)
+    context: Sample = _tensors(surface_points=points)
+    asked = _tensors(surface_points=shape.points)
+    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+        context |= _tensors(surface_normals=normals)
+        asked |= _tensors(surface_normals=shape.normals)
+    inputs = _surface_inputs(trained.layout, shape)
+    asked |= _tensors(**inputs)
+    context |= _tensors(**{key: values[nearest_rows(shape.points, points)] for key, values in inputs.items()})
+    given = {**({} if volume is None else {"volume_points": volume}), **(more or {})}
+    needs_anchors = hasattr(trained.model, "attend")
+    if needs_anchors:
+        for name in (name for name in trained.layout.sets if name != "surface_points"):
+            own = given.get(name)
+            anchors = own if own is not None and len(own) >= VOLUME_ANCHORS else _points_about(trained, name, points)
+            context |= _set_tensors(name, anchors, points)
+    shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
+    batch = {key: value for key, value in shown.items() if key not in context}
+    if needs_anchors:  # sets that training draws no points of attend to all of theirs
+        known = {key for key in context if key in inputs or key.partition("_")[2] in KNOWN}
+        batch = {**{ANCHOR + key: context[key] for key in known}, **batch}
+    batch |= asked
+    for name, own in given.items():
+        batch |= _set_tensors(name, own, points)
+    batch |= _parameter_tensors(trained, parameters or {})
+    return {key: value[None].to(trained.device) for key, value in batch.items()}
+
+
+@torch.no_grad()
+def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: int) -> dict[str, np.ndarray]:
+    """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+
+    Outputs of the case are arrays () or (C,).
+
+    Raises:
+        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+    """
+    in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
+    asked = [name for name, field in trained.task.fields.items() if field.points in batch]
+    asked += list(trained.task.case_fields)
+    moved = {key: value.to(trained.precision.weights) for key, value in batch.items()}
+    try:
+        with trained.precision.autocast():
+            scaled = predict(trained.model, trained.task.prepare(moved), in_chunks)
+    except ValueError as error:
+        if not isinstance(trained.model, PointModel):
+            raise  # someone's own code, whose traceback they need
+        raise RequestError(
+            "the shape does not give what the model reads",
+            seen=str(error),
+            expected="a mesh with faces, of which any number of points and their normals can be taken",
+        ) from error
+    if absent := [name for name in asked if name not in scaled]:
+        raise RequestError(
+            f"the model predicts no {', '.join(absent)}",
+            seen=", ".join(scaled) or "nothing",
+            expected=f"every output of the task: {', '.join(asked)}",
+            fix="fix the forward of model.kind, or task.fields",
+        )
+    physical = trained.task.to_physical({name: scaled[name].to(trained.precision.weights) for name in asked})
+    arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
+    return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
+
+
+def outside_training(trained: TrainedModel, parameters: Mapping[str, float | list[float]]) -> list[str]:
+    """Says which parameters lie outside the range of the training split."""
+    words = []
+    for name, value in parameters.items():
+        seen, unit = trained.task.seen.parameters.get(name), trained.task.parameters[name].unit
+        values = np.atleast_1d(value)
+        if seen is None or not ((values < seen["low"]) | (values > seen["high"])).any():
+            continue
+        low, high = (", ".join(f"{number:.4g}" for number in seen[side]) for side in ("low", "high"))
+        given = ", ".join(f"{number:.4g}" for number in values)
+        words.append(
+            f"{name}={given} lies outside what the model was trained on, {low} to {high} {unit}".rstrip()
+            + ": the prediction extrapolates"
+        )
+    return words
+
+
+def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
+    known = trained.task.parameters
+    if unknown := [name for name in given if name not in known]:
+        near = nearest(unknown[0], known)
+        raise RequestError(
+            f"the model reads no parameter {unknown[0]}",
+            seen=f"--set {unknown[0]}={given[unknown[0]]}",
+            expected=f"one of {', '.join(known)}" if known else "no parameters",
+            fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
+        )
+    missing = [name for name in known if name not in given]
+    if missing:
+        spans = {name: trained.task.seen.parameters.get(name) for name in missing}
+        middle = {
+            name: 0.5 * (np.array(span["low"]) + span["high"]) if span else np.zeros(1) for name, span in spans.items()
+        }
+        raise RequestError(
+            f"the model reads {', '.join(missing)}, of which nothing is said",
+            seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
+            expected=", ".join(
+                f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()
+            ),
+            fix="--set " + ",".join(f"{name}={' '.join(f'{v:.4g}' for v in value)}" for name, value in middle.items()),
+        )
+    tensors = {name: torch.as_tensor(np.asarray(value, np.float32)) for name, value in given.items()}
+    for name, value in tensors.items():
+        if value.numel() != trained.task.components[name]:
+            raise RequestError(
+                f"{name} has another number of components",
+                seen=f"{value.numel()}",
+                expected=f"{trained.task.components[name]}",
+            )
+    return tensors
+
+
+def _span(span: Span | None) -> str:
+    if span is None:
+        return "any"
+    low, high = (" ".join(f"{value:.4g}" for value in span[side]) for side in ("low", "high"))
+    return f"{low} to {high}"
+
+
+def _surface_inputs(layout: Layout, shape: Shape) -> dict[str, np.ndarray]:
+    """Further inputs at the shape's points, from the arrays of its file. RequestError: one is not there."""
+    found = {}
+    for points, keys in layout.features.items():
+        for key, width in keys.items():
+            known = key.partition("_")[2] in KNOWN
+            if known:
+                continue  # normals and distances are worked out
+            name = next((name for name in (key, key.removeprefix("surface_")) if name in shape.values), None)
+            if points != "surface_points" or name is None:
+                raise RequestError(
+                    f"the model reads {key} at {points}",
+                    seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
+                    expected=f"an array {key} with {width} components at each point of the mesh",
+                    fix=f"write {key} into the mesh file" if points == "surface_points" else "predict from Python",
+                )
+            found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
+    return found
+
+
+def _points_about(trained: TrainedModel, name: str, surface: np.ndarray) -> np.ndarray:
+    """Points that models attend to where none were given: half in the box of training, half near the shape."""
+    known: Span = {"low": list(BOX_LOW), "high": list(BOX_HIGH), "count": VOLUME_ANCHORS}
+    seen = trained.task.seen.points.get(name, known)
+    count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
+    box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
+    near = surface[rng.integers(len(surface), size=count - count // 2)]
+    # 0.2 m about a car of some 4 m
+    size = 0.2 * float((surface.max(axis=0) - surface.min(axis=0)).max()) / 4.0
+    return np.concatenate([box, near + rng.normal(0, size or 0.2, near.shape)])
+
+
+def _set_tensors(name: str, points: np.ndarray, surface: np.ndarray) -> Sample:
+    distance, direction = volume_inputs(points, surface)
+    prefix = name.removesuffix("_points")
+    return _tensors(**{name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction})
+
+
+def _tensors(**arrays: np.ndarray) -> Sample:
+    return {key: torch.from_numpy(np.asarray(value, np.float32)) for key, value in arrays.items()}

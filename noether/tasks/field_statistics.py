@@ -1,0 +1,177 @@
+"""What a task of fields learns from the training split: how to scale, where points lie, what parameters span."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NotRequired
+
+import numpy as np
+import torch
+from pydantic import FiniteFloat, TypeAdapter
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from noether.errors import RequestError
+
+DOMAIN_MARGIN = 0.01
+"""Share of the box of the training split by which a domain that is found from it is wider on every side."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How one key is scaled, channel by channel: (x' − mean) / std, x' = x or sign(x)·log(1 + |x|/s)."""
+
+    mean: list[FiniteFloat]
+    std: list[FiniteFloat]
+    log_scale: list[FiniteFloat] | None = None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Physical (…, C) to what the model sees."""
+        mean, std = values.new_tensor(self.mean), values.new_tensor(self.std)
+        if self.log_scale is not None:
+            values = values.sign() * torch.log1p(values.abs() / values.new_tensor(self.log_scale))
+        return (values - mean) / std
+
+    def backward(self, values: Tensor) -> Tensor:
+        """What the model predicts (…, C) to physical units."""
+        mean, std = values.new_tensor(self.mean), values.new_tensor(self.std)
+        values = values * std + mean
+        if self.log_scale is not None:
+            values = values.sign() * torch.expm1(values.abs()) * values.new_tensor(self.log_scale)
+        return values
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        logs = {} if self.log_scale is None else {"log_scale": self.log_scale}
+        return {"mean": self.mean, "std": self.std, **logs}
+
+
+class Moments:
+    """Mean and spread of each channel of one key, merged sample by sample."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = self.squares = np.zeros(0)
+
+    def add(self, values: np.ndarray) -> None:
+        """Takes a sample's values (n, C), float64."""
+        # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
+        size, sample_mean = len(values), values.mean(axis=0)
+        if not self.count:
+            self.mean = self.squares = np.zeros_like(sample_mean)
+        total = self.count + size
+        delta = sample_mean - self.mean
+        self.squares = self.squares + ((values - sample_mean) ** 2).sum(axis=0) + delta**2 * self.count * size / total
+        self.mean = self.mean + delta * size / total
+        self.count = total
+
+    def scaling(self, log_scale: np.ndarray | None) -> Scaling:
+        """The scaling that makes these values standard; a constant channel is not scaled."""
+        deviation = np.sqrt(self.squares / self.count)
+        # It would turn rounding into a signal.
+        deviation[deviation < 1e-12] = 1.0
+        return Scaling(self.mean.tolist(), deviation.tolist(), None if log_scale is None else log_scale.tolist())
+
+
+def log_scales(samples: Iterable[Mapping[str, Tensor]], keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns each key's s of the symmetric logarithm, by channel: the mean over samples of the median of |x|."""
+    medians: dict[str, list[np.ndarray]] = {key: [] for key in keys}
+    for sample in samples if keys else ():
+        for key in keys:
+            values = rows_of(sample[key])
+            medians[key].append(np.median(np.abs(values), axis=0))
+    found = {key: np.mean(values, axis=0) for key, values in medians.items()}
+    return {key: np.where(value > 0, value, 1.0) for key, value in found.items()}
+
+
+def log_scaled(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+    """sign(x)·log(1 + |x|/s), or the values as they are where no scale is given."""
+    return values if scale is None else np.sign(values) * np.log1p(np.abs(values) / scale)
+
+
+def rows_of(values: Tensor, *, of_case: bool = False) -> np.ndarray:
+    """A sample's values as (n, C) in float64: of points (N,) or (N, C), of a case () or (C,)."""
+    array = values.numpy().astype(np.float64)
+    if of_case:
+        return array.reshape(1, -1)
+    return array[:, None] if array.ndim == 1 else array
+
+
+class Span(TypedDict):
+    """A box: its corners; of points also the most that a sample has."""
+
+    count: NotRequired[int]
+    low: list[FiniteFloat]
+    high: list[FiniteFloat]
+
+
+@dataclass
+class Seen:
+    """Where the points of each set lie and how many there are at most; what each parameter spans."""
+
+    points: dict[str, Span] = field(default_factory=dict)
+    parameters: dict[str, Span] = field(default_factory=dict)
+
+    def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str]) -> None:
+        """Takes one sample."""
+        for key in (key for key in sample if key.endswith("_points")):
+            points = sample[key].numpy()
+            _widen(self.points, key, points, len(points))
+        for key in parameters:
+            _widen(self.parameters, key, sample[key].numpy().reshape(1, -1))
+
+    def box(self) -> tuple[np.ndarray, np.ndarray]:
+        """The corners (3,) of the box that holds every point."""
+        boxes = list(self.points.values())
+        return np.min([box["low"] for box in boxes], axis=0), np.max([box["high"] for box in boxes], axis=0)
+
+    def domain(self) -> tuple[float, float]:
+        """The lower corner and the length of the cube that holds every point, a little wider."""
+        low, high = self.box()
+        length = float(high.max() - low.min()) or 1.0
+        return float(low.min()) - DOMAIN_MARGIN * length, (1 + 2 * DOMAIN_MARGIN) * length
+
+
+def _widen(known: dict[str, Span], key: str, rows: np.ndarray, count: int | None = None) -> None:
+    before: Span = known.get(key, {"low": rows[0].tolist(), "high": rows[0].tolist()})
+    known[key] = {
+        "low": np.minimum(before["low"], rows.min(axis=0)).tolist(),
+        "high": np.maximum(before["high"], rows.max(axis=0)).tolist(),
+    }
+    if count is not None:
+        known[key]["count"] = max(before.get("count", 0), count)
+
+
+SCALINGS = TypeAdapter(dict[str, Scaling])
+SEEN = TypeAdapter(Seen)
+"""What a checkpoint's task.json holds of them, for reading: ValueError where it holds something else."""
+
+
+def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:
+    """Refuses points outside the domain. RequestError, with the numbers to write.
+
+    low, high: corners (3,) of the box that holds every point.
+    """
+    margin = 2 * DOMAIN_MARGIN * domain_length
+    if low.min() >= domain_low - margin and high.max() <= domain_low + domain_length + margin:
+        return
+    extent = float(high.max() - low.min())
+    in_mm = 0.02 * domain_length <= extent / 1000 <= 2 * domain_length
+    raise RequestError(
+        "the points of the data set lie outside the domain" + (": they seem to be in millimetres" if in_mm else ""),
+        seen=f"points from ({_three(low)}) to ({_three(high)})",
+        expected=f"positions in m from {domain_low:g} to {domain_low + domain_length:g} on every axis",
+        fix="give the samples in m: multiply the positions by 0.001"
+        if in_mm
+        else f"task.domain_low={_outward(low.min(), -1)} task.domain_length={_outward(extent * 1.02, 1)}",
+    )
+
+
+def _outward(value: float, direction: int) -> str:
+    """A short number at or beyond the value."""
+    digits = 10.0 ** (np.floor(np.log10(max(abs(value), 1e-12))) - 2)
+    rounded = (np.floor if direction < 0 else np.ceil)(value / digits + direction * 0.5) * digits
+    return f"{rounded:.6g}"
+
+
+def _three(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,50 @@
+"""Forces and moments of predicted fields: pressure and wall shear stress integrated over the surface."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from noether.config.task import ForceCoefficientConfig
+
+Batch = Mapping[str, Tensor]
+
+
+def force_coefficient(
+    pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None = None
+) -> Tensor:
+    """Returns ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); of a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
+
+    pressure (B, N, 1) and shear (B, N, 3) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a
+    point is padding. shear is τ as the air pulls on the wall; None: pressure alone.
+    """
+    direction = pressure.new_tensor(scalar.direction).double()
+    traction = -pressure.double() * batch[scalar.normals].double()
+    if shear is not None:
+        traction = traction + shear.double()
+    if scalar.moment:
+        traction = torch.linalg.cross(batch[scalar.points].double(), traction)
+    force = ((traction @ direction) * batch[scalar.areas].double()).sum(dim=1)
+    return force / _reference(batch, scalar)
+
+
+def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    """Returns the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
+    assert scalar.truth is not None
+    truth = batch[scalar.truth].double()
+    if truth.ndim == 2 and truth.shape[1] == 3:
+        return truth @ truth.new_tensor(scalar.direction) / _reference(batch, scalar)
+    return batch[scalar.truth].reshape(-1)
+
+
+def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
+    area = batch[scalar.reference_area].double().reshape(-1)
+    return dynamic_pressure(batch, scalar) * area * (scalar.reference_length if scalar.moment else 1.0)
+
+
+def dynamic_pressure(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor | float:
+    """Returns q in Pa: the same for all cases, or (B,) from each case's own speed."""
+    if isinstance(scalar.dynamic_pressure, str):
+        assert scalar.density is not None
+        return 0.5 * scalar.density * batch[scalar.dynamic_pressure].double().reshape(-1).square()
+    return scalar.dynamic_pressure

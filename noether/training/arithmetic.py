@@ -1,0 +1,63 @@
+"""How much arithmetic an update is, and what share of this device's matrix products the run has reached."""
+
+import time
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from noether.data.loader import to_device, training_batches
+from noether.data.order import GlobalOrder, RankOrder
+from noether.training.build import Run
+from noether.training.rehearsal import without_trace
+
+CEILING_S = 0.05
+"""For so long matrix products are timed."""
+
+
+def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
+    """Counts the operations of a sample's forward and backward pass, and times matrix products on this device.
+
+    Args:
+        run: at its end; nothing of it changes.
+        time_use: what the seconds of its loop were made of.
+
+    Returns:
+        flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
+        matmul_flops_per_second: of square products in the precision of the run, on this rank's device.
+        share: of that ceiling which forward and backward passes reached. None where torch cannot count the model.
+    """
+    device = next(run.state.model.parameters()).device
+    order = RankOrder(GlobalOrder(len(run.problem.train_indices), run.plan.micro, 0), (run.plan.micro,), 0, 0, 1)
+    (batch,) = training_batches(run.problem.splits.train, run.problem.train_indices, order, run.problem.draw)
+    try:
+        with without_trace(run.state.model, device), FlopCounterMode(display=False) as counter:
+            prepared = run.problem.task.prepare(to_device(batch, device, run.precision.weights))
+            with run.precision.autocast():
+                predictions = run.state.model(prepared)
+            run.problem.task.loss(predictions, prepared).backward()
+    except RuntimeError:
+        return None  # Some operations cannot be counted; figures are no reason for a run to fail.
+    per_sample = counter.get_total_flops() / run.plan.micro
+    ceiling = matmul_ceiling(device, run.precision.matmul_type)
+    seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0
+    made = per_sample * run.plan.per_rank * time_use.get("updates", 0)
+    return {
+        "flops_per_sample": float(per_sample),
+        "matmul_flops_per_second": ceiling,
+        "share": made / seconds / ceiling if seconds else 0.0,
+    }
+
+
+def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Returns the best rate of square matrix products that a device shows in a moment, in operations per second."""
+    size = 4096 if device.type == "cuda" else 512
+    one = torch.randn(size, size, device=device).to(dtype)
+    best, until = 0.0, time.perf_counter() + CEILING_S
+    while time.perf_counter() < until or not best:
+        started = time.perf_counter()
+        torch.mm(one, one)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = max(best, 2 * size**3 / (time.perf_counter() - started))
+    return best

@@ -1,0 +1,114 @@
+"""Builds everything a run trains with: the problem, its state, and the arithmetic of its updates."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.initial import begin_with
+from noether.checkpoints.progress import Progress
+from noether.checkpoints.state import TrainingState, seed_everything
+from noether.config.schema import RunConfig
+from noether.config.trainer import LENGTHS
+from noether.distributed.group import Group
+from noether.errors import RequestError
+from noether.learning.first_sample import try_model
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem, build_problem
+from noether.models.build import count_parameters
+from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
+from noether.training.fit_batch import largest_micro_batch
+from noether.training.optimizers import build_optimizer
+from noether.training.schedules import Schedule, build_schedule
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is built and could start; `begun_with` says which weights of another run it took."""
+
+    problem: Problem
+    state: TrainingState
+    plan: BatchPlan
+    length: RunLength
+    schedule: Schedule
+    precision: Precision
+    begun_with: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what plan.json adds to the launcher's plan."""
+        problem, length = self.problem, self.length
+        return {
+            "batch": self.plan.as_dict(),
+            "length": {
+                "updates_per_epoch": length.updates_per_epoch,
+                "total_updates": length.total_updates,
+                "epochs": length.epochs,
+            },
+            "data": {
+                "training": len(problem.train_indices),
+                "validation": len(problem.validation_indices),
+                "test": len(problem.splits.test),
+            },
+            "model": {
+                "kind": type(self.state.model).__name__,
+                "parameters": count_parameters(self.state.model),
+            },
+        }
+
+    def summary(self, config: RunConfig) -> str:
+        """Returns data, model and length in three lines."""
+        about = self.describe()
+        data, model, length = about["data"], about["model"], about["length"]
+        epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
+        return (
+            f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
+            f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
+            f"length {length['total_updates']:,} updates = {epochs} epochs "
+            f"of {length['updates_per_epoch']} updates" + "".join(f"\n{line}" for line in self.begun_with)
+        )
+
+
+def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
+    """Builds everything a run trains with, at its first update. Every rank calls it."""
+    trainer = config.trainer
+    precision = Precision(trainer.precision, group.device.type)
+    if trainer.deterministic:
+        torch.use_deterministic_algorithms(True)
+    problem = build_problem(config, data, group.device, precision)
+    lengths = {name: getattr(trainer, name) for name in ("max_epochs", "max_updates", "max_samples")}
+    length = plan_length(len(problem.train_indices), trainer.effective_batch_size, **lengths)
+    if group.is_first:
+        problem.fit_task()
+    problem.task.load_state(group.from_first(problem.task.state()))
+    begun_with = begin_with(problem.model, config)
+    try_model(problem, group.device, precision)
+    state = TrainingState(
+        problem.model,
+        AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
+        build_optimizer(config.optimizer, problem.model),
+        precision.scaler(),
+        problem.task,
+        Progress(),
+    )
+    limit = trainer.max_batch_size
+    if limit == "auto":
+        limit = largest_micro_batch(problem, precision, group, trainer.effective_batch_size // group.world_size)
+    plan = plan_batches(trainer.effective_batch_size, limit, group.world_size)
+    schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
+    # Dropout and the like differ between ranks; the initial weights above did not.
+    seed_everything(config.seed, group.rank, 0)
+    return Run(problem, state, plan, length, schedule, precision, tuple(begun_with))
+
+
+def already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:
+    """A length counts from the first update of the run, not from where it is resumed."""
+    name = next(name for name in LENGTHS if getattr(config.trainer, name) is not None)
+    asked = f"trainer.{name}={getattr(config.trainer, name)}"
+    return RequestError(
+        "the run is past the length that is asked for",
+        seen=f"{asked}, which is {length.total_updates} updates; {updates} are made",
+        expected="a length counted from the run's first update",
+        fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
+    )

@@ -1,0 +1,61 @@
+"""Weights of another run: what fits is taken, what does not is listed; patterns freeze parameters."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from noether.checkpoints.initial import freeze, load_initial
+from noether.data.layout import Layout
+from noether.errors import RequestError
+from noether.models.build import build_model
+
+OLD_RUN = Path(__file__).parents[1] / "evaluation" / "old_runs" / "upt"
+OPTIONS = {"dim": 12, "heads": 2, "encoder_depth": 1, "decoder_depth": 1}
+
+
+def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -> None:
+    layout = Layout({"surface_points": {"p": 1, "shear": 3}, "wake_points": {"u": 3}}, parameters={"speed": 1})
+    model = build_model("upt", layout, **OPTIONS)
+    drawn = {name: value.clone() for name, value in model.state_dict().items()}
+    found = load_initial(model, str(OLD_RUN))
+    assert {name.split(" ")[0] for name in found.reshaped} == {"head.weight", "head.bias"}
+    assert any(name.startswith("query_mlp.wake_points") for name in found.new)
+    assert any(name.startswith("query_mlp.volume_points") for name in found.unused)
+    assert "pooling.combine.weight" in found.taken
+    assert torch.equal(model.state_dict()["head.weight"], drawn["head.weight"])
+    assert not torch.equal(model.state_dict()["pooling.combine.weight"], drawn["pooling.combine.weight"])
+    assert f"{len(found.taken)} of {len(drawn)} tensors" in found.lines()[0]
+
+
+def test_a_file_of_weights_will_do(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(2, 3), "bias": torch.ones(5)}, tmp_path / "w.safetensors")
+    model = nn.Linear(3, 2)
+    found = load_initial(model, str(tmp_path / "w.safetensors"))
+    assert (found.taken, found.reshaped) == (["weight"], ["bias 5 → 2"])
+    assert torch.equal(model.weight.detach(), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("what", ["missing", "empty-folder", "damaged", "nothing-fits"])
+def test_weights_that_cannot_be_taken_are_refused(what: str, tmp_path: Path) -> None:
+    where = tmp_path / what
+    if what == "empty-folder":
+        where.mkdir()
+    elif what == "damaged":
+        where.write_bytes(b"no safetensors")
+    elif what == "nothing-fits":
+        save_file({"other": torch.ones(1)}, where)
+    with pytest.raises(RequestError):
+        load_initial(nn.Linear(3, 2), str(where))
+
+
+def test_patterns_freeze_parameters_and_a_pattern_without_one_is_refused() -> None:
+    model = build_model("upt", **OPTIONS)
+    frozen = freeze(model, ("pooling.*", "encoder.*"))
+    assert frozen == [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert all(name.startswith(("pooling.", "encoder.")) for name in frozen)
+    with pytest.raises(RequestError) as refused:
+        freeze(model, ("poolings.*",))
+    assert "pooling.*" in refused.value.fix

@@ -1,0 +1,138 @@
+"""Draws from the store, and training on prepared cases by the documented commands."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from simulated_cases import MAP, write_cases
+
+from noether.config.compose import load_config
+from noether.data.build import open_splits, prepare_data
+from noether.data.cases.dataset import open_cases
+from noether.data.cases.prepare import prepare_cases
+from noether.data.order import SampleKey
+from noether.data.points import STATISTICS_POINTS, PointDraw
+from noether.errors import RequestError
+from noether.learning.precision import Precision
+from noether.learning.setup import build_problem
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    prepare_cases(write_cases(folder / "source", 8), folder / "out", MAP, "m", workers=1, skip_broken=False)
+    return folder / "out"
+
+
+def test_a_draw_is_of_points_that_follow_one_another(prepared: Path) -> None:
+    train, _, _ = open_cases(prepared)
+    sample = train[0]
+    count = len(sample["surface_points"])
+    draw = PointDraw(0, {"surface": 40, "volume": 10**9}, 25, shuffled=True)
+    starts = set()
+    for epoch in range(200):
+        drawn = draw.for_training(sample, SampleKey(epoch, 0))
+        assert drawn["surface_points"].shape == (40, 3)
+        assert drawn["geometry_points"].shape == (25, 3)
+        assert drawn["volume_points"].shape == sample["volume_points"].shape
+        start = int((sample["surface_points"] == drawn["surface_points"][0]).all(dim=1).nonzero()[0])
+        rows = (start + torch.arange(40)) % count  # past the end it goes on at the beginning
+        assert torch.equal(drawn["surface_pressure"], sample["surface_pressure"][rows])
+        starts.add(start)
+    assert len(starts) > 50
+    again = draw.for_training(sample, SampleKey(7, 0))
+    assert torch.equal(again["surface_points"], draw.for_training(sample, SampleKey(7, 0))["surface_points"])
+
+
+def test_every_point_is_drawn_as_often() -> None:
+    sample = {"surface_points": torch.arange(30.0)[:, None].expand(30, 3)}
+    draw = PointDraw(3, {"surface": 7}, None, shuffled=True)
+    seen = torch.cat([draw.for_training(sample, SampleKey(e, 0))["surface_points"][:, 0] for e in range(3000)])
+    counts = torch.bincount(seen.long(), minlength=30).double()
+    assert float((counts / counts.mean() - 1).abs().max()) < 0.15
+
+
+def test_evaluation_and_statistics_take_the_first_points() -> None:
+    points = torch.rand(STATISTICS_POINTS + 10, 3)
+    sample = {"volume_points": points, "volume_velocity": points, "wind_speed": torch.ones(1)}
+    draw = PointDraw(0, {"volume": 5}, None, shuffled=True, evaluation={"volume": 100})
+    shown = draw.for_evaluation(sample)
+    assert torch.equal(shown["volume_velocity"], points[:100])
+    assert torch.equal(shown["anchor_volume_points"], points[:5])
+    assert len(draw.for_statistics(sample)["volume_velocity"]) == STATISTICS_POINTS
+    unshuffled = PointDraw(0, {}, None)
+    assert len(unshuffled.for_statistics(sample)["volume_velocity"]) == len(points)
+
+
+def test_the_data_set_pickles_and_names_its_cases(prepared: Path) -> None:
+    train, test, validation = open_cases(prepared)
+    copy = pickle.loads(pickle.dumps(train))
+    assert [copy.name(i) for i in range(len(copy))] == [train.name(i) for i in range(len(train))]
+    assert torch.equal(copy[1]["volume_velocity"], train[1]["volume_velocity"])
+    splits = json.loads((prepared / "dataset.json").read_text())["splits"]
+    assert [train.cases[i] for i in validation] == splits["validation"]
+    assert test.cases == splits["test"]
+
+
+def config(prepared: Path, *more: str):
+    return load_config(["dataset=cases", f"dataset_root={prepared}", "model=transolver_small", *more])
+
+
+def test_the_prepared_validation_split_is_used(prepared: Path) -> None:
+    asked = config(prepared, "dataset.points_per_update={surface: 32, volume: 32}")
+    folder = prepare_data(asked)
+    problem = build_problem(asked, folder, torch.device("cpu"), Precision("float32", "cpu"))
+    splits = open_splits(asked, folder)
+    assert problem.validation_indices == list(splits.validation or ())
+    assert problem.draw.shuffled
+    assert not set(problem.train_indices) & set(problem.validation_indices)
+    problem.fit_task()
+
+
+WRONG = {
+    "too-many-points": ("dataset.points_per_update={surface: 100000}", "dataset.points_per_update.surface="),
+    "no-such-set": ("dataset.points_per_update={hull: 10}", ""),
+}
+
+
+@pytest.mark.parametrize(("words", "fix"), WRONG.values(), ids=WRONG.keys())
+def test_points_that_cases_do_not_have_are_refused(words: str, fix: str, prepared: Path) -> None:
+    with pytest.raises(RequestError) as refused:
+        prepare_data(config(prepared, words))
+    assert fix in refused.value.fix
+
+
+def test_a_folder_without_cases_is_refused_with_the_commands(tmp_path: Path) -> None:
+    for root in ("dataset_root=null", f"dataset_root={tmp_path}", f"dataset_root={tmp_path / 'none'}"):
+        with pytest.raises(RequestError) as refused:
+            prepare_data(load_config(["dataset=cases", root]))
+        assert "noether data prepare" in refused.value.fix
+
+
+@pytest.mark.slow
+def test_the_three_commands(noether, tmp_path: Path) -> None:
+    """In millimetres, one case broken: it is named, and the rest is trained on."""
+    root = write_cases(tmp_path / "source", 8, scale=1000.0)
+    (root / "run_5" / "surface.vtp").write_bytes(b"<VTKFile")
+    mapped, out = tmp_path / "cases.yaml", tmp_path / "out"
+    inspected = noether("data", "inspect", str(root), "--out", str(mapped))
+    assert inspected.code == 0, inspected.err
+    assert "run_5" in inspected.out + inspected.err
+    refused = noether("data", "prepare", str(root), str(out), "--map", str(mapped))
+    assert (refused.code, "run_5" in refused.err, "--skip-broken" in refused.err) == (2, True, True), refused.err
+    done = noether("data", "prepare", str(root), str(out), "--map", str(mapped), "--skip-broken")
+    assert done.code == 0, done.err
+    assert "7 cases" in done.out.replace("were there", "") or "cases prepared" in done.out
+    trained = noether(
+        "train", "dataset=cases", f"dataset_root={out}", "model=transolver_small", "accelerator=cpu", "devices=1",
+        "dataset.points_per_update={surface: 64, volume: 64}", "trainer.max_updates=2", f"output_path={tmp_path}",
+        "run_id=own",
+    )  # fmt: skip
+    assert trained.code == 0, trained.err
+    result = json.loads((tmp_path / "own" / "result.json").read_text())
+    assert np.isfinite(result["fields"]["surface_pressure"]["relative_l2"])
+    again = noether("data", "inspect", str(root), "--out", str(mapped))
+    assert (again.code, "--out another.yaml" in again.err) == (2, True)

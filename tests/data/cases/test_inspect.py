@@ -1,0 +1,144 @@
+"""A folder of cases is grouped by names, listed and drafted as a map that prepare takes as it is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+from simulated_cases import body, write_cases
+
+from noether.data.cases.case_map import parse_map
+from noether.data.cases.dataset import open_cases
+from noether.data.cases.draft import draft_map
+from noether.data.cases.grouping import group_files
+from noether.data.cases.prepare import prepare_cases
+from noether.data.cases.survey import survey_folder
+from noether.errors import RequestError
+
+GROUPS = {
+    "a-folder-each": (
+        [f"run_{i}/{name}" for i in range(12) for name in ("surface.vtp", "volume.vtu", "numbers.json")],
+        ["{case}/surface.vtp", "{case}/volume.vtu"], "run_2", 12,
+    ),
+    "a-file-each": ([f"car{i}.stl" for i in range(5)] + ["drag.csv"], ["{case}.stl"], "car2", 5),
+    "a-number-in-folder-and-file": (
+        [f"run_{i}/{name}_{i}.vt{kind}" for i in (1, 2, 10, 11) for name, kind in (("boundary", "p"), ("volume", "u"))],
+        ["run_{case}/boundary_{case}.vtp", "run_{case}/volume_{case}.vtu"], "2", 4,
+    ),
+    "a-folder-for-each-kind": (
+        [f"{kind}/{car}.vtk" for kind in ("PressureVTK", "WallShearStressVTK") for car in ("E_1", "F_2", "N_3")],
+        ["PressureVTK/{case}.vtk", "WallShearStressVTK/{case}.vtk"], "F_2", 3,
+    ),
+    "folders-of-categories": (
+        [f"PressureVTK/{kind}/{kind}_{i:03d}.vtk" for kind in ("E_S_WW", "F_D_WM", "N_S_WW") for i in range(3)],
+        ["PressureVTK/**/{case}.vtk"], "F_D_WM_001", 9,
+    ),
+    "openfoam": (
+        [f"{case}/{name}" for case in ("base", "tall", "wide") for name in ("constant/polyMesh", "300/U", "x.foam")],
+        ["{case}/constant/polyMesh"], "tall", 3,
+    ),
+    "a-shape-only-some-have": (
+        [f"run_{i}/surface.vtp" for i in range(6)] + ["run_1/shape.stl"],
+        ["{case}/surface.vtp", "{case}/shape.stl"], "run_1", 6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "templates", "case", "count"), GROUPS.values(), ids=GROUPS.keys())
+def test_files_are_grouped_into_cases_by_their_names(files, templates, case, count) -> None:
+    grouping = group_files(files)
+    assert sorted(grouping.meshes) == sorted(templates)
+    assert case in grouping.cases
+    assert len(grouping.cases) == count
+
+
+def test_the_draft_is_taken_as_it_is(tmp_path: Path) -> None:
+    root = write_cases(tmp_path / "source", 8, scale=1000.0)
+    text = draft_map(survey_folder(root))
+    about = parse_map(text, "cases.yaml")
+    assert about.length == "mm"
+    assert about.axes is not None
+    assert (about.axes.wind, about.axes.up) == ("+x", "+z")
+    assert set(about.sets["surface"].fields) == {"pressure", "wall_shear"}
+    assert set(about.sets["volume"].fields) == {"velocity", "temperature"}
+    assert set(about.parameters) == {"length", "inlet_wind_speed"}
+    assert set(about.outputs) == {"drag"}
+    done = prepare_cases(root, tmp_path / "out", text, "cases.yaml", workers=1, skip_broken=False)
+    assert done.made == 8
+    train, _, validation = open_cases(tmp_path / "out")
+    assert len(validation) == 1
+    assert float(train[0]["volume_points"].abs().max()) < 5  # metres
+
+
+def test_a_wind_along_another_axis_is_found(tmp_path: Path) -> None:
+    turn = np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])
+    about = parse_map(draft_map(survey_folder(write_cases(tmp_path / "source", 3, turn=turn))), "m")
+    assert about.axes is not None
+    assert about.axes.wind == "-y"
+
+
+def without_volume(root: Path) -> None:
+    (root / "run_2" / "volume.vtu").unlink()
+
+
+def without_array(root: Path) -> None:
+    mesh = pyvista.read(root / "run_2" / "surface.vtp")
+    del mesh.cell_data["p"]
+    mesh.save(root / "run_2" / "surface.vtp")
+
+
+def with_more_components(root: Path) -> None:
+    mesh = pyvista.read(root / "run_2" / "surface.vtp")
+    mesh.cell_data["p"] = np.zeros((mesh.n_cells, 2))
+    mesh.save(root / "run_2" / "surface.vtp")
+
+
+def with_nan(root: Path) -> None:
+    mesh = pyvista.read(root / "run_2" / "surface.vtp")
+    mesh.cell_data["p"][3] = np.nan
+    mesh.save(root / "run_2" / "surface.vtp")
+
+
+def torn(root: Path) -> None:
+    (root / "run_2" / "surface.vtp").write_bytes(b"<VTKFile")
+
+
+ODD = {
+    "no-file": (without_volume, "case run_2 without {case}/volume.vtu"),
+    "no-array": (without_array, "case run_2 without p at cells"),
+    "components": (with_more_components, "another number of components than 1"),
+    "nan": (with_nan, "p is not finite"),
+    "torn": (torn, "surface.vtp cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("breaks", "words"), ODD.values(), ids=ODD.keys())
+def test_what_is_odd_is_said(breaks, words: str, tmp_path: Path) -> None:
+    root = write_cases(tmp_path / "source", 4)
+    breaks(root)
+    survey = survey_folder(root)
+    assert any(words in odd and "run_2" in odd for odd in survey.odd), survey.odd
+    assert words.split("{")[0].split(" than")[0] in draft_map(survey)
+
+
+def test_a_table_of_all_cases_is_found_by_their_names(tmp_path: Path) -> None:
+    for index in range(4):
+        body(1.0, 2).save(tmp_path / f"car{index}.vtp")
+    rows = [f"car{index}, {20 + index}, {0.3 + index / 100}" for index in range(4)]
+    (tmp_path / "all.csv").write_text("\n".join(["Design, speed, Average Cd", *rows]))
+    text = draft_map(survey_folder(tmp_path))
+    about = parse_map(text, "m")
+    assert about.parameters["speed"].row == "Design"
+    assert about.outputs["drag_coefficient"].column == "Average Cd"
+    done = prepare_cases(tmp_path, tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    assert done.made == 4
+    train, _, _ = open_cases(tmp_path / "out")
+    assert {round(float(train[i]["speed"]), 3) for i in range(len(train))} <= {20.0, 21.0, 22.0, 23.0}
+
+
+@pytest.mark.parametrize("content", [{}, {"notes.txt": "nothing"}], ids=["empty", "no-mesh"])
+def test_a_folder_without_cases_is_refused(content: dict[str, str], tmp_path: Path) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match="holds no cases"):
+        survey_folder(tmp_path)

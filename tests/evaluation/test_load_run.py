@@ -1,0 +1,60 @@
+"""`noether.load_run`: a run from Python, and the notebook that shows it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+import noether as package
+from noether.errors import RequestError
+
+REPOSITORY = Path(__file__).parents[2]
+OLD_RUNS = Path(__file__).with_name("old_runs")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    shutil.copytree(OLD_RUNS / "upt", tmp_path / "run")
+    row = {"kind": "training", "update": 1, "loss": 2.0, "samples_per_second": 1.0}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "run"
+
+
+def test_a_run_predicts_and_has_its_figures_and_history(run_folder: Path) -> None:
+    run = package.load_run(run_folder)
+    rng = np.random.default_rng(0)
+    points, air = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (64, 3)), rng.uniform([-1, 1.5, -3], [1, 3, 3], (50, 3))
+    found = run.predict(points, volume=air)
+    assert found["surface_pressure"].shape == (64,)
+    assert found["volume_velocity"].shape == (50, 3)
+    np.testing.assert_allclose(
+        run.predict(points, volume=air, chunk_size=7)["surface_pressure"], found["surface_pressure"]
+    )
+    assert run.figures == json.loads((run_folder / "result.json").read_text())["figures"]
+    assert [row["update"] for row in run.history] == [1]
+    with pytest.raises(RequestError, match="reads no parameter wind_speed"):
+        run.predict(points, wind_speed=32)
+
+
+def test_what_is_not_there_is_refused(run_folder: Path) -> None:
+    (run_folder / "result.json").unlink()
+    with pytest.raises(RequestError, match="has not been evaluated"):
+        _ = package.load_run(run_folder).tested
+    with pytest.raises(RequestError):
+        package.load_run(run_folder.parent / "nothing")
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(run_folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("NOETHER_RUN", str(run_folder))
+    matplotlib.use("agg")
+    notebook = json.loads((REPOSITORY / "examples" / "a_run_from_python.ipynb").read_text())
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "a_run_from_python.ipynb", "exec"), names)
+    found = names["found"]
+    assert isinstance(found, dict)
+    assert set(found["scalars"]) == {"lift_coefficient", "yawing_moment_coefficient"}

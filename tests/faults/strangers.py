@@ -1,0 +1,237 @@
+"""Strangers at the ports of a run: garbage, zeros, idle and many connections, forged hellos.
+
+    python -m tests.faults.strangers [--rounds 12] [--first 0]
+
+Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
+one of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit
+code 0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one
+failed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from noether.environments.identity import RunIdentity
+from noether.runs.folder import RunFolder
+from tests.conftest import final_hashes
+from tests.misbehaving import processes_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = REPOSITORY / "tests" / "tiny.yaml"
+LIMIT_S = 240.0
+SETTINGS = ("trainer.max_updates=12", "trainer.precision=float64", "trainer.log_every=1 updates")
+MOST_OPEN = 3000
+
+
+def garbage(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.randint(1, 5000))
+
+
+def zeros(rng: random.Random) -> bytes:
+    return bytes(rng.choice((1, 4, 8, 4096, 1 << 20)))
+
+
+def http(rng: random.Random) -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: run\r\n\r\n"
+
+
+def nothing(rng: random.Random) -> bytes:
+    return b""
+
+
+def _knock(rng: random.Random, **fields: Any) -> bytes:
+    identity = RunIdentity(rng.choice(("multinode", "slurm 7.0")), 2, 0, "01234567", "cpu")
+    hello = {"knock": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1], **fields}
+    return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
+
+
+def forged(rng: random.Random) -> bytes:
+    """A hello as a launcher says it, with one thing wrong or missing, and what would follow if it were let in."""
+    wrong: dict[str, Any] = rng.choice(
+        (
+            {},
+            {"host": None},
+            {"ranks": None},
+            {"ranks": [-1]},
+            {"ranks": [10**9]},
+            {"ranks": "1"},
+            {"ranks": {"1": 1}},
+            {"pid": "x" * 1000},
+            {"run": "[]"},
+            {"run": '{"launcher": 1}'},
+            {"run": "[" * 5000},
+            {"host": "\x1b[2J\nroot"},
+        )
+    )
+    more = rng.choice((b"", b'{"proof": "0"}\n', b'{"proof": null}\n{"report": {}}\n', b'{"verdict": {}}\n'))
+    return _knock(rng, **wrong) + more
+
+
+def gloo(rng: random.Random) -> bytes:
+    """What a peer of gloo says first: the number of a pair."""
+    return rng.randrange(2**63).to_bytes(8, "little")
+
+
+ATTACKS: dict[str, Callable[[random.Random], bytes]] = {
+    "garbage": garbage,
+    "zeros": zeros,
+    "http": http,
+    "idle": nothing,
+    "forged": forged,
+    "gloo": gloo,
+}
+
+
+def listening_ports(folder: str) -> set[int]:
+    """The TCP ports on which a process that names the folder listens."""
+    inodes = set()
+    for pid in processes_of(folder):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(f"/proc/{pid}/fd/{name}")
+                    if target.startswith("socket:["):
+                        inodes.add(target[8:-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+class Stranger(threading.Thread):
+    """Attacks every port of a run until it is told to stop; holds up to `most` connections open."""
+
+    def __init__(self, folder: Path, how: str, seed: int, *, most: int = 200, port: int | None = None) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._say, self._rng = str(folder), ATTACKS[how], random.Random(seed)
+        self._most, self._ports = most, {port} if port else set()
+        self._over = threading.Event()
+        self.connections = 0
+
+    def run(self) -> None:
+        held: list[socket.socket] = []
+        looked = 0.0
+        while not self._over.is_set():
+            if time.monotonic() - looked > 0.05:
+                looked = time.monotonic()
+                self._ports |= listening_ports(self._folder)
+            for port in sorted(self._ports):
+                with contextlib.suppress(OSError):
+                    held.append(socket.create_connection(("127.0.0.1", port), timeout=0.2))
+                    self.connections += 1
+                    held[-1].settimeout(0.2)
+                    held[-1].sendall(self._say(self._rng))
+            while len(held) > self._most:
+                held.pop(0).close()
+            time.sleep(0.002)
+        for connection in held:
+            connection.close()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(timeout=10)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = None) -> Iterator[Stranger]:
+    stranger = Stranger(folder, how, seed, most=most, port=port)
+    stranger.start()
+    try:
+        yield stranger
+    finally:
+        stranger.stop()
+
+
+def start(folder: Path, node: int, port: int, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), f"output_path={folder}", "run_id=run"]
+    command += ["--nodes", "2", "--node-rank", str(node), "--master-addr", "127.0.0.1", f"master_port={port}"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "OF_THE_TEST": str(folder)}
+    return subprocess.Popen(
+        [*command, *SETTINGS, *words],
+        cwd=REPOSITORY,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> list[str]:
+    """Waits for the launchers, ends those that do not come to an end, and returns what each said."""
+    deadline = time.monotonic() + limit_s
+    said = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        said.append(out + err)
+    return said
+
+
+def play(folder: Path, how: str, seed: int, most: int, apart_s: float) -> dict[str, Any]:
+    """One run under attack: node 0 starts, the stranger, and after `apart_s` seconds node 1."""
+    folder.mkdir(parents=True)
+    port, began = free_port(), time.monotonic()
+    with attacked(folder, how, seed, most, port) as stranger:
+        processes = [start(folder, 0, port)]
+        time.sleep(apart_s)
+        processes.append(start(folder, 1, port))
+        said = finish(processes)
+    codes = [process.returncode for process in processes]
+    row = {"how": how, "seed": seed, "most": most, "apart_s": round(apart_s, 1), "codes": codes}
+    row |= {"connections": stranger.connections, "seconds": round(time.monotonic() - began, 1)}
+    if codes == [0, 0]:
+        row["hashes"] = final_hashes(RunFolder(folder / "run"))
+    else:
+        row["said"] = said
+    return row
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2 * len(ATTACKS))
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args(arguments)
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        calm = finish(
+            quiet := [start(Path(temporary) / "calm", node, port) for port in [free_port()] for node in (0, 1)]
+        )
+        if [process.returncode for process in quiet] != [0, 0]:
+            raise SystemExit("\n".join(calm))
+        expected = final_hashes(RunFolder(Path(temporary) / "calm" / "run"))
+        for seed in range(given.first, given.first + given.rounds):
+            rng = random.Random(seed)
+            how = list(ATTACKS)[seed % len(ATTACKS)]
+            row = play(Path(temporary) / str(seed), how, seed, rng.choice((50, 400, MOST_OPEN)), rng.uniform(0, 10))
+            row["held"] = row.pop("hashes", None) == expected
+            failed += not row["held"]
+            print(json.dumps(row), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

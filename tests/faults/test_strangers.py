@@ -1,0 +1,106 @@
+"""Strangers at the ports of a run: a short form of `python -m tests.faults.strangers`, and what each defence does."""
+
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, final_hashes
+
+from noether.distributed.listeners import listening_descriptors, shut
+from noether.runs.folder import RunFolder
+from tests.faults import strangers
+
+CONNECT_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, str]:
+    folder, port = tmp_path_factory.mktemp("calm"), strangers.free_port()
+    processes = [strangers.start(folder, node, port) for node in (0, 1)]
+    said = strangers.finish(processes)
+    assert [process.returncode for process in processes] == [0, 0], said
+    return final_hashes(RunFolder(folder / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "most", "apart_s"),
+    [("idle", strangers.MOST_OPEN, 8.0), ("garbage", 50, 3.0), ("forged", 400, 1.0)],
+    ids=["3000 idle ones before the launchers meet", "garbage at every port", "forged hellos"],
+)
+def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(undisturbed, how, most, apart_s, tmp_path) -> None:
+    row = strangers.play(tmp_path / "run", how, random.randrange(1000), most, apart_s)
+    assert row["codes"] == [0, 0], row
+    assert row["connections"] > 50
+    assert row["hashes"] == undisturbed
+
+
+@pytest.mark.slow
+def test_a_start_that_is_disturbed_ends_in_time_with_what_was_seen(tmp_path: Path) -> None:
+    """The other launcher never comes; strangers do."""
+    port, began = strangers.free_port(), time.monotonic()
+    with strangers.attacked(tmp_path, "zeros", 0, 400, port):
+        process = strangers.start(tmp_path, 0, port, "distributed.init_timeout_s=5")
+        (said,) = strangers.finish([process], 60)
+    assert process.returncode == 1, said
+    assert "rank 1 of 2 did not join within 5 s" in said
+    assert time.monotonic() - began < 45
+    assert "Traceback" not in said
+
+
+def test_a_listener_that_was_shut_takes_nobody_and_keeps_who_is_there() -> None:
+    before = listening_descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as guest:
+            accepted, _ = server.accept()
+            assert listening_descriptors() - before == {server.fileno()}
+            assert shut({server.fileno()}) == 1
+            with pytest.raises(TimeoutError):
+                socket.create_connection(address, timeout=CONNECT_S)
+            guest.sendall(b"still here")
+            assert accepted.recv(20) == b"still here"
+            accepted.close()
+
+
+FLOOD = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from noether.environments.endpoint import hold_port
+from noether.environments.identity import RunIdentity
+from noether.environments.placement import Endpoint
+from noether.workers.door import Door
+held = hold_port(Endpoint("127.0.0.1", 0))
+door = Door(held, RunIdentity("multinode", 2), "key")
+print(door.port, flush=True)
+for line in sys.stdin:
+    door.tend([0])
+    open("/dev/null").close()
+    print("tended", flush=True)
+"""
+
+
+def test_a_flood_leaves_the_launcher_descriptors_for_its_run() -> None:
+    """More connections at a time than the process may have files."""
+    door = subprocess.Popen(
+        [sys.executable, "-c", FLOOD], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert door.stdin is not None
+    assert door.stdout is not None
+    try:
+        port = int(door.stdout.readline())
+        flood: list[socket.socket] = []
+        for _ in range(6):
+            flood += [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(150)]
+            door.stdin.write("tend\n")
+            door.stdin.flush()
+            assert door.stdout.readline() == "tended\n"
+        for connection in flood:
+            connection.close()
+    finally:
+        door.stdin.close()
+        assert door.wait(timeout=20) == 0

@@ -1,0 +1,156 @@
+"""What the command prints and how it ends: formats, silenced rules, --fix, files that cannot be read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.lint import precision
+from noether.cli.train_lines import OwnTrainLines
+from noether.errors import RequestError
+from noether.lint.check import MAX_SIZE, lint_files, lint_text
+from noether.lint.command import run_lint
+from noether.lint.reference import reference
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WRONG = "#!/bin/bash\n#SBATCH --time=2h\npython t.py\necho 50%, done: yes\n"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text(WRONG)
+    return path
+
+
+def run(*words: str, style: str = "text", fix: bool = False) -> int:
+    return run_lint(words, None, fix, style, OwnTrainLines())
+
+
+def test_text_names_line_level_code_and_what_to_write(job: Path, capsys) -> None:
+    assert run(str(job)) == 1
+    said = capsys.readouterr().out
+    assert f"{job}:2: error: sbatch refuses --time=2h" in said
+    assert "[NTH122 bad-time]" in said
+    assert "#SBATCH --time=2:00:00" in said
+    assert "1 error, 1 warning" in said
+
+
+def test_json_is_a_list_of_findings(job: Path, capsys) -> None:
+    run(str(job), style="json")
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["line"], first["level"], first["code"], first["rule"]) == (2, "error", "NTH122", "bad-time")
+    assert second["code"] == "NTH401"
+    run(str(job), str(job), style="json")
+    assert {found["file"] for found in json.loads(capsys.readouterr().out)} == {str(job)}
+
+
+def test_github_s_annotations_are_escaped(job: Path, capsys) -> None:
+    job = job.rename(job.with_name("a,b.sbatch"))
+    run(str(job), style="github")
+    error, warning = capsys.readouterr().out.splitlines()
+    place = str(job).replace(",", "%2C")
+    assert error.startswith(f"::error file={place},line=2,title=NTH122 bad-time::sbatch refuses")
+    assert "%0Afix: " in error
+    assert warning.startswith("::warning ")
+
+
+def test_sarif_has_a_rule_and_a_place_for_each_result(job: Path, capsys) -> None:
+    run(str(job), style="sarif")
+    log = json.loads(capsys.readouterr().out)
+    (analysis,) = log["runs"]
+    known = {rule["id"] for rule in analysis["tool"]["driver"]["rules"]}
+    assert log["version"] == "2.1.0"
+    assert {result["ruleId"] for result in analysis["results"]} == {"NTH122", "NTH401"} <= known
+    place = analysis["results"][0]["locations"][0]["physicalLocation"]
+    assert place["region"] == {"startLine": 2}
+    assert place["artifactLocation"]["uri"] == job.as_posix()
+
+
+def test_an_unknown_format_names_the_nearest(job: Path) -> None:
+    with pytest.raises(RequestError, match="sarif"):
+        run(str(job), style="serif")
+
+
+@pytest.mark.parametrize(
+    ("comment", "left"),
+    [
+        ("# noether: ignore[NTH122]", ["exit-code-lost"]),
+        ("# noether: ignore[bad-time, NTH401]", ["exit-code-lost"]),
+        ("# noether: ignore", ["exit-code-lost"]),
+        ("# noether: ignore[NTH401]", ["bad-time", "exit-code-lost"]),
+    ],
+)
+def test_a_rule_is_silenced_on_its_line(comment: str, left: list[str]) -> None:
+    text = WRONG.replace("--time=2h", f"--time=2h {comment}")
+    assert [finding.rule for finding in lint_text(text, Path("/nowhere/job.sbatch"))[0]] == left
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_s_findings(job: Path, tmp_path: Path, capsys) -> None:
+    large = tmp_path / "large.sbatch"
+    with large.open("wb") as file:
+        file.truncate(MAX_SIZE + 1)
+    folder = tmp_path / "gone.sbatch"
+    folder.symlink_to("/dev/mem" if os.geteuid() else "/proc/self/mem")
+    assert run(str(large), str(folder), str(job)) == 2
+    said = capsys.readouterr().out
+    assert said.count("could not be read") == 2
+    assert "[NTH122 bad-time]" in said
+
+
+def test_a_fault_of_the_linter_is_a_finding_of_that_file(job: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    from noether.lint import check
+
+    other = tmp_path / "other.sbatch"
+    other.write_text("#!/bin/bash\nhostname\n")
+    real = check.lint_text
+    monkeypatch.setattr(check, "lint_text", lambda text, path, own: [][0] if path == other else real(text, path, own))
+    assert run(str(other), str(job)) == 2
+    said = capsys.readouterr().out
+    assert "a fault in noether lint: IndexError" in said
+    assert "[NTH122 bad-time]" in said
+
+
+def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys) -> None:
+    job.write_text("#SBATCH --time=2h\nhostname\n")
+    assert run(str(job), fix=True) == 1
+    fixed = job.with_name("job.fixed.sbatch")
+    assert fixed.read_text() == "#!/bin/bash\n#SBATCH --time=2h\nhostname\n"
+    assert job.read_text() == "#SBATCH --time=2h\nhostname\n"
+    said = capsys.readouterr().out
+    assert "1 of 2 fixed" in said
+    assert "left to you, line 2" in said
+    fixed.write_text("#SBATCH -n1\nhostname\n")
+    with pytest.raises(RequestError, match="itself a fixed script"):
+        run(str(fixed), fix=True)
+
+
+def test_the_folder_of_several_submitit_jobs_names_the_newest(tmp_path: Path) -> None:
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "12_submission.sh").write_text("#!/bin/bash\n")
+    with pytest.raises(RequestError, match=f"noether lint {tmp_path}/12"):
+        lint_files([str(tmp_path)])
+
+
+def test_lint_starts_without_torch_and_without_the_configuration(job: Path) -> None:
+    code = (
+        "import sys; from noether.lint.check import lint_files; lint_files(sys.argv[1:]);"
+        "print([name for name in ('torch', 'hydra', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_page_is_written_from_the_rules_and_the_list() -> None:
+    page = reference(precision.table(precision.read_list()))
+    assert (REPOSITORY / "docs" / "lint.md").read_text() == page
+
+
+def test_the_pre_commit_hook_runs_the_command() -> None:
+    (hook,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "noether lint"
+    assert hook["language"] == "python"

@@ -1,0 +1,156 @@
+"""What strangers' scripts taught the linter: what is right and was called wrong, and faults it did not see."""
+
+# ruff: noqa: E501  (tables)
+
+from pathlib import Path
+
+import pytest
+
+from noether.lint.check import lint_text
+
+JOB = Path("/nowhere/job.sbatch")
+G4 = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
+EACH = TWO.replace("node=4 ", "node=1 ", 1)
+W = "export WORLD_SIZE=$SLURM_NTASKS\n"
+FIRST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | {})\n'
+TORCHRUN = 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$((20000 + SLURM_JOB_ID % 99))" t.py'
+
+
+def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
+    return [(f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name)[0]]
+
+
+RIGHT = {  # name: (options, body); nothing may be found
+    "ray-head-behind-the-work": (EACH, 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\nsrun -N1 -n1 -w "${nodes[0]}" ray start --head --block &\nsleep 10\nsrun -N1 -n1 -w "${nodes[1]}" ray start --address "${nodes[0]}:6379" --block &\nsleep 5\npython tune.py'),
+    "vllm-server-with-the-work-in-front": (G4, "vllm serve model --tensor-parallel-size 4 > server.log 2>&1 &\nserver=$!\npython evaluate.py\ncode=$?\nkill $server\nexit $code"),
+    "sglang-server-killed-by-a-trap": (G4, "python -m sglang.launch_server --tp 4 &\ntrap 'kill %1' EXIT\npython evaluate.py"),
+    "spark-master": ("#SBATCH -N2 --ntasks-per-node=1\n", "start-master.sh\nsrun start-worker.sh spark://$(hostname):7077 &\nspark-submit job.py"),
+    "gpu-monitor": (G4, "nvidia-smi -l 60 > gpu.log &\nmonitor=$!\nset -e\ntorchrun --standalone --nproc_per_node=4 t.py\nkill $monitor"),
+    "usage-line": ("#SBATCH -n1\n", "# Usage:\n#   sbatch --nodes 3 --gres=gpu:4 job.sh t.py\npython t.py"),
+    "disabled-option": ("#SBATCH -n1\n##SBATCH --nodes=4\n### SBATCH --gres=gpu:8\n# #SBATCH --gpus=2\n", "python t.py"),
+    "amd-by-gres": ("#SBATCH --gres=gpu:mi250:8 -n1\n", "srun singularity exec torch.sif python t.py"),
+    "amd-by-image": ("#SBATCH --gpus-per-node=8 -N1\n", "SIF=/appl/lumi-pytorch-rocm-6.2.sif\nsrun singularity exec $SIF bash -c 'python t.py'"),
+    "amd-by-option": ("#SBATCH --gpus-per-node=1\n", "apptainer exec --rocm torch.sif python t.py"),
+    "amd-by-variable": ("#SBATCH --gpus-per-node=2\n", "export ROCR_VISIBLE_DEVICES=0,1\nsingularity exec torch.sif python t.py"),
+    "one-process-for-all-gpus": (G4, "srun python serve.py --tensor-parallel-size 4"),
+    "jax-on-all-gpus": (G4, "python train_jax.py"),
+    "tensorflow-mirrored": ("#SBATCH -N1 -n1 --gres=gpu:8\n", "python mnist_classify.py"),
+    "ntasks-per-gpu": ("#SBATCH -N1 --gpus-per-node=4 --ntasks-per-gpu=1\n", W + "srun -K python t.py"),
+    "gpu-bind-single": ("#SBATCH -N1 --ntasks-per-node=8 --gpus-per-node=4 --gpu-bind=single:2\n", W + "srun -K python t.py"),
+    "tasks-of-the-step": ("#SBATCH -N2 --gpus-per-node=4\n", W + "srun -K -n8 --ntasks-per-node=4 python t.py"),
+    "hpo-driver": ("#SBATCH -N4 --ntasks-per-node=4\n", "python -m hpo.run --workers 16"),
+    "scoop": ("#SBATCH -N2 --ntasks-per-node=16\n", "python -m scoop -n 32 t.py"),
+    "parsl": ("#SBATCH -N2 --ntasks-per-node=1\n", "python parsl_flow.py"),
+    "dask": ("#SBATCH -n32 -N4\n", "srun dask-mpi --scheduler-file s.json &\nsleep 30\npython t.py"),
+    "master-by-sed": (TWO, FIRST.format("sed -n 1p") + W + "srun -K python t.py"),
+    "master-by-awk": (TWO, FIRST.format("awk '{print $1; exit}'") + W + "srun -K python t.py"),
+    "master-by-cut": (TWO, "hosts=$(scontrol show hostnames $SLURM_JOB_NODELIST | tr '\\n' ' ')\n" + "export MASTER_ADDR=$(echo $hosts | cut -d' ' -f1)\n" + W + "srun -K python t.py"),
+    "master-by-perl": (TWO, "export MASTER_ADDR=$(perl -e '$_=$ENV{SLURM_JOB_NODELIST}; s/\\[(\\d+).*/$1/; print')\n" + W + "srun -K python t.py"),
+    "master-by-hostlist": (TWO, "export MASTER_ADDR=$(hostlist -e $SLURM_JOB_NODELIST | head -1)\n" + W + "srun -K python t.py"),
+    "master-is-the-batch-shell-s-host": (TWO, "export MASTER_ADDR=$(hostname)\n" + W + "srun -K python t.py"),
+    "endpoint-by-an-array": (EACH, 'nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )\nnodes_array=($nodes)\nhead=${nodes_array[0]}\nMASTER_ADDR=$(srun -N1 -n1 -w "$head" hostname --ip-address)\nsrun -K ' + TORCHRUN),
+    "exclusive-and-a-fixed-port": (TWO + "#SBATCH --exclusive\n", FIRST.format("head -n 1") + "export MASTER_PORT=29500\n" + W + "srun -K python t.py"),
+    "shared-gpus-allowed": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-task=1 --gres-flags=allow-task-sharing\n", W + "srun -K python t.py"),
+    "gpus-of-another-step": (G4.replace("node=1\n", "node=4\n", 1), "set -e\nsrun --ntasks=2 --gpus=2 python a.py &\nsrun --ntasks=2 --gpus=2 python b.py &\nwait $!"),
+    "exit-before-the-work": ("#SBATCH -n1\n", "hostname\nexit\ntorchrun --nnodes=4 --nproc_per_node=8 t.py\necho done"),
+    "here-document-to-a-program": ("#SBATCH -n1\n", "cat > conf.yaml <<EOF\n#SBATCH is not here\nMASTER_ADDR=localhost\nEOF\npython t.py"),
+    "srun-options-after-a-blank": (EACH, "ARGS=(\n    --container-image image.sqsh\n    --container-mounts /data\n)\n" + FIRST.format("head -n 1") + 'srun -K -l "${ARGS[@]}" ' + TORCHRUN),
+    "shifter": (EACH, FIRST.format("head -n 1") + "srun -K shifter --image nersc/pytorch:24 --module gpu " + TORCHRUN),
+    "nsys": (EACH, FIRST.format("head -n 1") + "srun -K nsys profile --sample none --output report --force-overwrite true " + TORCHRUN),
+    "srun-in-a-loop": (TWO, "for seed in 1 2 3; do\n    srun -K -N1 -n4 python t.py --seed $seed\ndone"),
+    "node-count-chosen-by-a-branch": (EACH, 'if [ "$1" = big ]; then N=4; else N=2; fi\n' + FIRST.format("head -n 1") + 'srun -K torchrun --nnodes=$N --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$((20000 + SLURM_JOB_ID % 99))" t.py'),
+    "code-kept-by-a-trap": ("#SBATCH -n1\n", "trap 'rm -rf $TMPDIR/x' EXIT\npython t.py\necho done"),
+    "code-kept-by-set-e-in-a-function": ("#SBATCH -n1\n", "set -euo pipefail\nmain() {\n    python t.py | tee log\n    echo done\n}\nmain"),
+    "pipestatus": ("#SBATCH -n1\n", "python t.py | tee log\nexit ${PIPESTATUS[0]}"),
+    "cpu-bind-with-an-underscore": (TWO, "srun -K --cpu_bind=cores python t.py"),
+    "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "body"), RIGHT.values(), ids=RIGHT.keys())
+def test_what_is_right_is_left_alone(options: str, body: str) -> None:
+    assert found(f"#!/bin/bash\n{options}{body}\n") == []
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "Use sbatch --nodes=2 with 8 GPUs each.",
+        "On 4 nodes, 8 GPUs: 12 h, 16 GPUs: 7 h.",
+        "2 nodes of 8 GPUs and 64 CPUs = 1 job.",
+    ],
+)
+def test_prose_in_a_readme_is_left_alone(prose: str) -> None:
+    assert found(f"# Training\n\n{prose}\n", "README.md") == []
+
+
+WARNS, FAILS = "warning", "error"
+WRONG = {  # name: (options, body, the one finding)
+    "srun-of-a-command-in-a-variable": (TWO, 'CMD="torchrun --nproc_per_node=4 --nnodes=2 t.py"\nsrun -K bash -c "$CMD"', ("launcher-per-task", FAILS)),
+    "code-lost-by-a-last-command-of-any-name": ("#SBATCH -n1\n", "python t.py\n./collect --results", ("exit-code-lost", WARNS)),
+    "code-lost-in-a-subshell-and-a-pipe": ("#SBATCH -n1\n", "( cd run && python t.py ) |& tee log", ("exit-code-lost", WARNS)),
+    "code-lost-in-an-if": ("#SBATCH -n1\n", 'if [ -n "$1" ]; then\n    python t.py $1\n    date\nfi', ("exit-code-lost", WARNS)),
+    "code-lost-in-a-function-in-the-background": ("#SBATCH -n1\n", "work() { python t.py; }\nwork &\nwait", ("exit-code-lost", WARNS)),
+    "code-lost-in-a-loop": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\n    rm -f core.*\ndone", ("exit-code-lost", WARNS)),
+    "c10d-and-a-master-address": (EACH, FIRST.format("head -n 1") + "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --master_addr=$MASTER_ADDR t.py", ("c10d-without-endpoint", FAILS)),
+    "array-of-one-quoted-list": (TWO, 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nexport MASTER_ADDR=${nodes[0]}\n' + W + "srun -K python t.py", ("master-not-a-host", FAILS)),
+    "array-of-one-quoted-list-by-way-of-a-name": (TWO, 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nhead=${nodes[0]}\nexport MASTER_ADDR=$head\n' + W + "srun -K python t.py", ("master-not-a-host", FAILS)),
+    "cpus-that-srun-does-not-inherit": (TWO + "#SBATCH --cpus-per-task=8\n", "srun -K python t.py", ("srun-cpus", WARNS)),
+    "cpus-of-an-openmp-program": ("#SBATCH -n4 -c8\n", "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun gmx mdrun", ("srun-cpus", WARNS)),
+    "tasks-per-gpu-and-per-node": ("#SBATCH --gpus=4 --ntasks-per-gpu=1 --ntasks-per-node=4\n", "hostname", ("gpu-options", FAILS)),
+    "en-dash-in-an-option": ("#SBATCH –nodes=2\n", "hostname", ("typographic-dash", FAILS)),
+    "en-dash-of-srun": ("#SBATCH -n4\n", "srun –n 4 ./solver", ("typographic-dash", FAILS)),
+    "server-and-a-bare-wait": ("#SBATCH --gpus=1\n", "set -e\npython -m vllm.entrypoints.openai.api_server &\nsleep 60\npython evaluate.py\nwait", ("wait-for-server", WARNS)),
+    "unclosed-quote": ("#SBATCH -n1\n", 'echo "hello\npython t.py', ("shell-syntax", FAILS)),
+    "mpi-without-tasks": ("#SBATCH -N2\n", "mpirun -n 8 ./solver", ("mpi-count", WARNS)),
+    "variable-in-an-option": ("#SBATCH --nodes=$N\n", "hostname", ("bad-nodes", FAILS)),
+    "placeholder": ("#SBATCH --nodes=<N>\n", "hostname", ("placeholder", WARNS)),
+    "option-of-a-plugin": ("#SBATCH --environment=pytorch\n", "hostname", ("site-option", WARNS)),
+    "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "body", "expected"), WRONG.values(), ids=WRONG.keys())
+def test_what_was_missed_is_found(options: str, body: str, expected: tuple[str, str]) -> None:
+    assert found(f"#!/bin/bash\n{options}{body}\n") == [expected]
+
+
+def test_an_en_dash_in_the_first_line_is_found() -> None:
+    assert found("#!/bin/sh –l\n#SBATCH -n1\nhostname\n") == [("typographic-dash", "error")]
+
+
+HEREDOC = """#!/bin/bash
+for n in 1 2; do
+sbatch {mark} <<{quoted}
+#!/bin/bash
+#SBATCH --nodes=$n
+#SBATCH --time=2h
+python t.py
+EOF
+done
+"""
+
+
+def test_a_script_in_a_here_document_is_linted_as_one_of_its_own() -> None:
+    text = HEREDOC.format(mark="", quoted="EOF")
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(6, "bad-time")]
+    text = HEREDOC.format(mark="", quoted="'EOF'")
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(5, "bad-nodes"), (6, "bad-time")]
+
+
+def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
+    text = f"#!/bin/bash\n{EACH}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
+
+
+QUESTION = {  # The three scripts of a popular question.
+    "one-launcher-a-node": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=1 --gres=gpu:4\n", "srun -K python -m torch.distributed.launch --nproc_per_node=4 --use_env main.py", {("deprecated-launcher", WARNS), ("separate-runs", FAILS)}),
+    "sixteen-gpus-and-four-tasks": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", W + "srun -K python main.py", {("ntasks-override", WARNS)}),
+    "sixty-four-processes-on-sixteen-gpus": ("#SBATCH --ntasks=16 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", "srun -K torchrun --nnodes=4 --nproc_per_node=4 main.py", {("launcher-per-task", FAILS)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "body", "expected"), QUESTION.values(), ids=QUESTION.keys())
+def test_the_three_scripts_of_a_popular_question(options: str, body: str, expected: set[tuple[str, str]]) -> None:
+    assert set(found(f"#!/bin/bash\n{options}{body}\n")) == expected

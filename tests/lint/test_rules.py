@@ -1,0 +1,214 @@
+"""Each rule on its own wrong and right script, right scripts of all kinds, --fix, and scripts made at random."""
+
+# ruff: noqa: E501  (tables)
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noether.cli.train_lines import OwnTrainLines
+from noether.lint.check import lint_text
+from noether.lint.finding import Finding
+from noether.lint.fix import fix_script
+from noether.lint.rank_rules import Requested
+from noether.lint.rules import RULES
+from noether.lint.shell import ShellText
+
+HERE = Path(__file__).parent
+CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
+WITH_EXAMPLE = [rule for rule in RULES if rule.wrong or rule.right]
+JOB = Path("/nowhere/job.sbatch")
+OWN = Requested(OwnTrainLines())
+
+
+def lint(text: str, path: Path = JOB) -> tuple[Finding, ...]:
+    return lint_text(text, path, OWN)[0]
+
+
+def found(text: str, path: Path = JOB) -> list[tuple[str, str]]:
+    return [(finding.rule, finding.level) for finding in lint(text, path)]
+
+
+@pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.name)
+def test_each_rule_finds_its_fault_alone_and_the_right_script_clean(rule) -> None:
+    assert {name for name, _ in found(rule.wrong)} == {rule.name}
+    assert found(rule.wrong)[0][1] == rule.level
+    assert {finding.code for finding in lint(rule.wrong)} == {rule.code}
+    assert found(rule.right) == []
+
+
+def test_codes_and_names_are_unique() -> None:
+    assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
+
+
+DESERVED = {"torchrun_rendezvous": {"fixed-port"}, "submitit": {"srun-cpus"}}
+
+
+@pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)
+def test_right_scripts_have_only_the_warnings_that_they_deserve(path: Path) -> None:
+    findings = found(path.read_text(), path)
+    assert {name for name, _ in findings} == DESERVED.get(path.stem, set())
+    assert {level for _, level in findings} <= {"warning"}
+
+
+TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
+EACH = TWO.replace("node=4 ", "node=1 ", 1)
+W = "export WORLD_SIZE=8\n"
+HOSTS = "scontrol show hostnames $SLURM_JOB_NODELIST"
+DEFECTS = {  # name: (options, body, the rule that finds it)
+    "hash-space-SBATCH": ("#SBATCH -n1\n# SBATCH --nodes=2\n", "hostname", "ignored-option"),
+    "word-misspelt": ("#SBATCH -n1\n#SBTACH --error=e\n", "hostname", "ignored-option"),
+    "option-below-set": ("", "set -e\n#SBATCH --nodes=2\nhostname", "ignored-option"),
+    "long-option-one-dash": ("#SBATCH -nodes=2\n", "hostname", "unknown-option"),
+    "srun-option": ("#SBATCH --kill-on-bad-exit=1\n", "hostname", "unknown-option"),
+    "other-scheduler": ("#SBATCH --walltime=10\n", "hostname", "unknown-option"),
+    "swallowed-by-or-true": (TWO, "srun -K python t.py || true", "exit-code-lost"),
+    "swallowed-by-tee": (TWO, "srun -K python t.py | tee log", "exit-code-lost"),
+    "swallowed-on-one-line": (TWO, "srun -K python t.py; echo done", "exit-code-lost"),
+    "swallowed-by-exit-0": (TWO, "srun -K python t.py\necho done\nexit 0", "exit-code-lost"),
+    "too-many-tasks": (TWO.replace("node=4 ", "node=8 ", 1), W + "srun -K python t.py", "one-rank-per-gpu"),
+    "bare-torchrun": (EACH, "torchrun --nnodes=2 --nproc_per_node=4 t.py", "missing-srun"),
+    "bare-training": (TWO, "python t.py", "missing-srun"),
+    "bare-container": (TWO, "apptainer exec --nv t.sif python t.py", "missing-srun"),
+    "endpoint-localhost": (EACH, "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 t.py", "master-is-localhost"),
+    "hostname-in-quotes-for-the-inner-shell": (TWO, 'srun -K bash -c "export MASTER_ADDR=\\$(hostname); exec python t.py"', "master-per-task"),
+    "signal-to-bare-python": ("#SBATCH --gpus=1 --signal=USR1@120\n", "python t.py", "signal-lost"),
+    "trap-behind-foreground-srun": (TWO + "#SBATCH --signal=B:USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
+    "trap-without-B": (TWO + "#SBATCH --signal=USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
+    "job-exports-nothing": (TWO + "#SBATCH --export=NONE\n", "export MASTER_PORT=$((1+SLURM_JOB_ID))\nsrun -K python t.py", "export-drops"),
+    "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
+    "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
+    "loopback": (TWO, "export NCCL_SOCKET_IFNAME=lo\nsrun -K python t.py", "nccl-interface"),
+    "master-is-the-last-of-the-hosts": (TWO, f"hosts=($({HOSTS}))\nexport MASTER_ADDR=${{hosts[-1]}}\nsrun -K python t.py", "master-not-first"),
+    "master-is-every-host": (TWO, f"export MASTER_ADDR=$({HOSTS})\nsrun -K python t.py", "master-not-a-host"),
+    "master-by-awk-in-braces": (TWO, f"export MASTER_ADDR=$({HOSTS} | awk 'NR == 2 {{print $1}}')\nsrun -K python t.py", "master-not-first"),
+    "master-by-sed-delete": (TWO, f"export MASTER_ADDR=$({HOSTS} | sed '2!d')\nsrun -K python t.py", "master-not-first"),
+    "master-is-the-login-host": (TWO, "export MASTER_ADDR=$SLURM_SUBMIT_HOST\nsrun -K python t.py", "master-not-a-host"),
+    "one-node-of-two-for-noether": (EACH, "srun -K -N1 noether train trainer.effective_batch_size=64", "idle-nodes"),
+    "in-a-function-of-one-line": (TWO, "function main { srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py; }\nmain", "launcher-per-task"),
+    "by-eval": (TWO, 'CMD="srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py"\neval "$CMD"', "launcher-per-task"),
+    "docker-without-gpus": ("#SBATCH --gpus=1\n", "docker run --rm -it torch:1 python t.py", "container-without-gpus"),
+    "apptainer-without-nv": ("#SBATCH --gpus=1\n", "apptainer exec torch.sif python t.py", "container-without-gpus"),
+    "comment-says-8": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "body", "rule"), DEFECTS.values(), ids=DEFECTS.keys())
+def test_one_fault_is_one_finding(options, body, rule) -> None:
+    assert [name for name, _ in found(f"#!/bin/bash\n{options}{body}\n")] == [rule]
+
+
+def test_a_program_beside_the_script_says_what_it_is(tmp_path: Path) -> None:
+    path, text = (
+        tmp_path / "job.sbatch",
+        "#!/bin/bash\n#SBATCH -N1 --ntasks-per-node=2 --gpus-per-node=4\nsrun -K python t.py\n",
+    )
+    (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
+    assert found(text, path) == [("spawn-under-srun", "warning")]
+    (tmp_path / "t.py").write_text("torch.distributed.init_process_group()\n")
+    assert found(text, path) == [("one-rank-per-gpu", "error")]
+    (tmp_path / "t.py").write_text("import jax\n")
+    assert found(text, path) == []
+
+
+README = """# Training
+We use 4 nodes × 8 GPUs = 16. It takes 2 nodes, 8 GPUs: 3 h; 16 GPUs on 4 nodes.
+
+```bash
+#SBATCH --ntask=2
+hostname
+```
+"""
+
+
+def test_a_readme_has_its_sums_and_its_scripts_read_and_its_prose_left_alone() -> None:
+    findings = lint(README, Path("/nowhere/README.md"))
+    assert [(f.line, f.rule, f.level) for f in findings] == [
+        (2, "claim-arithmetic", "warning"),
+        (5, "unknown-option", "error"),
+    ]
+
+
+FIXED = {  # name: (before, after)
+    "line-ends": ("#!/bin/bash\r\nhostname\r\n", "#!/bin/bash\nhostname\n"),
+    "no-shebang": ("#SBATCH -n1\nhostname\n", "#!/bin/bash\n#SBATCH -n1\nhostname\n"),
+    "blank-first-line": ("\n#!/bin/bash\nhostname\n", "#!/bin/bash\nhostname\n"),
+    "kill-on-bad-exit": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
+    "wait": ("#!/bin/bash\npython t.py &\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
+    "exit-code": ("#!/bin/bash\npython t.py \\\n  --a b\necho done", "#!/bin/bash\npython t.py \\\n  --a b\ncode=$?\necho done\nexit $code\n"),
+    "folder-of-a-job-that-is-submitted-here": ("#!/bin/bash\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n", "#!/bin/bash\nmkdir -p no/logs\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n"),
+    "bare-wait": ("#!/bin/bash\npython t.py &\nwait\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
+    "launch-with-its-module-flag": ("#!/bin/bash\npython -m torch.distributed.launch --use_env --nproc_per_node=4 --module my.train\n", "#!/bin/bash\ntorchrun --nproc_per_node=4 --module my.train\n"),
+    "launch-by-an-interpreter-of-its-own": ("#!/bin/bash\n/venv/bin/python -u -m torch.distributed.launch --use_env t.py\n", "#!/bin/bash\n/venv/bin/python -u -m torch.distributed.run t.py\n"),
+    "pipe": ("#!/bin/bash\npython t.py | tee log\n", "#!/bin/bash\nset -o pipefail\npython t.py | tee log\n"),
+    "in-windows-line-ends": ("#!/bin/bash\r\npython t.py\r\necho h\xe9\r\n", "#!/bin/bash\npython t.py\ncode=$?\necho h\xe9\nexit $code\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after"), FIXED.values(), ids=FIXED.keys())
+def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: str) -> None:
+    data, left = fix_script(before.encode("latin-1"), JOB)
+    assert data == after.encode("latin-1")
+    assert not any(finding.edit for finding in left)
+    assert fix_script(data, JOB)[0] == data
+
+
+UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other programs' options, launchers.
+    "tasks": f"#!/bin/bash\n{TWO}#SBATCH --ntasks=2\n{W}srun -K python t.py\n",
+    "time": "#!/bin/bash\n#SBATCH --time=2h\nhostname\n",
+    "launch-without-use-env": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py\n",
+    "port": f"#!/bin/bash\n{TWO}export MASTER_PORT=29500\nsrun -K python t.py\n",
+    "code-in-a-loop": "#!/bin/bash\nfor i in 1 2; do\n  python t.py $i\n  echo $i\ndone\n",
+    "pipe-beside-another": "#!/bin/bash\npython t.py | tee log\nls | head -n 1\n",
+    "two-jobs-in-the-background": "#!/bin/bash\npython a.py &\npython b.py &\n",
+    "no-shell-script": "import os\nprint(f'{os.getcwd()}')\nclass A: pass\n",
+    "or-true": "#!/bin/bash\npython t.py || true\n",
+}
+
+
+@pytest.mark.parametrize("text", UNTOUCHED.values(), ids=UNTOUCHED.keys())
+def test_what_its_author_must_decide_is_left(text: str) -> None:
+    data, left = fix_script(text.encode(), JOB)
+    assert data == text.encode()
+    assert left
+
+
+@pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.name)
+def test_fixing_an_example_leaves_no_edit_and_no_new_finding(rule) -> None:
+    before = [finding.rule for finding in lint_text(rule.wrong, JOB)[0]]
+    data, left = fix_script(rule.wrong.encode(), JOB)
+    assert not any(finding.edit for finding in left)
+    assert [finding.rule for finding in left] == (before if data == rule.wrong.encode() else [])
+
+
+WORDS = st.sampled_from(
+    ["#SBATCH", "#!", "#!/bin/bash\n", "-N", "--nodes=", "2", "-n", "--ntasks=4", "--gres=gpu:4", "srun", "torchrun", "python", "t.py", "-m", "torch.distributed.launch", "mpirun", "&", "&&", "|", "||\n", "", "", ";", "(", ")", "{", "}", "$(", "`", '"', "'", "\\", "\n", "<<EOF", "EOF", "bash", "-c", "export", "MASTER_ADDR=", "$X", "${X}", "$((1+", "hetjob", "apptainer", "docker", "exec", "run", "if", "then", "fi", "for", "do", "done\n", "case", "esac", "f()", "", "#", "=4", "trap", "wait", "exit", "$?", ">", "<", "noether", "train", "--het-group=0,7", "4", "nodes", "×", "8", "GPUs", "0", "–n", "[", "]"]
+)  # fmt: skip
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.lists(WORDS, max_size=40).map(" ".join), st.text(max_size=200), st.binary(max_size=200)))
+def test_nothing_makes_it_fail(text: str | bytes) -> None:
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    for name in ("job.sbatch", "README.md"):
+        findings, _ = lint_text(text, Path("/nowhere") / name)
+        assert all(f.line >= 1 and f.level in ("error", "warning") and f.message and f.code for f in findings)
+
+
+@pytest.mark.parametrize("text", ["x{\U000f9730", "{0\U0010779e", "echo {🚀", "${🚀}", "<<🚀\n🚀"])
+def test_no_character_ends_the_process(text: str) -> None:
+    """The grammar's scanner reads outside a table of libc when it is shown a character like these after a brace."""
+    for _ in range(20):
+        lint_text("#!/bin/bash\n" + text, JOB)
+
+
+def test_a_word_beyond_ascii_is_read_as_it_is_written() -> None:
+    words = ShellText("srun –n 4 'Ångström…' \u00a0x 🚀\n").commands[0].texts
+    assert words == ["srun", "–n", "4", "Ångström…", "\u00a0x", "🚀"]
+
+
+def test_a_script_as_deep_as_a_file_may_be_is_read() -> None:
+    for text in ("(" * 50_000, "if true; then " * 5_000, '$("' * 5_000, "a=(" * 5_000, "#SBATCH -n1 " * 50_000):
+        lint_text("#!/bin/bash\n" + text, JOB)

@@ -1,0 +1,77 @@
+"""What the time was made of: nothing is missing, nothing is counted twice, and the slowest rank is named."""
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+
+from noether.runs.records import read_metrics
+from noether.training.time_use import COMPUTING, NAMES, Clock, Part, TimeTable, divided
+
+
+def test_the_clock_runs_for_exactly_one_part_at_a_time() -> None:
+    began = time.perf_counter()
+    clock = Clock(torch.device("cpu"))
+    for part in (Part.DATA, Part.FORWARD, Part.DATA):
+        clock.switch(part)
+        time.sleep(0.01)
+    seconds = clock.take()
+    assert sum(seconds) == pytest.approx(time.perf_counter() - began, rel=0.02)
+    assert seconds[Part.DATA] >= 0.02
+    assert seconds[Part.FORWARD] >= 0.01
+    assert sum(clock.take()) < 0.01
+
+
+def test_a_switch_costs_next_to_nothing() -> None:
+    clock, began = Clock(torch.device("cpu")), time.process_time()
+    for _ in range(10_000):
+        clock.switch(Part.DATA)
+    assert (time.process_time() - began) / 10_000 < 5e-6, "an update switches a dozen times"
+
+
+def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> None:
+    host = [0.0] * len(Part)
+    host[Part.DATA], host[Part.FORWARD], host[Part.OPTIMIZER] = 1.0, 0.5, 3.5
+    device = [0.0] * len(Part)
+    device[Part.FORWARD], device[Part.BACKWARD] = 10.0, 30.0
+    seconds = divided(host, device)
+    assert [seconds[part] for part in COMPUTING] == [1.0, 3.0, 0.0, 0.0]
+    assert sum(seconds) == sum(host)
+    assert divided(host, [0.0] * len(Part)) == host
+
+
+def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:
+    ranks = [[0.0] * len(Part) for _ in range(3)]
+    for rank, work in enumerate((1.0, 2.0, 1.0)):
+        ranks[rank][Part.BACKWARD], ranks[rank][Part.REDUCTION] = work, 3.0 - work
+    slowest = TimeTable(ranks, ["n1", "n2", "n3"]).slowest()
+    assert slowest == {"rank": 1, "host": "n2", "behind": pytest.approx(1 / 3, abs=1e-3)}
+    assert TimeTable(ranks[:1], ["n1"]).slowest() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
+    folder = train("timed", f"devices={ranks}", "trainer.max_updates=24", "num_workers=1", "trainer.profile=4 updates")
+    result = json.loads(folder.result.read_text())
+    whole, rows = result["time_use"], read_metrics(folder.metrics)
+    assert tuple(whole["parts"]) == NAMES
+    for rank in whole["ranks"]:
+        assert 0.97 < sum(rank.values()) / whole["seconds"] < 1.03
+    training = [row for row in rows if row["kind"] == "training"]
+    # All but what came after the last line.
+    covered = sum(sum(row["time_use"].values()) for row in training) / whole["seconds"]
+    assert 0.3 < covered <= 1.03
+    for part in ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"):
+        assert whole["parts"][part] > 0, part
+    assert (whole["slowest"] is None) == (ranks == 1)
+    assert (whole["parts"]["reduction"] > 0.001) == (ranks == 2)
+    assert result["arithmetic"]["flops_per_sample"] > 1e5
+    assert 0 < result["arithmetic"]["share"] < 1
+    for rank in range(ranks):
+        trace = json.loads(gzip.decompress((folder.path / f"profile/trace-rank-{rank}.json.gz").read_bytes()))
+        names = [event.get("name", "") for event in trace["traceEvents"]]
+        assert any("addmm" in name or "linear" in name for name in names)
+        assert sum(name.startswith("Optimizer.step") for name in names) == 4
