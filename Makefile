@@ -30,9 +30,14 @@ test-nightly: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
-# 200 runs, each killed up to three times and resumed: about a quarter of an hour on two cores.
+# Kills, damages, frozen starts, refusing disks and mutated files, each as often as docs/fault-tolerance.md names: hours
+# on two cores. Each is a command of its own, with a first case and a number of cases.
 faults: $(READY)
-	$(BIN)/python -m tests.faults.kill --seeds 200 $(ARGS)
+	$(BIN)/python -m tests.faults.fuzz --cases 100000
+	$(BIN)/python -m tests.faults.kill --seeds 200
+	$(BIN)/python -m tests.faults.frozen --cases 100
+	$(BIN)/python -m tests.faults.disks --cases 200
+	$(BIN)/python -m tests.faults.damage --cases 1500
 	$(BIN)/python -m tests.faults.strangers --rounds 12
 
 lint: $(READY)

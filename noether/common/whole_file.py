@@ -28,14 +28,14 @@ class Publisher:
         return path.with_name(f".{path.name}.{os.getpid()}")
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Renames `partial` to `path`. A folder that has the name already is replaced.
+        """Renames `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
 
         Between the two renames of a replaced folder a kill leaves it under another name, which ends with REPLACED.
 
         Raises:
             OSError: where the disk refuses; `path` is as it was.
         """
-        if not path.is_dir():
+        if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
             return
         aside = partial.with_name(f".{path.name}.{os.getpid()}{REPLACED}")

@@ -201,7 +201,7 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Spec]
         for key, entry in entries.items():
             specs[key] = Spec(DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"]))
             spans[key] = tuple(int(n) for n in entry["data_offsets"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         text = f"a header that cannot be read ({type(error).__name__}: {error})"
         raise _refusal(path, text, "a safetensors file of " + ", ".join(DTYPES)) from None
 

@@ -18,7 +18,7 @@ from noether.checkpoints.resume import StartingPoint
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import load_checkpoint, load_weights, state_bytes
 from noether.common.console import Console
-from noether.common.whole_file import write_whole
+from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
@@ -314,12 +314,12 @@ def _show_result(
         report_run(folder, console, lease)
 
 
-def report_run(folder: RunFolder, console: Console, lease: Lease) -> None:
+def report_run(folder: RunFolder, console: Console, by: Publisher = ANYBODY) -> None:
     """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
     from noether.report import write_report
 
     try:
-        path = write_report(folder, lease)
+        path = write_report(folder, by)
     except OSError as error:
         console.warn(
             f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"

@@ -1,6 +1,9 @@
 """A file that grows by whole records, and what happens where it is taken away while it is open."""
 
+import pytest
+
 from noether.common.appending_file import AppendingFile
+from noether.common.whole_file import write_whole
 
 
 def test_a_file_that_was_removed_is_written_again_with_what_it_held(tmp_path) -> None:
@@ -26,3 +29,11 @@ def test_a_file_that_was_replaced_goes_on_as_the_new_one(tmp_path) -> None:
     file.close()
     assert path.read_bytes() == b"edited\n2\n"
     assert ["replaced" in text for text in said] == [True]
+
+
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path) -> None:
+    (path := tmp_path / "report").mkdir()
+    (path / "kept").touch()
+    with pytest.raises(IsADirectoryError):
+        write_whole(path, "text")
+    assert [found.name for found in tmp_path.rglob("*")] == ["report", "kept"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from noether.runs.folder import RunFolder
 from noether.training.train import report_run
 
 
-def without_configuration(folder: RunFolder) -> None:
-    """Leaves nothing that a report could be made of."""
+def folder_gone(folder: RunFolder) -> None:
+    """Leaves a file where the folder was."""
+    shutil.rmtree(folder.path)
+    folder.path.touch()
 
 
 def folder_in_the_way(folder: RunFolder) -> None:
@@ -23,8 +26,8 @@ def folder_in_the_way(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "error"),
-    [(without_configuration, "FileNotFoundError"), (folder_in_the_way, "IsADirectoryError")],
-    ids=["nothing to read", "nowhere to write"],
+    [(folder_gone, "FileExistsError"), (folder_in_the_way, "IsADirectoryError")],
+    ids=["no folder", "nowhere to write"],
 )
 def test_a_report_that_fails_is_a_warning(spoil, error: str, tmp_path: Path) -> None:
     folder, stream = RunFolder(tmp_path / "run 1"), io.StringIO()

@@ -69,7 +69,7 @@ def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
     texts = Page(write_report(damaged).read_text()).texts
     assert "result.json cannot be read" in texts["errors"]
     assert "test.npz cannot be read" in texts["cases"]
-    assert "plan.json cannot be read (ValueError: not a JSON object)" in texts["plan"]
+    assert "plan.json cannot be read (ValueError: a list where an object should be)" in texts["plan"]
     assert "The run has made 1 update and has not been evaluated" in texts[""]
 
 
