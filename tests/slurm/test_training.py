@@ -170,7 +170,7 @@ def test_one_visible_gpu_for_each_task_is_accepted(slurm: Slurm, cache, tmp_path
 
 def test_granted_gpus_without_a_driver_are_refused(slurm: Slurm, cache) -> None:
     for verb in ("train", "plan"):
-        done = slurm.srun("-N1", "--gpus-per-node=2", *NOETHER, verb, limit_s=60, **variables(cache))
+        done = slurm.srun("-N1", "--gpus-per-node=2", *NOETHER, verb, "run_id=granted", limit_s=150, **variables(cache))
         assert done.returncode == 2, done.stderr
         assert "CUDA_VISIBLE_DEVICES=0,1" in done.stderr
         assert "accelerator=cpu" in done.stderr
