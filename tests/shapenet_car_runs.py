@@ -17,6 +17,7 @@ SMALL = (
     "trainer.precision=float32",
     "trainer.max_updates=8",
     "trainer.evaluate_every=8 updates",
+    "trainer.effective_batch_size=1",
     "trainer.ema_decay=0.5",
     "optimizer.learning_rate=3e-3",
     "dataset.validation_fraction=0.25",

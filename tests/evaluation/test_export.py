@@ -48,7 +48,7 @@ def test_upt_is_exported(shapenet_run, noether, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="surface_points is missing"):
         model({"geometry_points": arrays["geometry_points"]})
     refused = noether("export", str(shapenet_run.folder), str(tmp_path))
-    assert (refused.code, "no export" in refused.err) == (2, True)
+    assert (refused.code, "is not an export" in refused.err) == (2, True)
 
 
 @pytest.mark.slow
