@@ -143,6 +143,7 @@ def test_mistakes_end_with_2_and_the_line_to_change(command, arguments, way_out,
     (tmp_path / "file").write_text("")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("")
+    (tmp_path / "old" / "result.json").write_text("{}")
     (tmp_path / "old" / "settings.yml").write_text("seed: 1\n")
     (tmp_path / "loose").mkdir()
     (tmp_path / "loose" / "meta.json").write_text("{}")

@@ -7,6 +7,7 @@ import pytest
 
 from noether.evaluation.worker import samples_of_a_device
 from noether.runs.folder import RunFolder
+from noether.runs.records import parse_record
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +17,11 @@ def run(train_in, tmp_path_factory) -> RunFolder:
 
 @pytest.mark.slow
 def test_the_test_split_again_gives_the_same_figures(run: RunFolder, noether) -> None:
-    before = json.loads(run.result.read_text())
+    before = parse_record(run.result)
     done = noether("evaluate", str(run.path), "--json")
     assert done.code == 0, done.err
     again = json.loads(done.out)
-    assert again == json.loads(run.result.read_text())
+    assert again == parse_record(run.result)
     assert {key: again[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")} == {
         key: before[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")
     }

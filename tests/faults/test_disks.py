@@ -254,7 +254,8 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     (tmp_path / "impatient.py").write_text(IMPATIENT)
     host.environ["PYTHONPATH"] += f":{tmp_path}"
     folder = RunFolder(host.seen(run))
-    words = (*WIDE, "dataset.kind=impatient.Lines", "devices=2", "trainer.evaluate_every=5 updates")
+    data = ("dataset.kind=impatient.Lines", "dataset.count=64", "dataset.validation_fraction=0.25")
+    words = (*WIDE, *data, "devices=2", "trainer.evaluate_every=5 updates")
     process = host.train(log, *words, f"output_path={run.parent}", "run_id=run")
     try:
         wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
