@@ -20,6 +20,7 @@ def global_batches(folder: Path, ranks: int) -> list[list[int]]:
     # From three ranks on, two passes over the first batch settle DDP's buckets before the first update.
     passes = 2 if ranks > 2 else 0
     shares = [(folder / str(rank)).read_text().splitlines()[passes:] for rank in range(ranks)]
+    shares[0].pop()  # At the end, rank 0 counts the operations of one more pass.
     return [[index for share in update for index in json.loads(share)] for update in zip(*shares, strict=True)]
 
 
