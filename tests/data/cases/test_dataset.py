@@ -128,7 +128,8 @@ def test_the_three_commands(noether, tmp_path: Path) -> None:
     assert "7 cases" in done.out.replace("were there", "") or "cases prepared" in done.out
     trained = noether(
         "train", "dataset=cases", f"dataset_root={out}", "model=transolver_small", "accelerator=cpu", "devices=1",
-        "trainer.effective_batch_size=4", "dataset.points_per_update={surface: 64, volume: 64}", "trainer.max_updates=2", f"output_path={tmp_path}",
+        "trainer.effective_batch_size=4",
+        "dataset.points_per_update={surface: 64, volume: 64}", "trainer.max_updates=2", f"output_path={tmp_path}",
         "run_id=own",
     )  # fmt: skip
     assert trained.code == 0, trained.err
