@@ -37,8 +37,8 @@ class Space:
     ground: bool = True
 
     def turned(self, points: Array) -> Array:
-        """Points or directions (N, 3) of the data in the pictures' axes."""
-        return points @ self.turn.T
+        """Points or directions (N, 3) of the data in the pictures' axes; others, which no picture shows, unchanged."""
+        return points @ self.turn.T if points.shape[-1] == 3 else points
 
 
 def space_of(about: Mapping[str, Any] | None) -> Space:

@@ -212,7 +212,9 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
             "learning_rate": 1e-3 * min(part / 0.05, 0.5 * (1 + float(np.cos(np.pi * max(0, part - 0.05) / 0.95)))),
             "samples_per_second": float((100 + 3 * rng.normal()) * (0.6 if update == 25 else 1)),
         }
-        rows.append({**position, "kind": "training", **values, "gradient_norm": 1.2, "memory_mib": 812.0})
+        spent = {"data": 0.2, "forward": 0.6, "backward": 0.9, "optimizer": 0.1, "other": 0.2}
+        more = {"gradient_norm": 1.2, "memory_mib": 812.0, "time_use": spent}
+        rows.append({**position, "kind": "training", **values, **more})
         for weights, factor in (("ema", 1.0), ("raw", 1.22)) if update % 100 == 0 else ():
             loss = factor * (level + 0.003)
             figures = {

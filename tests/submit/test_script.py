@@ -265,6 +265,7 @@ def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
     run = folder / "runs" / "cars"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("seed: 1\n")
+    (run / "result.json").write_text("{}")  # What a start that failed in its first batch has not.
     with pytest.raises(RequestError, match="exists already"):
         describe_job(["run_id=cars"], None)
     assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].config.resume == "auto"
