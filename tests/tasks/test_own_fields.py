@@ -120,7 +120,7 @@ def test_export_has_every_output(train, ask, tmp_path: Path) -> None:
 def test_a_subclass_with_a_field_of_its_own_is_evaluated_in_chunks_and_predicts(train, ask, tmp_path: Path) -> None:
     fields = "task.fields={surface_temperature: {points: surface_points, unit: K}}"
     train(
-        "model.kind=own_fields.RenamedUPT", "~model.supernodes", fields, "task.scalars={}", "task.inputs=[]",
+        "model.kind=own_fields.RenamedUPT", fields, "task.scalars={}", "task.inputs=[]",
         "task.parameters={}", "trainer.evaluation_chunk_size=5", hp="open",
     )  # fmt: skip
     np.save(tmp_path / "ball.npy", np.random.default_rng(0).normal(size=(40, 3)))
