@@ -57,7 +57,7 @@ class Bodies:
             "drag": np.array(0.1 * speed**2),
             "true_force": np.array([3.0, 2.0, 1.0]),
         }
-        if self.bad == "nan" and index in (4, 5, 6):
+        if self.bad == "hole" and index in (4, 5, 6):
             sample["surface_temperature"][3] = np.nan
         if self.bad == "geometry":
             sample["geometry_points"] = 0.25 * sample["surface_points"]

@@ -137,7 +137,7 @@ def test_a_subclass_with_a_field_of_its_own_is_evaluated_in_chunks_and_predicts(
         (["+task.fields.surface_shear={points: surface_points}"], "they have surface_wall_shear"),
         (["task.inputs=[surface_curvatures]"], "surface_curvature"),
         (["+task.fields.volume_velocity.components=2"], "task.fields.volume_velocity.components=3"),
-        (["+dataset.bad=nan"], "body-00"),
+        (["+dataset.bad=hole"], "body-00"),
         (["task.domain_low=-2.0", "task.domain_length=4.0", "+dataset.scale=1000.0"], "millimetres"),
         (["task.domain_low=-1.0", "task.domain_length=2.0"], "task.domain_low=-1.5"),
     ],

@@ -36,6 +36,7 @@ def test_plan_and_train_refuse_alike(words: list[str], summary: str, noether, tm
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "runs/there").mkdir(parents=True)
     (tmp_path / "runs/there/config.yaml").write_text("seed: 0\n")
+    (tmp_path / "runs/there/result.json").write_text("{}")
     more = {"CXX": "no-such-compiler"} if summary.startswith("needs a C++") else {}
     file = () if "dataset=shapenet_car" in words else ("--hp", str(TINY))
     said = [noether(verb, *file, "devices=1", *words, cwd=tmp_path, **more) for verb in ("plan", "train")]
