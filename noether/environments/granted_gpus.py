@@ -25,7 +25,8 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) is the user's or the step's own word.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    if facts.amd_driver or any(environ.get(name) for name in AMD_VARIABLES):
+    # Slurm sets the masks of every vendor in a step unless it was told whose GPUs there are (gres.conf, Flags).
+    if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
         return ""
     if mask is not None and mask.strip() in ("", "-1", "NoDevFiles"):
         return ""
