@@ -16,7 +16,7 @@ from noether.checkpoints.format import (
 )
 from noether.checkpoints.resume import StartingPoint
 from noether.checkpoints.saver import Saver
-from noether.checkpoints.state import load_checkpoint, load_weights, state_bytes
+from noether.checkpoints.state import load_checkpoint, load_weights, model_tensors, state_bytes
 from noether.common.console import Console
 from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.config.compose import dump_config
@@ -269,7 +269,7 @@ def _finish(
         load_weights(model, selected, weights)
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
     name = group.from_first(name)
-    group.copy_from_first(model.state_dict().values())
+    group.copy_from_first(model_tensors(model).values())
     try:
         result = evaluate_run(
             config,
