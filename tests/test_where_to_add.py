@@ -186,13 +186,13 @@ def test_a_lint_rule(house: House) -> None:
 
 
 def test_a_command_and_a_setting(house: House) -> None:
-    """A method of Commands is a command; a field with a description is a setting."""
+    """A method of a subject's commands is a command; a field with a description is a setting."""
     house.change(
-        "noether/cli/commands.py",
-        "    data = DataCommands\n",
+        "noether/cli/run_commands.py",
+        "    def cancel(",
         '    def moon(self, *, phase: str = "full") -> int:\n        """Say how the moon is.\n\n'
         '        Args:\n            phase: which one\n        """\n        print(f"the moon is {phase}")\n'
-        "        return 0\n\n    data = DataCommands\n",
+        "        return 0\n\n    def cancel(",
     )
     assert "Say how the moon is." in house.run("--help")
     assert house.run("moon", "--phase", "new") == "the moon is new\n"

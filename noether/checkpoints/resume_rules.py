@@ -13,7 +13,7 @@ from noether.config.schema import RunConfig
 from noether.errors import RequestError
 
 
-class Rule(Enum):
+class ResumeRule(Enum):
     """What a changed setting means for a run that goes on."""
 
     FREE = "changes nothing that is learned"
@@ -24,61 +24,63 @@ class Rule(Enum):
 @dataclass(frozen=True)
 class _Entry:
     key: str
-    rule: Rule
+    rule: ResumeRule
     reason: str
 
 
 # The first entry whose key is the setting's, or a section above it, decides.
 RULES = (
-    _Entry("accelerator", Rule.SAID, "other devices round differently; the order of samples goes on"),
-    _Entry("devices", Rule.FREE, "another number of ranks goes on with the same order of samples"),
-    _Entry("master_port", Rule.FREE, "where the ranks meet"),
-    _Entry("nodes", Rule.FREE, "where the ranks run"),
-    _Entry("node_rank", Rule.FREE, "where the ranks run"),
-    _Entry("master_addr", Rule.FREE, "where the ranks meet"),
-    _Entry("distributed", Rule.FREE, "how long ranks wait for each other"),
-    _Entry("dataset_root", Rule.FREE, "where the same data lies"),
-    _Entry("output_path", Rule.FREE, "where the run lies"),
-    _Entry("run_id", Rule.FREE, "where the run lies"),
-    _Entry("resume", Rule.FREE, "how it goes on"),
-    _Entry("accept_changes", Rule.FREE, "how it goes on"),
-    _Entry("initial_weights", Rule.FREE, "where it began; it goes on from its own weights"),
-    _Entry("num_workers", Rule.FREE, "who reads the data"),
-    _Entry("tracker", Rule.FREE, "what is shown"),
-    _Entry("slurm", Rule.FREE, "what a job asks for"),
-    _Entry("trainer.max_epochs", Rule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_updates", Rule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_samples", Rule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_batch_size", Rule.FREE, "accumulation learns the same, to rounding"),
-    _Entry("trainer.log_every", Rule.FREE, "what is shown"),
-    _Entry("trainer.evaluate_every", Rule.SAID, "the weights are selected among other updates from here on"),
-    _Entry("trainer.checkpoint_every", Rule.FREE, "what is kept"),
-    _Entry("trainer.keep_checkpoints", Rule.FREE, "what is kept"),
-    _Entry("trainer.evaluation_batch_size", Rule.FREE, "each sample is scored alone"),
-    _Entry("trainer.evaluation_chunk_size", Rule.FREE, "a prediction does not depend on its chunk"),
-    _Entry("trainer.timeout_min", Rule.FREE, "when it stops"),
-    _Entry("trainer.freeze", Rule.REFUSED, "the optimiser has no state of other parameters"),
-    _Entry("trainer.nan_policy", Rule.FREE, "what happens at numbers that are not finite"),
-    _Entry("trainer.max_skipped_updates", Rule.FREE, "what happens at numbers that are not finite"),
-    _Entry("trainer.profile", Rule.FREE, "what is shown"),
-    _Entry("trainer.compile", Rule.SAID, "a compiled model rounds differently"),
-    _Entry("trainer.deterministic", Rule.SAID, "other algorithms round differently"),
-    _Entry("trainer.clip_gradient_norm", Rule.SAID, "updates are clipped differently from here on"),
-    _Entry("optimizer.kind", Rule.REFUSED, "another optimiser does not know what this one has gathered"),
-    _Entry("optimizer", Rule.SAID, "updates are made differently from here on"),
-    _Entry("schedule", Rule.SAID, "the learning rate follows another curve from here on"),
-    _Entry("seed", Rule.REFUSED, "the order of samples and every random number would be another run's"),
-    _Entry("trainer.effective_batch_size", Rule.REFUSED, "the position in the order of samples is counted in batches"),
-    _Entry("trainer.precision", Rule.REFUSED, "weights and gradients would be other numbers"),
-    _Entry("trainer.ema_decay", Rule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
-    _Entry("dataset", Rule.REFUSED, "other samples: figures before and after would not compare"),
-    _Entry("model", Rule.REFUSED, "another model cannot take these weights, or means something else by them"),
-    _Entry("task.scalars", Rule.SAID, "other figures are derived from the fields; what is learned is the same"),
-    _Entry("task", Rule.REFUSED, "another loss and other statistics"),
+    _Entry("accelerator", ResumeRule.SAID, "other devices round differently; the order of samples goes on"),
+    _Entry("devices", ResumeRule.FREE, "another number of ranks goes on with the same order of samples"),
+    _Entry("master_port", ResumeRule.FREE, "where the ranks meet"),
+    _Entry("nodes", ResumeRule.FREE, "where the ranks run"),
+    _Entry("node_rank", ResumeRule.FREE, "where the ranks run"),
+    _Entry("master_addr", ResumeRule.FREE, "where the ranks meet"),
+    _Entry("distributed", ResumeRule.FREE, "how long ranks wait for each other"),
+    _Entry("dataset_root", ResumeRule.FREE, "where the same data lies"),
+    _Entry("output_path", ResumeRule.FREE, "where the run lies"),
+    _Entry("run_id", ResumeRule.FREE, "where the run lies"),
+    _Entry("resume", ResumeRule.FREE, "how it goes on"),
+    _Entry("accept_changes", ResumeRule.FREE, "how it goes on"),
+    _Entry("initial_weights", ResumeRule.FREE, "where it began; it goes on from its own weights"),
+    _Entry("num_workers", ResumeRule.FREE, "who reads the data"),
+    _Entry("tracker", ResumeRule.FREE, "what is shown"),
+    _Entry("slurm", ResumeRule.FREE, "what a job asks for"),
+    _Entry("trainer.max_epochs", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_updates", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_samples", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    _Entry("trainer.max_batch_size", ResumeRule.FREE, "accumulation learns the same, to rounding"),
+    _Entry("trainer.log_every", ResumeRule.FREE, "what is shown"),
+    _Entry("trainer.evaluate_every", ResumeRule.SAID, "the weights are selected among other updates from here on"),
+    _Entry("trainer.checkpoint_every", ResumeRule.FREE, "what is kept"),
+    _Entry("trainer.keep_checkpoints", ResumeRule.FREE, "what is kept"),
+    _Entry("trainer.evaluation_batch_size", ResumeRule.FREE, "each sample is scored alone"),
+    _Entry("trainer.evaluation_chunk_size", ResumeRule.FREE, "a prediction does not depend on its chunk"),
+    _Entry("trainer.timeout_min", ResumeRule.FREE, "when it stops"),
+    _Entry("trainer.freeze", ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
+    _Entry("trainer.nan_policy", ResumeRule.FREE, "what happens at numbers that are not finite"),
+    _Entry("trainer.max_skipped_updates", ResumeRule.FREE, "what happens at numbers that are not finite"),
+    _Entry("trainer.profile", ResumeRule.FREE, "what is shown"),
+    _Entry("trainer.compile", ResumeRule.SAID, "a compiled model rounds differently"),
+    _Entry("trainer.deterministic", ResumeRule.SAID, "other algorithms round differently"),
+    _Entry("trainer.clip_gradient_norm", ResumeRule.SAID, "updates are clipped differently from here on"),
+    _Entry("optimizer.kind", ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
+    _Entry("optimizer", ResumeRule.SAID, "updates are made differently from here on"),
+    _Entry("schedule", ResumeRule.SAID, "the learning rate follows another curve from here on"),
+    _Entry("seed", ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
+    _Entry(
+        "trainer.effective_batch_size", ResumeRule.REFUSED, "the position in the order of samples is counted in batches"
+    ),
+    _Entry("trainer.precision", ResumeRule.REFUSED, "weights and gradients would be other numbers"),
+    _Entry("trainer.ema_decay", ResumeRule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
+    _Entry("dataset", ResumeRule.REFUSED, "other samples: figures before and after would not compare"),
+    _Entry("model", ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
+    _Entry("task.scalars", ResumeRule.SAID, "other figures are derived from the fields; what is learned is the same"),
+    _Entry("task", ResumeRule.REFUSED, "another loss and other statistics"),
 )
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
 """Settings of models that change no weight's size; another model's weights cannot be taken, whoever accepts it."""
-_UNLISTED = _Entry("", Rule.REFUSED, "nothing is known of what this setting changes")
+_UNLISTED = _Entry("", ResumeRule.REFUSED, "nothing is known of what this setting changes")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Change:
     key: str
     before: Any
     now: Any
-    rule: Rule
+    rule: ResumeRule
     reason: str
 
     def __str__(self) -> str:
@@ -134,7 +136,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     def accepted(key: str) -> bool:
         return any(word == "all" or key == word or key.startswith(f"{word}.") for word in accept)
 
-    refused = [change for change in changes if change.rule is Rule.REFUSED and not accepted(change.key)]
+    refused = [change for change in changes if change.rule is ResumeRule.REFUSED and not accepted(change.key)]
     if refused:
         widest = max(len(str(change)) for change in refused)
         keys = ",".join(change.key for change in refused)
@@ -148,7 +150,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
             expected="the settings of the run that is resumed, or your word that the change is meant",
             fix=f"{own}      (the run's own settings)\n" + other,
         )
-    return [f"{change}: {change.reason}" for change in changes if change.rule is not Rule.FREE]
+    return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.FREE]
 
 
 def _changes_sizes(key: str) -> bool:

@@ -50,15 +50,14 @@ def parse_arguments(
     Raises:
         RequestError: for an unknown verb or flag, with the nearest known one, and for a flag without its value.
     """
-    verb, *rest = arguments
+    verb, *queue = arguments
     if verb not in verbs:
-        raise _unknown_verb(verb, rest, verbs, engine)
+        raise _unknown_verb(verb, queue, verbs, engine)
     parameters = signature(verbs[verb]).parameters
     own = {name: p for name, p in parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
     takes_overrides = "overrides" in parameters
     positional: list[str] = []
     flags: dict[str, str | bool] = {}
-    queue = list(rest)
     while queue:
         word = queue.pop(0)
         long = SHORT_FLAGS.get(word, word)
@@ -70,28 +69,26 @@ def parse_arguments(
             continue
         name, has_value, value = word[2:].partition("=")
         key = name.replace("-", "_")
-        setting = key.split(".")[0] in settings and takes_overrides
-        if key not in own and not setting:
+        if key not in own and not (key.split(".")[0] in settings and takes_overrides):
             raise _unknown_flag(verb, word, own, settings if takes_overrides else ())
         if key in own and own[key].annotation is bool:
             flags[key] = _switch(word, value) if has_value else True
             continue
         if not has_value:
             if not queue or queue[0].startswith("--"):
-                raise RequestError(
-                    f"--{name} has no value", seen=word, expected=f"--{name} VALUE", fix=f"--{name} VALUE"
-                )
+                asked = f"--{name} VALUE"
+                raise RequestError(f"--{name} has no value", seen=word, expected=asked, fix=asked)
             value = queue.pop(0)
         if key in own:
             # Parameters of a case may each be given by a flag of their own.
             flags[key] = f"{flags[key]},{value}" if key == "set" and key in flags else value
         else:
             positional.append(_as_override(key, value))
-    words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    needed = [p.name for p in words if p.default is Parameter.empty]
-    takes_words = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
-    if not takes_words and not len(needed) <= len(positional) <= len(words):
-        raise _wrong_words(verb, positional, flags, needed, own)
+    if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values()):
+        words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        needed = [p.name for p in words if p.default is Parameter.empty]
+        if not len(needed) <= len(positional) <= len(words):
+            raise _wrong_words(verb, positional, flags, needed, own)
     if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)

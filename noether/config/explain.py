@@ -95,66 +95,83 @@ def validation_error(error: ValidationError) -> RequestError:
 
 def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     """Turns one problem into a sentence with the key as the user writes it."""
-    value, parent = problem["input"], key.rpartition(".")[0]
-    if problem["type"] == "extra_forbidden":
-        known = list(section.model_fields)
-        near = nearest(key.rpartition(".")[2], known)
-        name = f"{parent}.{near}" if parent else str(near)
-        return RequestError(
-            f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
-            seen=_first_setting(key, value),
-            expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
-            fix=_first_setting(name, value) if near else f"leave {key} out",
-        )
-    if problem["type"] == "union_tag_invalid":
-        known = re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
-        return RequestError(
-            f"unknown {key}.kind: {did_you_mean(problem['ctx']['tag'], known)}",
-            seen=f"{key}.kind={problem['ctx']['tag']}",
-            expected=f"one of {', '.join(known)}",
-            fix=f"{key}.kind={nearest(problem['ctx']['tag'], known) or known[0]}",
-        )
-    if problem["type"] == "missing":
-        return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
-    if problem["type"] in ("string_type", "path_type") and is_number(value):
+    kind, value = problem["type"], problem["input"]
+    if kind in ("string_type", "path_type") and is_number(value):
         return RequestError(
             f"{key} cannot be the number {_short(value)}",
             seen=f"{key}={_short(value)} ({type(value).__name__})",
             expected="a text; YAML reads one that looks like a number as a number",
             fix=f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)',
         )
-    if problem["type"] == "literal_error":
-        known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
-        default = _default(key, section)
-        return RequestError(
-            f"{key} cannot be {_short(value)}",
-            seen=f"{key}={_short(value)}",
-            expected=f"one of {', '.join(known)}",
-            fix=f"{key}={nearest(str(value), known) or (default if default in known else known[0])}",
-        )
+    return _DESCRIPTIONS.get(kind, _wrong_type)(problem, key, section)
+
+
+def _unknown_key(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    value, parent, known = problem["input"], key.rpartition(".")[0], list(section.model_fields)
+    near = nearest(key.rpartition(".")[2], known)
+    name = f"{parent}.{near}" if parent else str(near)
+    return RequestError(
+        f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
+        seen=_first_setting(key, value),
+        expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
+        fix=_first_setting(name, value) if near else f"leave {key} out",
+    )
+
+
+def _unknown_kind(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
+    return RequestError(
+        f"unknown {key}.kind: {did_you_mean(tag, known)}",
+        seen=f"{key}.kind={tag}",
+        expected=f"one of {', '.join(known)}",
+        fix=f"{key}.kind={nearest(tag, known) or known[0]}",
+    )
+
+
+def _missing(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+
+
+def _not_a_choice(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    value, default = problem["input"], _default(key, section)
+    known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
+    return RequestError(
+        f"{key} cannot be {_short(value)}",
+        seen=f"{key}={_short(value)}",
+        expected=f"one of {', '.join(known)}",
+        fix=f"{key}={nearest(str(value), known) or (default if default in known else known[0])}",
+    )
+
+
+def _refused_by_section(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    """The schema's own checks already say what was seen and what was expected."""
     message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
-    if problem["type"] == "value_error":
-        # The schema's own checks already say what was seen and what was expected.
-        named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
-        if named:  # A section's own check begins with the setting: max_batch_size=0: …
-            setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
-            seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
-            return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
-        written = re.search("write '([^']+)'", message)
-        kind = re.search(r"did you mean '([^']+)'", message)
-        fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
-        return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, value), fix=fix)
-    if problem["type"] == "tuple_type":
-        # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
-        default = _default(key, section)
-        given = (override_value(value),) if isinstance(value, str) else ()
-        elements = default if isinstance(default, tuple) and default else given
-        return RequestError(
-            f"{key} cannot be {_short(value)}",
-            seen=f"{key}={_short(value)} ({type(value).__name__})",
-            expected="a list in brackets",
-            fix=f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}",
-        )
+    named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
+    if named:  # A section's own check begins with the setting: max_batch_size=0: …
+        setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
+        seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
+        return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
+    written = re.search("write '([^']+)'", message)
+    kind = re.search(r"did you mean '([^']+)'", message)
+    fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
+    return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, problem["input"]), fix=fix)
+
+
+def _not_a_list(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
+    value, default = problem["input"], _default(key, section)
+    given = (override_value(value),) if isinstance(value, str) else ()
+    elements = default if isinstance(default, tuple) and default else given
+    return RequestError(
+        f"{key} cannot be {_short(value)}",
+        seen=f"{key}={_short(value)} ({type(value).__name__})",
+        expected="a list in brackets",
+        fix=f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}",
+    )
+
+
+def _wrong_type(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+    value, message = problem["input"], re.sub(r"^Assertion failed, ", "", problem["msg"])
     takes_text = problem["type"] == "string_type" and isinstance(value, int | float)
     return RequestError(
         f"{key} cannot be {_short(value)}",
@@ -164,6 +181,14 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     )
 
 
+_DESCRIPTIONS = {
+    "extra_forbidden": _unknown_key,
+    "union_tag_invalid": _unknown_kind,
+    "missing": _missing,
+    "literal_error": _not_a_choice,
+    "value_error": _refused_by_section,
+    "tuple_type": _not_a_list,
+}
 _KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
 _KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
 _KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")

@@ -21,7 +21,8 @@ from noether.data import digits, ellipsoid
 from noether.data.cases.dataset import check_cases, open_cases
 from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
-from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
+from noether.data.shapenet_car import open_shapenet_car
+from noether.data.shapenet_car_packed import ensure_packed, find_cars
 from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
 

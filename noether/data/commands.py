@@ -16,7 +16,8 @@ from noether.data.cases.case_map import ready_maps
 from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
 from noether.data.describe import describe_split
 from noether.data.progress import progress_bar
-from noether.data.shapenet_car import differing_statistics, ensure_packed, pack_folder
+from noether.data.shapenet_car import differing_statistics
+from noether.data.shapenet_car_packed import ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.data.shared_work import usable_cpus

@@ -160,7 +160,8 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
         points = BOX_LOW + (BOX_HIGH - BOX_LOW) * candidates
         level = np.sum((car.to_body(points) / car.semi_axes) ** 2, axis=-1)
         # A hair's breadth for the rounding to float32 that follows.
-        return (level > 1 + 1e-5) & (points[:, 1] > 0)
+        values: Array = (level > 1 + 1e-5) & (points[:, 1] > 0)
+        return values
 
     near = count // 2
     box = BOX_LOW + (BOX_HIGH - BOX_LOW) * _accepted(_sobol(3, seed, 1), count - near, outside)
@@ -262,7 +263,8 @@ def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[A
 
     def accept(candidates: Array) -> Array:
         stretch = np.linalg.norm(directions(candidates) / axes, axis=-1) * axes.min()
-        return candidates[:, 2] < stretch
+        values: Array = candidates[:, 2] < stretch
+        return values
 
     kept = _accepted(engine, count, accept)
     return axes * directions(kept), kept[:, 3:]

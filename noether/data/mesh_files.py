@@ -171,7 +171,8 @@ def to_numpy(array: Any) -> np.ndarray:
     """Returns a VTK array as a NumPy array that shares its memory."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
-    return vtk_to_numpy(array)
+    values: np.ndarray = vtk_to_numpy(array)
+    return values
 
 
 def read_array(path: Path) -> np.ndarray:

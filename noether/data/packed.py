@@ -70,7 +70,7 @@ class PackedArrays:
     @property
     def samples(self) -> int:
         """Length of the first axis, which all arrays share."""
-        return next(iter(self.arrays.values())).shape[0]
+        return len(next(iter(self.arrays.values())))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_packed, (self.path,)

@@ -50,7 +50,8 @@ def alpha(semi_axes: ArrayLike) -> Array:
 def surface_normals(semi_axes: ArrayLike, points: ArrayLike) -> Array:
     """Unit outward normals, (..., 3), at points (..., 3) of the surface: along x_i / a_i²."""
     gradient = np.asarray(points, np.float64) / _checked_axes(semi_axes) ** 2
-    return gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+    values: Array = gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+    return values
 
 
 def surface_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLike) -> Array:
@@ -66,7 +67,8 @@ def surface_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayL
 def pressure_coefficient(freestream: ArrayLike, velocity: ArrayLike) -> Array:
     """Cp = 1 − |u|²/|U|² (Bernoulli), shape (...), of velocities (..., 3) in the free stream (3,)."""
     stream = np.asarray(freestream, np.float64)
-    return 1 - np.sum(np.square(np.asarray(velocity, np.float64)), axis=-1) / (stream @ stream)
+    values: Array = 1 - np.sum(np.square(np.asarray(velocity, np.float64)), axis=-1) / (stream @ stream)
+    return values
 
 
 def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
@@ -89,7 +91,7 @@ def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
             f"{int(refused.sum())} of {level.size} points lie inside the ellipsoid or are not finite: "
             "potential flow is defined outside only"
         )
-    lam = np.maximum(0.0, points_squared.sum(axis=-1) - squares.max())
+    lam: Array = np.maximum(0.0, points_squared.sum(axis=-1) - squares.max())
     for _ in range(MAX_NEWTON_STEPS):
         terms = points_squared / (squares + lam[..., None])
         slope = np.sum(terms / (squares + lam[..., None]), axis=-1)
@@ -121,7 +123,7 @@ def volume_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLi
     chi_slope = -axes.prod() / (shifted * np.sqrt(shifted.prod(axis=-1, keepdims=True)))
     scaled = points / shifted
     gradient = 2 * scaled / np.sum(scaled**2, axis=-1, keepdims=True)
-    velocity = stream + gradient * ((points * chi_slope) @ ratio)[..., None]
+    velocity: Array = stream + gradient * ((points * chi_slope) @ ratio)[..., None]
     for i in np.flatnonzero(stream):  # R_D is the dear part; a component at rest needs none
         velocity[..., i] += ratio[i] * _chi_component(axes, lam, int(i))
     return velocity
@@ -154,7 +156,8 @@ def half_force_coefficients(
     directions, weights = hemisphere_rule(polar, azimuth)
     velocity = surface_velocity(axes, stream, axes * directions)
     vector_area = axes.prod() * directions / axes * weights[:, None]
-    return -pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2])
+    values: Array = -pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2])
+    return values
 
 
 def half_lift_coefficient(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
@@ -206,7 +209,8 @@ def _chi_component(axes: Array, lam: Array, i: int) -> Array:
     a, b, c = (axes[n] ** 2 + lam for n in (j, k, i))
     from scipy.special import elliprd
 
-    return 2 / 3 * axes.prod() * elliprd(a, b, c)
+    values: Array = 2 / 3 * axes.prod() * elliprd(a, b, c)
+    return values
 
 
 def _checked_axes(semi_axes: ArrayLike) -> Array:

@@ -135,30 +135,7 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
     Raises:
         RequestError: a file is missing, cannot be read, or does not fit the others; it names the file.
     """
-    with tempfile.TemporaryDirectory(prefix="noether-raw-") as scratch:
-        files = {name: _file(car, name, Path(scratch)) for name in RAW_FILES}
-        surface = _read(car, SURFACE, files)
-        volume = _read(car, VOLUME, files)
-        pressure = _read_pressure(car, files[PRESSURE])
-    count = len(surface.points)
-    _expect(car, SURFACE, count == RAW_SURFACE_POINTS, f"{count} points", f"{RAW_SURFACE_POINTS} points")
-    _expect(
-        car,
-        PRESSURE,
-        pressure.shape == (RAW_SURFACE_POINTS,),
-        f"shape {pressure.shape}",
-        f"({RAW_SURFACE_POINTS},): a pressure for each point of {SURFACE}, those that no quad uses included",
-    )
-    _expect(car, PRESSURE, bool(np.isfinite(pressure).all()), "values that are not finite", "numbers")
-    used = np.unique(surface.quads)
-    _expect(
-        car,
-        SURFACE,
-        len(used) == SURFACE_POINTS,
-        f"{len(used)} points that some quad uses",
-        f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}",
-    )
-    _check_alignment(car, surface.values, pressure, used)
+    surface, volume, pressure, used = _read_raw(car)
     quads = oriented(surface.points, surface.quads)
     areas, normals = point_areas(surface.points, quads)
     force, moment = pressure_force(surface.points, quads, pressure)
@@ -195,6 +172,35 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
         "pressure_moment": moment,
     }
     return {key: array.astype(np.float32) for key, array in arrays.items()} | {"surface_quads": quads.astype(np.int32)}
+
+
+def _read_raw(car: RawCar) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
+    """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
+    with tempfile.TemporaryDirectory(prefix="noether-raw-") as scratch:
+        files = {name: _file(car, name, Path(scratch)) for name in RAW_FILES}
+        surface = _read(car, SURFACE, files)
+        volume = _read(car, VOLUME, files)
+        pressure = _read_pressure(car, files[PRESSURE])
+    count = len(surface.points)
+    _expect(car, SURFACE, count == RAW_SURFACE_POINTS, f"{count} points", f"{RAW_SURFACE_POINTS} points")
+    _expect(
+        car,
+        PRESSURE,
+        pressure.shape == (RAW_SURFACE_POINTS,),
+        f"shape {pressure.shape}",
+        f"({RAW_SURFACE_POINTS},): a pressure for each point of {SURFACE}, those that no quad uses included",
+    )
+    _expect(car, PRESSURE, bool(np.isfinite(pressure).all()), "values that are not finite", "numbers")
+    used = np.unique(surface.quads)
+    _expect(
+        car,
+        SURFACE,
+        len(used) == SURFACE_POINTS,
+        f"{len(used)} points that some quad uses",
+        f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}",
+    )
+    _check_alignment(car, surface.values, pressure, used)
+    return surface, volume, pressure, used
 
 
 def _car_folders(source: Path) -> list[Path]:

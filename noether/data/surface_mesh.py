@@ -178,7 +178,8 @@ def across(points: Array, wind: Array) -> Array:
     helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
     first = np.cross(helper, third)
     first /= np.linalg.norm(first)
-    return points @ np.stack([first, np.cross(third, first), third], axis=1)
+    values: Array = points @ np.stack([first, np.cross(third, first), third], axis=1)
+    return values
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:

@@ -17,8 +17,8 @@ from noether.doctor.host_facts import HostFacts
 from noether.doctor.leader import lead
 from noether.doctor.own_host import (
     LOOPBACK,
-    Clock,
     RankChildren,
+    TimeBudget,
     find_place,
     host_findings,
     located,
@@ -53,7 +53,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
         RequestError: the configuration is wrong.
     """
     report = DoctorReport(seconds)
-    clock = Clock(seconds)
+    clock = TimeBudget(seconds)
     watchdog = threading.Timer(seconds + WATCHDOG_SECONDS, _give_up, (report, clock, as_json))
     watchdog.daemon = True
     watchdog.start()
@@ -69,7 +69,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     return ExitCode.DONE
 
 
-def _give_up(report: DoctorReport, clock: Clock, as_json: bool) -> None:
+def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
     """Prints what is known and ends the process, whatever its other threads hang in."""
     report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time"))
     print_report(report, as_json)
@@ -77,7 +77,7 @@ def _give_up(report: DoctorReport, clock: Clock, as_json: bool) -> None:
     os._exit(ExitCode.FAILED)
 
 
-def _examine(config: RunConfig, report: DoctorReport, clock: Clock) -> bool:
+def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
     """Fills the report; returns whether this process is the one to show it."""
     facts, found = read_host(config, clock)
     placement, launch = find_place(config, facts)
@@ -97,7 +97,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: Clock) -> bool:
             found.append(refused("port", error))
     children = _start_children(placement, ranks, held.socket if held else None)
     try:
-        process = Participant(config, facts, placement, ranks, children, clock, found)
+        process = Participant(config, facts, placement, ranks, children=children, clock=clock, found=found)
         if 0 in ranks:
             lead(process, address, held, report)
             return True
@@ -119,7 +119,7 @@ def _examine_alone(
     placement: Placement | None,
     found: list[Diagnosis],
     report: DoctorReport,
-    clock: Clock,
+    clock: TimeBudget,
 ) -> bool:
     """Examines one process, or one whose place is unknown, and tries the chain between two children on loopback."""
     said = next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name, "0") != "0"), "")
@@ -141,7 +141,7 @@ def _examine_alone(
             chain = [skipped(name, "torch cannot be imported") for name in CHAIN]
         else:
             gpus = tuple(children.gpu_ranks)
-            world = World(2, LOOPBACK, held.endpoint.port, "", 0, gpus, (facts.host,))
+            world = World(2, LOOPBACK, held.endpoint.port, served_by="", attempt=0, gpu_ranks=gpus, hosts=(facts.host,))
             chain = walk_chain(world, children.step, clock.enter, clock.left)
     finally:
         children.end()

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -206,8 +206,8 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
             probe.write(b"0" * 4096)
     except OSError as error:
         refusal = f"{error.strerror or error} ({nearest})"
-    kind, source, network = (mount.kind, mount.source, mount.on_network) if mount else ("", "", False)
-    return Folder(purpose, path, fixed_by, True, kind, source, network, free, refusal)
+    folder = Folder(purpose, path, fixed_by, answered=True, free=free, refusal=refusal)
+    return replace(folder, kind=mount.kind, source=mount.source, on_network=mount.on_network) if mount else folder
 
 
 def cpu_quota(text: str) -> float | None:

@@ -53,7 +53,7 @@ class FoundGpus:
         return self.listed
 
 
-class Clock:
+class TimeBudget:
     """The time that is left, and what it is being spent on."""
 
     def __init__(self, seconds: float) -> None:
@@ -100,7 +100,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     return result
 
 
-def read_host(config: RunConfig, clock: Clock) -> tuple[HostFacts, list[Diagnosis]]:
+def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Diagnosis]]:
     """Returns the facts of this host, read by a child."""
     clock.enter("the facts of this host")
     asked = {"folders": wanted_folders(config.output_path, os.environ), "seconds": clock.left(PROBE_SECONDS)}
@@ -224,7 +224,7 @@ class RankChildren:
 
 
 def host_findings(
-    config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: Clock
+    config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: TimeBudget
 ) -> list[Diagnosis]:
     """Checks everything that concerns this host alone."""
     clock.enter("import torch")

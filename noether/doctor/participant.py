@@ -9,8 +9,8 @@ from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.host_facts import HostFacts
 from noether.doctor.own_host import (
     TORCH_SECONDS,
-    Clock,
     RankChildren,
+    TimeBudget,
     host_findings,
     located,
     versions_of,
@@ -30,7 +30,7 @@ class Participant:
     placement: Placement
     ranks: tuple[int, ...]
     children: RankChildren
-    clock: Clock
+    clock: TimeBudget
     found: list[Diagnosis]
 
     @property

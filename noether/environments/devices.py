@@ -115,15 +115,9 @@ def find_devices(
         RequestError: the accelerator is not here, GPUs were granted and none answers, or the mask names a device
             that is not here. CUDA would cut the list at the first wrong entry and train on fewer devices.
     """
-    if accelerator not in ACCELERATORS:
-        raise RequestError(
-            f"accelerator={accelerator} is not a kind of device",
-            seen=f"accelerator={accelerator}",
-            expected=", ".join(ACCELERATORS),
-            fix="accelerator=auto",
-        )
-    cpu_count = usable_cpus()
-    apple = (system or f"{platform.system()}-{platform.machine()}") == "Darwin-arm64"
+    cpu_count, system = usable_cpus(), system or f"{platform.system()}-{platform.machine()}"
+    apple = system == "Darwin-arm64"
+    _check_kind(accelerator, system)
     absence = f"accelerator={accelerator}"
     if accelerator in ("auto", "gpu"):
         devices, evidence = _cuda_devices(environ, nvml, visible_devices)
@@ -140,16 +134,26 @@ def find_devices(
         )
     if accelerator == "auto" and visible_devices is None and not apple:
         refuse_silent_cpu(environ, facts, absence)
-    if accelerator == "mps" and not apple:
-        raise RequestError(
-            "accelerator=mps needs an Apple silicon machine",
-            seen=system or f"{platform.system()}-{platform.machine()}",
-            expected="Darwin-arm64",
-            fix="accelerator=auto",
-        )
     if accelerator == "mps" or (accelerator == "auto" and apple):
         return DeviceInventory("mps", (Device("mps"),), "the GPU of this Apple silicon machine", cpu_count)
     return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpu_count} usable cores", cpu_count)
+
+
+def _check_kind(accelerator: str, system: str) -> None:
+    if accelerator not in ACCELERATORS:
+        raise RequestError(
+            f"accelerator={accelerator} is not a kind of device",
+            seen=f"accelerator={accelerator}",
+            expected=", ".join(ACCELERATORS),
+            fix="accelerator=auto",
+        )
+    if accelerator == "mps" and system != "Darwin-arm64":
+        raise RequestError(
+            "accelerator=mps needs an Apple silicon machine",
+            seen=system,
+            expected="Darwin-arm64",
+            fix="accelerator=auto",
+        )
 
 
 def _cuda_devices(

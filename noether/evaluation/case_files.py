@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from noether.data.loader import Batch
+from noether.evaluation.cases import ShownCase
 from noether.evaluation.vtk_output import write_fields
-from noether.tasks.base import Predictions, Task
+from noether.tasks.base import Task
 
 
 def write_case_files(
     folder: Path,
     task: Task,
-    shown: Sequence[tuple[str, int, Predictions, Batch]],
+    shown: Sequence[ShownCase],
     names: Sequence[str],
     faces: Sequence[np.ndarray | None],
 ) -> list[str]:

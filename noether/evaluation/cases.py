@@ -3,18 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from noether.common.whole_file import ANYBODY, Publisher, written_whole
-from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.loader import Batch
 from noether.data.padding import mask_of
-from noether.data.points import PointDraw
-from noether.evaluation.evaluate import Figures, predict
-from noether.learning.precision import Precision
+from noether.evaluation.evaluate import Figures
 from noether.tasks.base import Predictions, Task
 
 ERRORS_PER_SAMPLE = 2048
@@ -42,6 +39,15 @@ class PointErrors:
             kept.append(shown.float().cpu().numpy().ravel())
 
 
+class ShownCase(NamedTuple):
+    """A sample that is shown: why, its position in the split, its fields in physical units, and its batch of one."""
+
+    label: str
+    position: int
+    physical: Predictions
+    batch: Batch
+
+
 def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
     """Returns the best, the median and the three worst samples as (label, index), without repeats."""
     order = np.argsort(relative_l2, kind="stable")
@@ -53,37 +59,29 @@ def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
     return [(label, index) for index, label in seen.items()]
 
 
-@torch.no_grad()
-def predict_fields(
-    model: nn.Module,
-    task: Task,
-    dataset: Dataset,
-    index: int,
-    draw: PointDraw,
-    device: torch.device,
-    precision: Precision,
-    chunk_size: int | None = None,
-) -> tuple[Predictions, Batch]:
-    """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
-    (batch,) = evaluation_batches(dataset, [index], 1, draw)
-    batch = to_device(batch, device, precision.weights)
-    model.eval()
-    with precision.autocast():
-        predictions = predict(model, task.prepare(batch), chunk_size)
-    return task.to_physical({name: value.to(precision.weights) for name, value in predictions.items()}), batch
-
-
 def write_cases(
     path: Path,
     task: Task,
     figures: Figures,
+    *,
     errors: Mapping[str, Sequence[np.ndarray]],
-    shown: Sequence[tuple[str, int, Predictions, Batch]],
+    shown: Sequence[ShownCase],
     names: Sequence[str],
     about: Mapping[str, Any],
     by: Publisher = ANYBODY,
 ) -> None:
-    """Writes what the report draws, as one compressed npz file of plain arrays."""
+    """Writes what the report draws, as one compressed npz file of plain arrays.
+
+    Args:
+        path: the file.
+        task: names the fields.
+        figures: of every sample.
+        errors: of points, by field, in its unit.
+        shown: the cases whose fields are written.
+        names: of every sample.
+        about: what else the report says of the evaluation.
+        by: writes the file, where it may.
+    """
     arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
     for name, parts in errors.items():
         values = np.concatenate(parts)

@@ -1,71 +1,125 @@
 """Weights → figures of every sample of a split, each counted once whatever the world size."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 import torch
 from torch import nn
 
+from noether.config.schema import RunConfig
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.learning.precision import Precision
+from noether.learning.setup import Problem
 from noether.tasks.base import Predictions, SampleFigures, Task
 
 Figures = dict[str, np.ndarray]
 """Figures of all samples of a split, (S,) by name, in the order of the samples."""
 
 
-@torch.no_grad()
-def evaluate_samples(
-    model: nn.Module,
-    task: Task,
-    dataset: Dataset,
-    indices: Sequence[int],
-    draw: PointDraw,
+@dataclass(frozen=True)
+class Evaluator:
+    """How samples are evaluated: the task, what is drawn of each sample, and how they are shared by the ranks.
+
+    chunk_size: points that are predicted at once; None: all.
+    at_boundary: called equally often on every rank, between batches; what it raises ends the evaluation.
+    """
+
+    task: Task
+    draw: PointDraw
+    group: Group
+    precision: Precision
+    batch_size: int
+    chunk_size: int | None = None
+    num_workers: int = 0
+    at_boundary: Callable[[], None] = lambda: None
+
+    @torch.no_grad()
+    def figures(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        indices: Sequence[int],
+        *,
+        measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
+        after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
+    ) -> Figures:
+        """Evaluates the given samples of a data set over all ranks.
+
+        Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
+        returned in order, so that their sums do not depend on the number of ranks.
+
+        Args:
+            model: the weights to evaluate.
+            dataset: the data set.
+            indices: its samples.
+            measure: makes a batch's figures (None: the task's metrics).
+            after_batch: sees this rank's predictions (in the model's units) and batches.
+
+        Returns:
+            On rank 0 the figures of all samples; on the others an empty dict.
+        """
+        group = self.group
+        own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
+        boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
+        was_training = model.training
+        model.eval()
+        rows: list[dict[str, np.ndarray]] = []
+        try:
+            for batch in evaluation_batches(dataset, own, self.batch_size, self.draw, num_workers=self.num_workers):
+                self.at_boundary()
+                batch = to_device(batch, group.device, self.precision.weights)
+                predictions = self._predict(model, batch)
+                predictions = {name: value.to(self.precision.type_of(value)) for name, value in predictions.items()}
+                figures = (measure or self.task.metrics)(predictions, batch)
+                rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
+                after_batch(predictions, batch)
+            for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
+                self.at_boundary()
+        finally:
+            model.train(was_training)
+        return _in_order(group.gather(rows), len(indices))
+
+    @torch.no_grad()
+    def fields(self, model: nn.Module, dataset: Dataset, index: int) -> tuple[Predictions, Batch]:
+        """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
+        (batch,) = evaluation_batches(dataset, [index], 1, self.draw)
+        batch = to_device(batch, self.group.device, self.precision.weights)
+        model.eval()
+        predictions = self._predict(model, batch)
+        weights = self.precision.weights
+        return self.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
+
+    def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        with self.precision.autocast():
+            return predict(model, self.task.prepare(batch), self.chunk_size)
+
+
+def build_evaluator(
+    config: RunConfig,
+    problem: Problem,
     group: Group,
     precision: Precision,
     *,
     batch_size: int,
-    chunk_size: int | None = None,
-    num_workers: int = 0,
-    measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
-    after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
     at_boundary: Callable[[], None] = lambda: None,
-) -> Figures:
-    """Evaluates the given samples of a data set over all ranks.
-
-    Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
-    returned in order, so that their sums do not depend on the number of ranks. `measure` makes a batch's figures
-    (None: the task's metrics). `after_batch` sees this rank's predictions (in the model's units) and batches.
-    `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
-
-    Returns:
-        On rank 0 the figures of all samples; on the others an empty dict.
-    """
-    own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
-    boundaries = ceil(ceil(len(indices) / group.world_size) / batch_size)
-    was_training = model.training
-    model.eval()
-    rows: list[dict[str, np.ndarray]] = []
-    try:
-        for batch in evaluation_batches(dataset, own, batch_size, draw, num_workers=num_workers):
-            at_boundary()
-            batch = to_device(batch, group.device, precision.weights)
-            with precision.autocast():
-                predictions = predict(model, task.prepare(batch), chunk_size)
-            predictions = {name: value.to(precision.type_of(value)) for name, value in predictions.items()}
-            figures = (measure or task.metrics)(predictions, batch)
-            rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
-            after_batch(predictions, batch)
-        for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
-            at_boundary()
-    finally:
-        model.train(was_training)
-    return _in_order(group.gather(rows), len(indices))
+) -> Evaluator:
+    """Returns the evaluator of a run; batch_size: samples at once where the run's settings do not say."""
+    return Evaluator(
+        task=problem.task,
+        draw=problem.draw,
+        group=group,
+        precision=precision,
+        batch_size=config.trainer.evaluation_batch_size or batch_size,
+        chunk_size=config.trainer.evaluation_chunk_size,
+        num_workers=config.num_workers,
+        at_boundary=at_boundary,
+    )
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
@@ -85,7 +139,8 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
             expected="a model with forward_in_chunks(batch, chunk_size)",
             fix="trainer.evaluation_chunk_size=null",
         )
-    return in_chunks(prepared, chunk_size)
+    chunked: Predictions = in_chunks(prepared, chunk_size)
+    return chunked
 
 
 def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> Figures:

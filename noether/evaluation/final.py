@@ -1,6 +1,6 @@
 """The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,11 @@ import numpy as np
 from torch import nn
 
 from noether.common.whole_file import ANYBODY, Publisher
-from noether.config.schema import RunConfig
 from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
-from noether.distributed.group import Group
 from noether.evaluation.baselines import score_baselines
-from noether.evaluation.cases import PointErrors, choose_cases, predict_fields, write_cases
-from noether.evaluation.evaluate import evaluate_samples
-from noether.learning.precision import Precision
+from noether.evaluation.cases import PointErrors, ShownCase, choose_cases, write_cases
+from noether.evaluation.evaluate import Evaluator, Figures
 from noether.learning.setup import Problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
@@ -33,110 +30,98 @@ class EvaluatedWeights:
     updates: int
 
 
-def evaluate_run(
-    config: RunConfig,
-    problem: Problem,
-    chosen: EvaluatedWeights,
-    split: str,
-    folder: RunFolder,
-    group: Group,
-    precision: Precision,
-    *,
-    batch_size: int,
-    world_size: int,
-    vtk: bool = False,
-    by: Publisher = ANYBODY,
-    at_boundary: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Evaluates a split and writes what the report draws into the run folder. Every rank calls it.
+@dataclass(frozen=True)
+class RunEvaluation:
+    """Evaluates a run's splits, and writes what the report draws into its folder.
 
-    With `vtk`, the fields of the shown cases are also written as files that ParaView opens.
-    `by` writes what the report draws, where it may.
-    `at_boundary` is called equally often on every rank, between batches; what it raises ends the evaluation.
-
-    Returns:
-        On rank 0 the content of result.json; on the others an empty dict.
+    world_size: the ranks that trained.
+    vtk: also write the fields of the shown cases as files that ParaView opens.
+    by: writes what the report draws, where it may.
     """
-    task, splits = problem.task, problem.splits
-    dataset: Dataset = splits.test if split == "test" else splits.train
-    indices = {
-        "test": list(range(len(splits.test))),
-        "validation": problem.validation_indices,
-        "train": problem.train_indices,
-    }[split]
-    errors = PointErrors(task)
 
-    def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
-        return {**task.metrics(predictions, batch), **task.details(predictions, batch)}
+    problem: Problem
+    evaluator: Evaluator
+    folder: RunFolder
+    world_size: int
+    vtk: bool = False
+    by: Publisher = ANYBODY
 
-    figures = evaluate_samples(
-        chosen.model,
-        task,
-        dataset,
-        indices,
-        problem.draw,
-        group,
-        precision,
-        batch_size=batch_size,
-        chunk_size=config.trainer.evaluation_chunk_size,
-        num_workers=config.num_workers,
-        measure=measure,
-        after_batch=errors.add,
-        at_boundary=at_boundary,
-    )
-    gathered = group.gather(errors.values)
-    if not group.is_first:
-        return {}
-    result: dict[str, Any] = {
-        "split": split,
-        "samples": len(indices),
-        "weights": chosen.weights,
-        "checkpoint": chosen.checkpoint,
-        "figures": task.summarise(figures),
-        "parameters": count_parameters(chosen.model),
-        "updates": chosen.updates,
-        **mean_pace(folder),
-        "world_size": world_size,
-        "report_parts": list(task.report_parts),
-        **task.results(figures),
-    }
-    if task.baselines and task.fields:
+    def result(self, chosen: EvaluatedWeights, split: str) -> dict[str, Any]:
+        """Evaluates a split with these weights. Every rank calls it.
+
+        Returns:
+            On rank 0 the content of result.json; on the others an empty dict.
+        """
+        task, group = self.problem.task, self.evaluator.group
+        dataset, indices = self._samples(split)
+        errors = PointErrors(task)
+
+        def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
+            return {**task.metrics(predictions, batch), **task.details(predictions, batch)}
+
+        figures = self.evaluator.figures(chosen.model, dataset, indices, measure=measure, after_batch=errors.add)
+        gathered = group.gather(errors.values)
+        if not group.is_first:
+            return {}
+        result: dict[str, Any] = {
+            "split": split,
+            "samples": len(indices),
+            "weights": chosen.weights,
+            "checkpoint": chosen.checkpoint,
+            "figures": task.summarise(figures),
+            "parameters": count_parameters(chosen.model),
+            "updates": chosen.updates,
+            **mean_pace(self.folder),
+            "world_size": self.world_size,
+            "report_parts": list(task.report_parts),
+            **task.results(figures),
+        }
+        if task.baselines and task.fields:
+            result["baselines"] = self._baselines(split)
+        if task.fields:
+            point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
+            result |= self._write_cases(chosen.model, result, figures, point_errors)
+        return result
+
+    def _samples(self, split: str) -> tuple[Dataset, list[int]]:
+        """Returns the data set that a split is of, and its samples."""
+        problem = self.problem
+        if split == "test":
+            return problem.splits.test, list(range(len(problem.splits.test)))
+        return problem.splits.train, problem.validation_indices if split == "validation" else problem.train_indices
+
+    def _baselines(self, split: str) -> dict[str, Any]:
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
-        test = splits.test if split == "test" else _Subset(dataset, indices)
-        result["baselines"] = score_baselines(
-            task, splits.train, problem.train_indices, test, among_itself=split == "train"
+        problem = self.problem
+        scored = problem.splits.test if split == "test" else _Subset(*self._samples(split))
+        among_itself = split == "train"
+        return score_baselines(
+            problem.task, problem.splits.train, problem.train_indices, scored, among_itself=among_itself
         )
-    if task.fields:
-        primary = figures[f"{next(iter(task.fields))}/relative_l2"]
+
+    def _write_cases(
+        self, model: nn.Module, result: Mapping[str, Any], figures: Figures, errors: Mapping[str, Sequence[np.ndarray]]
+    ) -> dict[str, Any]:
+        """Writes the fields of a few telling cases; returns what result.json says of the files for ParaView."""
+        task, split = self.problem.task, result["split"]
+        dataset, indices = self._samples(split)
+        chosen = choose_cases(figures[f"{next(iter(task.fields))}/relative_l2"])
         shown = [
-            (
-                label,
-                position,
-                *predict_fields(
-                    chosen.model,
-                    task,
-                    dataset,
-                    indices[position],
-                    problem.draw,
-                    group.device,
-                    precision,
-                    config.trainer.evaluation_chunk_size,
-                ),
-            )
-            for label, position in choose_cases(primary)
+            ShownCase(label, position, *self.evaluator.fields(model, dataset, indices[position]))
+            for label, position in chosen
         ]
-        point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
-        with refusals_told(folder.path):
-            write_cases(folder.evaluation / f"{split}.npz", task, figures, point_errors, shown, names, about, by=by)
-        if vtk:
-            from noether.evaluation.case_files import write_case_files
+        path = self.folder.evaluation / f"{split}.npz"
+        with refusals_told(self.folder.path):
+            write_cases(path, task, figures, errors=errors, shown=shown, names=names, about=about, by=self.by)
+        if not self.vtk:
+            return {}
+        from noether.evaluation.case_files import write_case_files
 
-            faces = [faces_of(dataset, indices[position]) for _, position, *_ in shown]
-            result["files"] = write_case_files(folder.evaluation / f"{split}-vtk", task, shown, names, faces)
-    return result
+        faces = [faces_of(dataset, indices[case.position]) for case in shown]
+        return {"files": write_case_files(self.folder.evaluation / f"{split}-vtk", task, shown, names, faces)}
 
 
 def faces_of(dataset: Dataset, index: int) -> np.ndarray | None:

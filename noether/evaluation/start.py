@@ -11,7 +11,7 @@ from noether.checkpoints.format import (
     list_checkpoints,
     selected_checkpoint,
 )
-from noether.checkpoints.resume_rules import Rule, compare_configs
+from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.suggest import nearest
 from noether.config.compose import load_config, validate
@@ -53,7 +53,16 @@ def evaluate_here(
             expected="test or train",
             fix="--split test",
         )
-    request = EvaluateRequest(config, folder.path, prepare_data(config), chosen.path, weights, split, as_json, vtk)
+    request = EvaluateRequest(
+        config=config,
+        folder=folder.path,
+        data=prepare_data(config),
+        checkpoint=chosen.path,
+        weights=weights,
+        split=split,
+        as_json=as_json,
+        vtk=vtk,
+    )
     placement = _place_here(config)
     return run_placement(placement, "noether.evaluation.worker.evaluate_worker", request, folder.logs)
 
@@ -162,7 +171,7 @@ def config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
         _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
         config = validate(saved)
     for change in compare_configs(saved, config) if saved else ():
-        if change.rule is not Rule.FREE:
+        if change.rule is not ResumeRule.FREE:
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
     here = {"accelerator": "auto", "devices": "1"}
     config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))

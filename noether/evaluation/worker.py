@@ -9,7 +9,8 @@ from noether.common.console import Console
 from noether.common.strict_json import strict_json
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.final import EvaluatedWeights, evaluate_run
+from noether.evaluation.evaluate import build_evaluator
+from noether.evaluation.final import EvaluatedWeights, RunEvaluation
 from noether.evaluation.request import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.learning.precision import Precision
@@ -45,18 +46,11 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             )
         load_task_state(problem.task, checkpoint)
         load_weights(problem.model, checkpoint, request.weights)
-        result = evaluate_run(
-            config,
-            problem,
-            EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, made),
-            request.split,
-            folder,
-            group,
-            precision,
-            batch_size=config.trainer.evaluation_batch_size or samples_of_a_device(checkpoint.meta()),
-            world_size=checkpoint.world_size,
-            vtk=request.vtk,
-        )
+        batch_size = samples_of_a_device(checkpoint.meta())
+        evaluator = build_evaluator(config, problem, group, precision, batch_size=batch_size)
+        evaluation = RunEvaluation(problem, evaluator, folder, checkpoint.world_size, vtk=request.vtk)
+        chosen = EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, made)
+        result = evaluation.result(chosen, request.split)
     with refusals_told(folder.path):
         write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:

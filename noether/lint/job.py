@@ -29,7 +29,7 @@ _SERVER = re.compile(
 
 
 @dataclass(frozen=True)
-class Shape:
+class JobShape:
     """Nodes, tasks and GPUs. None: the script does not say, and Slurm or the cluster decides.
 
     tasks: all tasks. tasks_per_node: as asked for, or where every node gets equally many.
@@ -49,7 +49,7 @@ class Shape:
         return self.tasks / self.nodes
 
 
-def shape_of(options: Options) -> Shape:
+def shape_of(options: Options) -> JobShape:
     """Returns what the options of a component ask for; what cannot be read counts as not given."""
 
     def number(name: str) -> int | None:
@@ -77,7 +77,7 @@ def shape_of(options: Options) -> Shape:
     if on_node is None and gpus is not None and known and gpus % nodes == 0:
         on_node = gpus // nodes
     total = gpus if gpus is not None else None if on_node is None else on_node * nodes
-    return Shape(nodes, tasks, per_node, on_node, total, known)
+    return JobShape(nodes, tasks, per_node, on_node, total, known)
 
 
 def gpus_on_node(options: Options) -> int | None:
@@ -102,7 +102,7 @@ class Job:
         return self.components[0]
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> JobShape:
         """The shape of the job, or of the first component of a heterogeneous job."""
         return self.shapes[0]
 
@@ -162,7 +162,7 @@ class Job:
         """Returns the option that holds in the first component."""
         return self.options.last(*names)
 
-    def step_shape(self, launch: Launch) -> Shape | None:
+    def step_shape(self, launch: Launch) -> JobShape | None:
         """Returns what a step starts: srun's own options before the job's. None where that cannot be known."""
         srun = launch.layer("srun")
         if srun is None or srun.slurm is None:
@@ -177,7 +177,7 @@ class Job:
             return None
         return merged(self.shape, srun, launch.variables, self.known)
 
-    def shape_at(self, launch: Launch) -> Shape | None:
+    def shape_at(self, launch: Launch) -> JobShape | None:
         """Returns the shape of the step, or of the job for what the batch shell runs itself."""
         return self.step_shape(launch) if launch.layer("srun") else self.shape
 
@@ -202,7 +202,7 @@ def is_server(launch: Launch) -> bool:
     return launch.command.in_background and _SERVER.search(text) is not None
 
 
-def merged(job: Shape, srun: Layer, variables: Variables, known: Mapping[str, int | None]) -> Shape | None:
+def merged(job: JobShape, srun: Layer, variables: Variables, known: Mapping[str, int | None]) -> JobShape | None:
     """Returns the shape of a step: what srun's options leave of the job's. None: an option's value is not known."""
     numbers = {name: variables.number(srun.option(name), known) for name in ("ntasks", "ntasks-per-node")}
     asked = srun.option("nodes")

@@ -93,7 +93,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Problem:
+class OptionProblem:
     """Words that cannot be read as options: the kind of problem, what it is, and what to write (or "")."""
 
     kind: ProblemKind
@@ -108,7 +108,7 @@ class Options:
     """Options in the order they were given, what could not be read, and the words after them."""
 
     given: list[Given] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[OptionProblem] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
 
     def last(self, *names: str) -> Given | None:
@@ -129,7 +129,7 @@ class _Reader:
         self.table, self.short = (SBATCH, SBATCH_SHORT) if command == "sbatch" else (SRUN, SRUN_SHORT)
 
     def problem(self, kind: ProblemKind, word: str, message: str, instead: str = "") -> None:
-        self.found.problems.append(Problem(kind, word, self.line, message, instead))
+        self.found.problems.append(OptionProblem(kind, word, self.line, message, instead))
 
     def give(self, name: str, value: str = "") -> None:
         self.found.given.append(Given(SYNONYMS.get(name, name), value, self.line))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding, Level
-from noether.lint.job import SPAWNS, Job, Shape
+from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import PER_TASK_VARIABLES, Launch
 from noether.lint.values import count, gpu_count, node_range
 
@@ -187,7 +187,7 @@ def _deprecated(job: Job, line: int) -> Finding:
     return Finding(line, "warning", "deprecated-launcher", message, new.strip() + note, edit)
 
 
-def _per_node(job: Job, launch: Launch, shape: Shape) -> Iterator[Finding]:
+def _per_node(job: Job, launch: Launch, shape: JobShape) -> Iterator[Finding]:
     """launcher-per-task, processes-per-node, separate-runs, node-count: torchrun and its older forms."""
     per_node, under_srun = launch.layer("per-node"), launch.layer("srun") is not None
     assert per_node is not None

@@ -27,11 +27,11 @@ def _option(code: str, name: str, level: Level, why: str, wrong: str, right: str
     )
 
 
-def _body(code: str, name: str, level: Level, why: str, wrong: str, right: str, head: str = _TWO) -> Rule:
+def _body(code: str, name: str, level: Level, why: str, wrong: str, right: str, *, head: str = _TWO) -> Rule:
     return Rule(code, name, level, why, _script(head, wrong), _script(head, right))
 
 
-def _head(code: str, name: str, level: Level, why: str, wrong: str, right: str, body: str = _RUN) -> Rule:
+def _head(code: str, name: str, level: Level, why: str, wrong: str, right: str, *, body: str = _RUN) -> Rule:
     return Rule(code, name, level, why, _script(wrong, body), _script(right, body))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from noether.lint.options import DASHES, Options, Problem, read_options
+from noether.lint.options import DASHES, OptionProblem, Options, read_options
 from noether.lint.shell import Command, ShellText
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
@@ -79,7 +79,7 @@ class Script:
             number = index + self.first_line
             words = split_directive(match["rest"])
             if words is None:
-                found[-1].problems.append(Problem("stray-word", "", number, "a quote is opened and not closed"))
+                found[-1].problems.append(OptionProblem("stray-word", "", number, "a quote is opened and not closed"))
             elif len(words) == 1 and words[0] in _HETEROGENEOUS:
                 found.append(Options())
             else:

@@ -68,6 +68,7 @@ class ABUPT(AnchoredModel):
 
     def __init__(
         self,
+        *,
         dim: int = 192,
         heads: int = 3,
         geometry_depth: int = 1,

@@ -126,7 +126,8 @@ class PointModel(nn.Module):
         values = [batch[prefix + key] for key in keys]
         values = [value.unsqueeze(-1) if value.ndim == 2 else value for value in values]
         layer = self.features[points]
-        return embedded + layer(torch.cat(values, dim=-1).to(self._dtype))
+        out: Tensor = embedded + layer(torch.cat(values, dim=-1).to(self._dtype))
+        return out
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         _fit_old_weights(state_dict, prefix, self)

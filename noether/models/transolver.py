@@ -56,7 +56,8 @@ class TransolverBlock(nn.Module):
 
     def _finish(self, x: Tensor, weights: Tensor, tokens: Tensor, how: Modulations | None) -> Tensor:
         x = x + self.attention.scatter(weights, tokens)
-        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        return out
 
     def _modulations(self, condition: Tensor | None) -> Modulations | None:
         return None if self.modulation is None else self.modulation(condition)

@@ -50,6 +50,7 @@ class UPT(PointModel):
 
     def __init__(
         self,
+        *,
         dim: int = 192,
         heads: int = 3,
         encoder_depth: int = 12,

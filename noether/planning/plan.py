@@ -58,13 +58,13 @@ class RunPlan:
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
     """Returns the settings that concern the launch."""
     return LaunchRequest(
-        config.accelerator,
-        config.devices,
-        config.master_port,
-        visible_devices,
-        config.nodes,
-        config.node_rank,
-        config.master_addr,
+        accelerator=config.accelerator,
+        devices=config.devices,
+        master_port=config.master_port,
+        visible_devices=visible_devices,
+        nodes=config.nodes,
+        node_rank=config.node_rank,
+        master_addr=config.master_addr,
     )
 
 

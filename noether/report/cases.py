@@ -15,7 +15,7 @@ from noether.report.field_picture import field_picture
 from noether.report.grid import Frame, frame_around
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import heading, in_words
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.report.views import Space, View, section_view, side, space_of, surface_extent, surface_view
 
 
@@ -34,7 +34,7 @@ class _Case:
     body: Array | None
 
 
-def cases_section(run: Run) -> str:
+def cases_section(run: ReportedRun) -> str:
     """Pictures of each field of the samples that the evaluation kept, on scales they share."""
     if not run.meta.get("cases"):
         split = run.result.get("split", "test")
@@ -48,7 +48,7 @@ def cases_section(run: Run) -> str:
     return lead + "\n".join(parts)
 
 
-def _case(run: Run, k: int, name: str) -> _Case | None:
+def _case(run: ReportedRun, k: int, name: str) -> _Case | None:
     about, arrays, space = run.meta["cases"][k], run.arrays, space_of(run.meta.get("space"))
     prefix = f"case/{k}/{name}"
     if not all(f"{prefix}/{part}" in arrays for part in ("points", "truth", "prediction")):
@@ -78,12 +78,12 @@ def _magnitude(values: Array) -> Array:
     return values[:, 0] if values.shape[1] == 1 else np.asarray(np.linalg.norm(values, axis=1))
 
 
-def _on_surface(run: Run, name: str) -> bool:
+def _on_surface(run: ReportedRun, name: str) -> bool:
     about = (run.meta.get("fields") or {}).get(name) or {}
     return str(about.get("points", name)).startswith("surface")
 
 
-def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
+def _field_cases(run: ReportedRun, name: str, cases: Sequence[_Case]) -> str:
     unit = run.unit(name)
     quantity = ("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else ""
     title = f"<h3>{escape(heading(name))}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -51,28 +52,7 @@ def curves(
     """
     with chart_style(name):
         figure, axes = chart_axes()
-        drawn: list[Array] = []
-        for line in series:
-            y = np.where(_drawable(line.y, log), line.y, np.nan)
-            if not np.isfinite(y).any():
-                continue
-            x, mean, low, high = _blocks(line.x, y)
-            colour = paint(line.colour)
-            if len(x) < len(y):
-                axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            dense = len(x) > 60
-            axes.plot(
-                x,
-                mean,
-                color=colour,
-                linewidth=1.0 if line.colour == "muted" else 1.6,
-                linestyle=(0, (4, 2)) if line.dashed else "-",
-                marker="o" if (line.points and not dense) or len(x) == 1 else "",
-                markersize=2.8,
-                label=line.label,
-            )
-            drawn.append(y[np.isfinite(y)])
-        values = np.concatenate(drawn)
+        values = np.concatenate([_draw_line(axes, line, log) for line in series])
         if log:
             log_ticks(axes, values, ratio=ratio)
         else:
@@ -85,21 +65,49 @@ def curves(
         axes.xaxis.set_major_formatter(TickLabels())
         axes.set_xlabel("updates")
         if updates_per_epoch:
-            length = float(updates_per_epoch)
-
-            def epochs(updates: Any) -> Any:
-                return updates / length
-
-            def updates(epochs: Any) -> Any:
-                return epochs * length
-
-            top_axis = axes.secondary_xaxis("top", functions=(epochs, updates))
-            top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-            top_axis.xaxis.set_major_formatter(TickLabels())
-            top_axis.tick_params(length=3, color=paint("line"), labelcolor=paint("muted"), pad=2)
-            top_axis.spines["top"].set_color(paint("line"))
-            top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
+            _add_epochs(axes, float(updates_per_epoch))
         return svg_element(figure, name)
+
+
+def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
+    """Draws a line, if it has any point to draw; returns the finite values."""
+    y = np.where(_drawable(line.y, log), line.y, np.nan)
+    finite = y[np.isfinite(y)]
+    if not len(finite):
+        return finite
+    x, mean, low, high = _blocks(line.x, y)
+    colour = paint(line.colour)
+    if len(x) < len(y):
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    dense = len(x) > 60
+    axes.plot(
+        x,
+        mean,
+        color=colour,
+        linewidth=1.0 if line.colour == "muted" else 1.6,
+        linestyle=(0, (4, 2)) if line.dashed else "-",
+        marker="o" if (line.points and not dense) or len(x) == 1 else "",
+        markersize=2.8,
+        label=line.label,
+    )
+    return finite
+
+
+def _add_epochs(axes: Axes, length: float) -> None:
+    """Adds the axis of epochs on top; length: updates of an epoch."""
+
+    def epochs(updates: Any) -> Any:
+        return updates / length
+
+    def updates(epochs: Any) -> Any:
+        return epochs * length
+
+    top_axis = axes.secondary_xaxis("top", functions=(epochs, updates))
+    top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    top_axis.xaxis.set_major_formatter(TickLabels())
+    top_axis.tick_params(length=3, color=paint("line"), labelcolor=paint("muted"), pad=2)
+    top_axis.spines["top"].set_color(paint("line"))
+    top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
 
 
 def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> str:

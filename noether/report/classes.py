@@ -8,10 +8,10 @@ import numpy as np
 from noether.report.elements import absent
 from noether.report.numbers import percent
 from noether.report.phrases import plural
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 
 
-def confusion(run: Run) -> tuple[list[str], np.ndarray] | None:
+def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
     """The names of the classes and the counts (classes, classes), true by row; None where there are none."""
     classes: Any = run.result.get("classes")
     if not isinstance(classes, dict):
@@ -21,7 +21,7 @@ def confusion(run: Run) -> tuple[list[str], np.ndarray] | None:
     return (names, counts) if counts.shape == (len(names), len(names)) and names else None
 
 
-def classes_section(run: Run) -> str:
+def classes_section(run: ReportedRun) -> str:
     """The confusion matrix, one row for each true class, with the share that is right."""
     found = confusion(run)
     if found is None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 
 
-def absent(run: Run, file: str, consequence: str) -> str:
+def absent(run: ReportedRun, file: str, consequence: str) -> str:
     """A paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
     trouble = run.troubles.get(file)
     text = f"{trouble}: {consequence}." if trouble else f"{consequence[0].upper()}{consequence[1:]}."

@@ -11,13 +11,13 @@ from noether.report.charts import error_histogram, sample_errors
 from noether.report.elements import absent, chart_figure
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import BASELINES, heading, in_words, plural
-from noether.report.run import Run, figure
+from noether.report.run import ReportedRun, figure
 
 FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 RATIOS = ("relative_l2", "pooled_relative_l2")
 
 
-def errors_section(run: Run) -> str:
+def errors_section(run: ReportedRun) -> str:
     """The figures of each field beside the baselines; of a task without fields, its figures."""
     fields, baselines = run.result.get("fields") or {}, run.result.get("baselines") or {}
     if not fields:
@@ -77,7 +77,7 @@ def _error_rows(table: Mapping[str, Any], components: Mapping[str, Mapping[str, 
     return rows
 
 
-def _plain_figures(run: Run) -> str:
+def _plain_figures(run: ReportedRun) -> str:
     """The figures of a task without fields."""
     figures = run.result.get("figures") or {}
     if not figures:
@@ -89,7 +89,7 @@ def _plain_figures(run: Run) -> str:
     return f'<div class="scroll"><table>{rows}</table></div>'
 
 
-def distributions_section(run: Run) -> str:
+def distributions_section(run: ReportedRun) -> str:
     """Histograms of the errors of points, and the errors of samples in their order."""
     charts = []
     for k, name in enumerate(run.fields):

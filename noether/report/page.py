@@ -17,7 +17,7 @@ from noether.report.classes import classes_section, confusion
 from noether.report.colours import COLOURS
 from noether.report.field_errors import distributions_section, errors_section
 from noether.report.provenance import configuration_section, environment_section, plan_section
-from noether.report.run import Run, read_run
+from noether.report.run import ReportedRun, read_run
 from noether.report.scalars import scalars_section
 from noether.report.summary import summary_header, summary_tiles
 from noether.report.time_strip import time_section
@@ -39,9 +39,9 @@ def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
     return folder.report
 
 
-def render_report(run: Run) -> str:
+def render_report(run: ReportedRun) -> str:
     """Returns the page."""
-    parts: dict[str, tuple[str, Callable[[Run], str]]] = {
+    parts: dict[str, tuple[str, Callable[[ReportedRun], str]]] = {
         "errors": ("Errors", errors_section),
         "classes": ("Classes", classes_section),
         "cases": ("Cases", cases_section),

@@ -10,12 +10,12 @@ from noether.planning.batches import BatchPlan
 from noether.report.elements import absent, fact_list
 from noether.report.numbers import count_text, short_number
 from noether.report.phrases import in_words, listed, plural
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 
 RANKS_SHOWN = 16
 
 
-def plan_section(run: Run) -> str:
+def plan_section(run: ReportedRun) -> str:
     """The batch in one line, the facts of the plan, its ranks, and the reasons and warnings."""
     plan = run.plan
     if not plan:
@@ -96,7 +96,7 @@ def _node(rank: Any, nodes: Sequence[str]) -> str:
     return nodes[rank] if isinstance(rank, int) and 0 <= rank < len(nodes) else "this node"
 
 
-def environment_section(run: Run) -> str:
+def environment_section(run: ReportedRun) -> str:
     """Versions, host and command."""
     if not run.environment:
         return absent(run, "environment.json", "versions and host are not known")
@@ -114,7 +114,7 @@ def _flat(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield in_words(str(key)), value
 
 
-def configuration_section(run: Run) -> str:
+def configuration_section(run: ReportedRun) -> str:
     """The resolved configuration, folded away."""
     lines = plural(run.config.count("\n"), "line")
     return f"<details><summary>config.yaml, resolved, {lines}</summary><pre>{escape(run.config)}</pre></details>"

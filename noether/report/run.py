@@ -15,7 +15,7 @@ from noether.runs.records import parse_record, read_metrics
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
 
     arrays and meta are those of the evaluation's npz, without and with its "meta".
@@ -52,7 +52,7 @@ class Run:
         return None if values is None else np.asarray(values, np.float64).ravel()
 
 
-def read_run(folder: RunFolder) -> Run:
+def read_run(folder: RunFolder) -> ReportedRun:
     """Reads a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
     troubles: dict[str, str] = {}
 
@@ -78,7 +78,7 @@ def read_run(folder: RunFolder) -> Run:
     result = read(folder.result, parse_record, {})
     split = result.get("split") if result.get("split") in ("train", "validation") else "test"
     meta, arrays = read(folder.evaluation / f"{split}.npz", _read_npz, ({}, {}))
-    return Run(
+    return ReportedRun(
         run_id=folder.path.resolve().name,
         config=read(folder.config, _read_text, ""),
         plan=read(folder.plan, parse_record, {}),

@@ -11,12 +11,12 @@ from noether.report.charts import parity
 from noether.report.elements import absent, fact_list
 from noether.report.numbers import number, score_text
 from noether.report.phrases import full_stop, heading
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
 
 
-def scalars_section(run: Run) -> str:
+def scalars_section(run: ReportedRun) -> str:
     """Each scalar's scores beside a chart of predictions against truths."""
     scores = run.result.get("scalars") or {}
     names = list(scores) or list(run.meta.get("scalars") or ())
@@ -25,7 +25,7 @@ def scalars_section(run: Run) -> str:
     return "".join(f'<div class="two scalar">{_scalar(run, name, scores.get(name))}</div>' for name in names)
 
 
-def _scalar(run: Run, name: str, score: Any) -> str:
+def _scalar(run: ReportedRun, name: str, score: Any) -> str:
     score = score if isinstance(score, Mapping) else {}
     facts = {
         "R²": score_text(score.get("r2")),

@@ -15,12 +15,12 @@ from noether.report.numbers import (
     short_number,
 )
 from noether.report.phrases import BASELINES, in_words, listed, plural, sentence, weights_name
-from noether.report.run import Run, figure
+from noether.report.run import ReportedRun, figure
 
 TILES_IN_A_ROW = 6
 
 
-def summary_header(run: Run) -> str:
+def summary_header(run: ReportedRun) -> str:
     """The run's name, the verdict, and what was trained on how many samples."""
     model, data = run.plan.get("model") or {}, run.plan.get("data") or {}
     also = []
@@ -38,7 +38,7 @@ def summary_header(run: Run) -> str:
     )
 
 
-def verdict(run: Run) -> str:
+def verdict(run: ReportedRun) -> str:
     """What the run achieved, in a sentence or two of HTML with numbers."""
     fields, baselines = run.result.get("fields") or {}, run.result.get("baselines") or {}
     samples = run.result.get("samples") or len(run.meta.get("names") or ()) or None
@@ -83,7 +83,7 @@ def _against_baselines(fields: Mapping[str, Any], baselines: Mapping[str, Any]) 
     return " ".join(sentences)
 
 
-def _progress(run: Run) -> str:
+def _progress(run: ReportedRun) -> str:
     done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     total = (run.plan.get("length") or {}).get("total_updates")
     if not done:
@@ -94,7 +94,7 @@ def _progress(run: Run) -> str:
     return f"The run has made {made} and has not been evaluated on a test split{loss}."
 
 
-def summary_tiles(run: Run) -> str:
+def summary_tiles(run: ReportedRun) -> str:
     """The headline numbers."""
     tiles = []
     baselines = run.result.get("baselines") or {}

@@ -7,7 +7,7 @@ import numpy as np
 
 from noether.report.elements import absent, chart_figure, fact_list
 from noether.report.numbers import Array, finite, number, percent
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.report.svg import chart_axes, chart_style, paint, svg_element
 from noether.report.training import by_update
 
@@ -22,7 +22,7 @@ BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What is drawn as one band: its colour, and the parts that it sums up."""
 
 
-def time_section(run: Run) -> str:
+def time_section(run: ReportedRun) -> str:
     """The shares over the updates, and the seconds of the last start."""
     rows = by_update(
         row for row in run.rows if row.get("kind") == "training" and isinstance(row.get("time_use"), Mapping)
@@ -60,7 +60,7 @@ def _strip(rows: Sequence[Mapping[str, Any]]) -> str:
     return chart_figure("Time", "Share of the time since the line before, mean over the ranks.", svg, keys)
 
 
-def _facts(run: Run, whole: Mapping[str, Any]) -> str:
+def _facts(run: ReportedRun, whole: Mapping[str, Any]) -> str:
     parts = whole.get("parts") or {}
     total = sum(parts.values()) or 1.0
     facts = [(name, f"{number(seconds)} s, {percent(seconds / total, 2)}") for name, seconds in parts.items()]

@@ -11,10 +11,10 @@ from noether.report.colours import SERIES_COLOURS
 from noether.report.elements import absent, chart_figure
 from noether.report.numbers import finite
 from noether.report.phrases import in_words, weights_name
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 
 
-def training_section(run: Run) -> str:
+def training_section(run: ReportedRun) -> str:
     """Four charts over updates, of whatever was logged."""
     training = by_update(row for row in run.rows if row.get("kind") == "training")
     validation = {weights: _validation(run.rows, weights) for weights in ("ema", "raw")}

@@ -109,10 +109,9 @@ def visible(points: Array, normals: Array | None) -> NDArray[np.intp]:
     lengths = np.linalg.norm(rays, axis=1, keepdims=True)
     flipped = rays + 2 * (10**2.5 * lengths.max() - lengths) * rays / lengths
     hull = np.sort(ConvexHull(np.vstack([flipped, np.zeros(3)])).vertices)
-    seen = hull[hull < len(points)].astype(np.intp)
-    if normals is not None and len(facing := seen[normals[seen] @ TOWARDS_VIEWER > 0]) >= 8:
-        return facing
-    return seen
+    seen: NDArray[np.intp] = hull[hull < len(points)].astype(np.intp)
+    facing: NDArray[np.intp] = seen if normals is None else seen[normals[seen] @ TOWARDS_VIEWER > 0]
+    return facing if len(facing) >= 8 else seen
 
 
 def surface_view(points: Array, normals: Array | None, frame: Frame, space: Space = CARS) -> View:
@@ -180,10 +179,12 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
 
 
 def _on_ground(points: Array) -> Array:
-    return points * [1, 0, 1] + [0, points[:, 1].min(), 0]
+    shadow: Array = points * [1, 0, 1] + [0, points[:, 1].min(), 0]
+    return shadow
 
 
 def _wind_arrow(points: Array) -> Array:
     """Start and end (2, 3) of an arrow on the ground ahead of the shape."""
     tip = np.array([points[:, 0].mean(), points[:, 1].min(), points[:, 2].min()])
-    return tip - np.array([[0, 0, 0.85], [0, 0, 0.25]])
+    ends: Array = tip - np.array([[0, 0, 0.85], [0, 0, 0.25]])
+    return ends

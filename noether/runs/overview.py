@@ -182,5 +182,5 @@ def _seconds_left(training: list[Row], total: int | None) -> float | None:
     updates, seconds = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]
     if updates <= 0 or seconds <= 0:
         return None
-    left = (total - recent[-1][0]) * seconds / updates - (time.time() - recent[-1][1])
+    left: float = (total - recent[-1][0]) * seconds / updates - (time.time() - recent[-1][1])
     return max(0.0, left)

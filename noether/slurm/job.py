@@ -34,7 +34,7 @@ class JobRun:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One request to Slurm: a run, or an array of the runs of a sweep.
 
     name: the run's id; of an array, that with which its runs' ids begin.
@@ -69,7 +69,7 @@ class Job:
         return str(self.base_folder / ("%A_%a.out" if self.is_array else "%j.out"))
 
 
-def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> Job:
+def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
     """Composes and checks every run of a job, as `train` would on its nodes.
 
     Args:
@@ -117,7 +117,9 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     name = runs[0].folder.name if len(runs) == 1 else base
     kept = tuple(text for text in shared if _key(text) not in OWN_WORDS)
     plan = next(iter(plans.values()))
-    return Job(name, runs[0].folder.parent, hp, kept, tuple(runs), configs[0].slurm, plan)
+    return TrainingJob(
+        name, runs[0].folder.parent, hp, shared=kept, runs=tuple(runs), slurm=configs[0].slurm, plan=plan
+    )
 
 
 def plan_job(config: RunConfig) -> RunPlan:
@@ -157,7 +159,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
 
 
-def job_options(job: Job) -> dict[str, str | int | bool]:
+def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
     """Returns sbatch's options by name, in the order of the script; True means an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
@@ -191,7 +193,7 @@ def job_options(job: Job) -> dict[str, str | int | bool]:
     return {name: value for name, value in {**asked, **additional}.items() if value not in (None, False)}
 
 
-def describe_plan(job: Job) -> list[str]:
+def describe_plan(job: TrainingJob) -> list[str]:
     """Returns lines that describe the job: its ranks, its batch, its runs."""
     slurm, placement = job.slurm, job.plan.placement
     nodes = f"{slurm.nodes} node{'s' if slurm.nodes > 1 else ''}"

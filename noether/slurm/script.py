@@ -8,7 +8,7 @@ from pathlib import Path
 
 from noether import __version__
 from noether.config.sweep import override_value
-from noether.slurm.job import Job, Options, job_options
+from noether.slurm.job import Options, TrainingJob, job_options
 
 STALLED_LIMIT = 3
 """After this many starts in a row that saved nothing new, a job is not queued again."""
@@ -89,7 +89,7 @@ exit "$code"
 """
 
 
-def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
+def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
     """Returns the job's script.
 
     Args:
@@ -123,7 +123,7 @@ def render_script(job: Job, *, program: Sequence[str] | None = None) -> str:
     )
 
 
-def train_words(job: Job) -> list[str]:
+def train_words(job: TrainingJob) -> list[str]:
     """Returns the arguments after `noether` that all runs of the job share.
 
     What was said of the place is in the script's options: someone who edits those need not edit it twice.
@@ -142,7 +142,7 @@ def _sbatch_line(name: str, options: Options) -> str:
     return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
 
 
-def _runs(job: Job) -> str:
+def _runs(job: TrainingJob) -> str:
     output = shlex.quote(str(job.output_path))
     if not job.is_array:
         return f"run={output}/{shlex.quote(job.name)}"
@@ -151,7 +151,7 @@ def _runs(job: Job) -> str:
     return "\n".join([*lines, f"run={output}/{shlex.quote(job.name)}-$SLURM_ARRAY_TASK_ID"])
 
 
-def _mounts(job: Job) -> list[str]:
+def _mounts(job: TrainingJob) -> list[str]:
     """Returns the mounts of the container beside the working directory: those asked for, and those the run needs.
 
     A folder that is still to be made is mounted with the nearest one above it that is there.
@@ -167,7 +167,7 @@ def _mounts(job: Job) -> list[str]:
     return mounts
 
 
-def _srun(job: Job, program: Sequence[str] | None) -> str:
+def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     slurm = job.slurm
     # srun no longer takes --cpus-per-task from sbatch (Slurm 22.05, release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []

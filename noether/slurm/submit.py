@@ -13,7 +13,7 @@ from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
 from noether.runs.records import write_record
-from noether.slurm.job import Job, describe_job, describe_plan
+from noether.slurm.job import TrainingJob, describe_job, describe_plan
 from noether.slurm.script import is_apptainer, render_script
 
 
@@ -67,19 +67,19 @@ def submit_here(
     return ExitCode.DONE
 
 
-def serves_submitit(job: Job) -> bool:
+def serves_submitit(job: TrainingJob) -> bool:
     """Returns whether submitit can start the job: it is installed, and the nodes use this Python."""
     return job.slurm.container is None and importlib.util.find_spec("submitit") is not None
 
 
-def _submit_script(job: Job) -> list[tuple[str, str]]:
+def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
     said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
     job_id = said.strip().partition(";")[0]  # ";CLUSTER" follows where there are several.
     elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
     return [(one, job.output.replace("%A_%a", one).replace("%j", one)) for one in elements]
 
 
-def _print_script(job: Job) -> int:
+def _print_script(job: TrainingJob) -> int:
     # The same run may be printed twice: with resume=auto, both scripts start the same run.
     print(render_script(job), end="")
     try:
@@ -89,7 +89,7 @@ def _print_script(job: Job) -> int:
     return ExitCode.DONE
 
 
-def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
+def _in_this_container(job: TrainingJob, environ: Mapping[str, str]) -> TrainingJob:
     """Inside `apptainer run noether.sif submit …`, the job uses the same image."""
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
@@ -104,7 +104,7 @@ def _in_this_container(job: Job, environ: Mapping[str, str]) -> Job:
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
 
 
-def _make_folder(job: Job) -> None:
+def _make_folder(job: TrainingJob) -> None:
     try:
         job.base_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -116,7 +116,7 @@ def _make_folder(job: Job) -> None:
         ) from None
 
 
-def _refuse_missing_image(job: Job) -> None:
+def _refuse_missing_image(job: TrainingJob) -> None:
     image = job.slurm.container
     # A printed script may be for another machine, one that has the image.
     if image and is_apptainer(image) and not Path(image).is_file():
@@ -128,7 +128,7 @@ def _refuse_missing_image(job: Job) -> None:
         )
 
 
-def _refuse_queued(job: Job) -> None:
+def _refuse_queued(job: TrainingJob) -> None:
     queued = queued_jobs()
     for run in job.runs:
         known = job_in_queue(RunFolder(run.folder), queued)

@@ -17,7 +17,7 @@ from noether.errors import ExitCode, NoetherError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task
 from noether.runs.records import is_count, read_record
-from noether.slurm.job import Job, job_options, user_folder
+from noether.slurm.job import TrainingJob, job_options, user_folder
 from noether.slurm.script import (
     CANCELLED,
     ENDED_BY_SLURM,
@@ -92,7 +92,7 @@ class TrainJob:
         print(said, flush=True)
 
 
-def submit_by_submitit(job: Job) -> list[tuple[str, str]]:
+def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
     """Submits a job, or the array of a sweep; returns for each run its job ("12", "12_3") and its output file.
 
     Raises:

@@ -99,7 +99,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(problem, state, plan, length, schedule, precision, tuple(begun_with))
+    return Run(problem, state, plan, length, schedule, precision, begun_with=tuple(begun_with))
 
 
 def already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:

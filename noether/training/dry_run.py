@@ -7,11 +7,12 @@ import torch
 
 from noether.checkpoints.resume import StartingPoint
 from noether.common.console import Console
+from noether.config.schema import RunConfig
 from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
-from noether.evaluation.evaluate import evaluate_samples
+from noether.evaluation.evaluate import Figures, build_evaluator
 from noether.training.build import Run, build_run
 from noether.training.log_window import peak_memory_mib
 from noether.training.request import TrainRequest
@@ -27,8 +28,19 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 
 def _dry_run(request: TrainRequest, group: Group) -> None:
-    config = request.config
-    run = build_run(config, request.data, group)
+    run = build_run(request.config, request.data, group)
+    seconds, loss = _try_updates(request.config, run, group)
+    started = time.perf_counter()
+    scored = _try_evaluation(request.config, run, group)
+    evaluation = time.perf_counter() - started
+    memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
+    if group.is_first:
+        measured = (seconds, evaluation, memory, loss)
+        _say(request, run, measured, run.problem.task.summarise(scored))
+
+
+def _try_updates(config: RunConfig, run: Run, group: Group) -> tuple[list[float], float]:
+    """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
     updater = Updater(run.state, group, config.trainer, run.precision, run.plan.accumulation_steps)
     order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, config.seed)
     own = RankOrder(order, run.plan.micro_batch_sizes(), group.rank, 0, 2)
@@ -40,8 +52,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         num_workers=config.num_workers,
         pin_memory=group.device.type == "cuda",
     )
-    seconds = []
-    # Two updates, since the first also allocates and, if asked for, compiles.
+    seconds, loss = [], 0.0
     for _ in range(2):
         started = time.perf_counter()
         batches = [next(stream) for _ in range(run.plan.accumulation_steps)]
@@ -50,26 +61,14 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         loss = float(group.sum(figures.loss / group.world_size))
         seconds.append(time.perf_counter() - started)
     updater.close()
-    batch_size = config.trainer.evaluation_batch_size or run.plan.micro
-    samples = range(min(len(run.problem.splits.test), batch_size * group.world_size))
-    started = time.perf_counter()
-    scored = evaluate_samples(
-        run.state.model,
-        run.problem.task,
-        run.problem.splits.test,
-        samples,
-        run.problem.draw,
-        group,
-        run.precision,
-        batch_size=batch_size,
-        chunk_size=config.trainer.evaluation_chunk_size,
-        num_workers=config.num_workers,
-    )
-    evaluation = time.perf_counter() - started
-    memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
-    if group.is_first:
-        measured = (seconds, evaluation, memory, loss)
-        _say(request, run, measured, run.problem.task.summarise(scored))
+    return seconds, loss
+
+
+def _try_evaluation(config: RunConfig, run: Run, group: Group) -> Figures:
+    """Evaluates one batch of the test split on every rank."""
+    evaluator = build_evaluator(config, run.problem, group, run.precision, batch_size=run.plan.micro)
+    test = run.problem.splits.test
+    return evaluator.figures(run.state.model, test, range(min(len(test), evaluator.batch_size * group.world_size)))
 
 
 def _say(

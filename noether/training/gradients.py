@@ -24,7 +24,8 @@ class Clipping:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if not self._plain or not gradients:
             return get_total_norm(gradients)
-        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        out: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        return out
 
     @torch.no_grad()
     def clip(self, norm: Tensor) -> None:

@@ -6,7 +6,7 @@ from noether.checkpoints.state import TrainingState
 from noether.config.schema import RunConfig
 from noether.distributed.group import Group
 from noether.distributed.stop import AgreedStop
-from noether.evaluation.evaluate import evaluate_samples
+from noether.evaluation.evaluate import build_evaluator
 from noether.training.build import Run
 
 
@@ -25,24 +25,15 @@ class Validation:
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through.
         """
-        problem, trainer = self.run.problem, self.config.trainer
+        problem, run = self.run.problem, self.run
+        evaluator = build_evaluator(
+            self.config, problem, self.group, run.precision, batch_size=run.plan.micro, at_boundary=self.stop.check
+        )
         summaries = {}
         for weights, model in state.evaluation_models().items():
             # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
             self.group.copy_from_first(model.buffers())
-            figures = evaluate_samples(
-                model,
-                problem.task,
-                problem.splits.train,
-                problem.validation_indices,
-                problem.draw,
-                self.group,
-                self.run.precision,
-                batch_size=trainer.evaluation_batch_size or self.run.plan.micro,
-                chunk_size=trainer.evaluation_chunk_size,
-                num_workers=self.config.num_workers,
-                at_boundary=self.stop.check,
-            )
+            figures = evaluator.figures(model, problem.splits.train, problem.validation_indices)
             if self.group.is_first:
                 summaries[weights] = problem.task.summarise(figures)
         return summaries

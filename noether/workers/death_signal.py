@@ -58,7 +58,7 @@ def adopt_orphans(enabled: bool) -> bool:
 def _prctl(option: int, value: int) -> bool:
     if sys.platform != "linux":
         return False
-    return ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
 
 
 def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:

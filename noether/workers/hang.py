@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from noether.workers.context import Timeouts, WorkerReport
-from noether.workers.link import Doing
+from noether.workers.rank_doing import Doing
 from noether.workers.rank_state import Standing
 
 

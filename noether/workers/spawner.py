@@ -261,7 +261,14 @@ def _start_one(
     process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
         target=worker_main,
         name=f"rank-{context.worker.rank}",
-        args=(context, *work, environment, reports_writer, stacks_writer, board, method != "fork"),
+        args=(context, *work),
+        kwargs={
+            "environment": environment,
+            "reports": reports_writer,
+            "stacks": stacks_writer,
+            "board": board,
+            "own_log": method != "fork",
+        },
     )
     process.start()
     reports_writer.close()

@@ -38,6 +38,7 @@ def worker_main(
     context: WorkerContext,
     target: str,
     packed_payload: bytes,
+    *,
     environment: Mapping[str, str],
     reports: Connection,
     stacks: Connection,

@@ -3,7 +3,7 @@
 import pytest
 from conftest import TINY
 
-from noether.checkpoints.resume_rules import RULES, Rule, accepted_changes, compare_configs, rule_of
+from noether.checkpoints.resume_rules import RULES, ResumeRule, accepted_changes, compare_configs, rule_of
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
@@ -33,12 +33,12 @@ CASES = {
 @pytest.mark.parametrize(("overrides", "said", "refused"), CASES.values(), ids=CASES.keys())
 def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
     changes = compare_configs(BEFORE, load_config(overrides, TINY))
-    assert [change.key for change in changes if change.rule is Rule.REFUSED] == refused
+    assert [change.key for change in changes if change.rule is ResumeRule.REFUSED] == refused
     if said is not None:
-        assert [change.key for change in changes if change.rule is Rule.SAID] == said
+        assert [change.key for change in changes if change.rule is ResumeRule.SAID] == said
     if not refused:
         lines = accepted_changes(changes, (), "runs/a")
-        assert len(lines) == sum(change.rule is Rule.SAID for change in changes)
+        assert len(lines) == sum(change.rule is ResumeRule.SAID for change in changes)
         return
     with pytest.raises(RequestError) as caught:
         accepted_changes(changes, (), "runs/a")
@@ -79,7 +79,7 @@ def test_a_setting_that_an_older_version_did_not_know_counts_as_its_default() ->
 
 def test_a_setting_of_another_version_is_compared_as_it_stands() -> None:
     changes = compare_configs({**BEFORE, "warp": 9}, load_config((), TINY))
-    assert [(change.key, change.rule) for change in changes] == [("warp", Rule.REFUSED)]
+    assert [(change.key, change.rule) for change in changes] == [("warp", ResumeRule.REFUSED)]
 
 
 def test_every_setting_has_a_place_in_the_table() -> None:

@@ -11,15 +11,9 @@ import pytest
 import torch
 from conftest import REPOSITORY, TINY
 
-from noether.data import shapenet_car
-from noether.data.shapenet_car import (
-    PUBLISHED,
-    differing_statistics,
-    ensure_packed,
-    open_shapenet_car,
-    pack_folder,
-    split_indices,
-)
+from noether.data import shapenet_car_packed
+from noether.data.shapenet_car import PUBLISHED_STATISTICS, differing_statistics, open_shapenet_car, split_indices
+from noether.data.shapenet_car_packed import PUBLISHED, ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import prepare_folder
 from noether.data.shapenet_car_raw import FOLDER_COUNTS
 from noether.errors import RequestError
@@ -31,7 +25,7 @@ pytest_plugins = ("shapenet_car_fixtures",)
 def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs without further processes, each of which imports torch anew; the slow tests take the real way."""
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr(shapenet_car, "process_map", lambda workers: nullcontext(map))
+        monkeypatch.setattr(shapenet_car_packed, "process_map", lambda workers: nullcontext(map))
 
 
 @pytest.fixture
@@ -163,7 +157,7 @@ def test_a_split_that_the_cars_do_not_have_is_refused(split, params, words) -> N
 
 
 def test_statistics_are_held_against_the_published_ones() -> None:
-    published = shapenet_car.PUBLISHED_STATISTICS
+    published = PUBLISHED_STATISTICS
     mean, std = ({key: list(values[i]) for key, values in published.items()} for i in (0, 1))
     assert differing_statistics(mean, std) == []
     mean["volume_velocity"][2] += 1

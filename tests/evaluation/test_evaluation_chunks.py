@@ -8,7 +8,7 @@ from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.errors import RequestError
-from noether.evaluation.evaluate import evaluate_samples, predict
+from noether.evaluation.evaluate import Evaluator, predict
 from noether.learning.precision import Precision
 from noether.models.transformer import Transformer
 from noether.tasks.fields import FieldsTask
@@ -64,7 +64,7 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
 
     def figures(**how):
         options = {"batch_size": 3, **how}
-        return evaluate_samples(model, task, samples, range(5), draw, group, Precision("float64", "cpu"), **options)
+        return Evaluator(task, draw, group, Precision("float64", "cpu"), **options).figures(model, samples, range(5))
 
     expected, found = figures(), figures(**way)
     assert expected.keys() == found.keys()

@@ -25,7 +25,7 @@ from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
 
 from .commands import NO_TRACEBACK, import_what_is_used, numbers_in, run_command, wait_for
-from .kill import LIMIT_S, Blow, Room, Undisturbed, ended, final_hashes, history
+from .room import LIMIT_S, Blow, Room, Undisturbed, ended, final_hashes, history
 
 MORE = ("tracker.tensorboard=true",)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import victim
 from .commands import NO_TRACEBACK, import_what_is_used, numbers_in
-from .kill import LIMIT_S, Room, ended, final_hashes, history
+from .room import LIMIT_S, Room, ended, final_hashes, history
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "stat", "any")

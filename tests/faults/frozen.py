@@ -27,7 +27,7 @@ from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
 
 from .commands import NO_TRACEBACK, fork, import_what_is_used, numbers_in, wait_for
-from .kill import LIMIT_S, Room, final_hashes, history
+from .room import LIMIT_S, Room, final_hashes, history
 from .victim import FILE_EVENTS, Victim
 
 

@@ -9,7 +9,7 @@ import pytest
 from report_runs import make_run
 
 from noether.report import write_report
-from noether.report.run import Run, read_run
+from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
 
 
@@ -24,7 +24,7 @@ def page(folder: RunFolder) -> str:
 
 
 @pytest.fixture(scope="session")
-def run(folder: RunFolder) -> Run:
+def run(folder: RunFolder) -> ReportedRun:
     """The run with its first case alone: drawing is what takes time."""
     run = read_run(folder)
     return replace(run, meta={**run.meta, "cases": run.meta["cases"][:1]})

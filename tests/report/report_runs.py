@@ -9,7 +9,7 @@ import numpy as np
 
 from noether.common.whole_file import write_json
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 
 UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
@@ -226,10 +226,10 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     return rows
 
 
-def without_cases(run: Run) -> Run:
+def without_cases(run: ReportedRun) -> ReportedRun:
     return replace(run, meta={**run.meta, "cases": []})
 
 
-def resumed(run: Run) -> Run:
+def resumed(run: ReportedRun) -> ReportedRun:
     again = [{**row, "loss": 77.0} for row in run.rows if row["kind"] == "training" and row["update"] > 200]
     return replace(run, rows=[*run.rows, *again], plan={**run.plan, "attempt": 2})

@@ -8,7 +8,7 @@ from report_runs import resumed
 
 from noether.report.colours import COLOURS
 from noether.report.page import render_report
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.report.training import by_update
 
 pytest_plugins = ("report_fixtures",)
@@ -21,13 +21,13 @@ def test_page_follows_the_dark_theme(page: str) -> None:
     assert set(re.findall(r"var\(--(\w+)\)", charts)) <= set(COLOURS)
 
 
-def test_drawing_leaves_matplotlib_as_it_was(run: Run) -> None:
+def test_drawing_leaves_matplotlib_as_it_was(run: ReportedRun) -> None:
     before = dict(matplotlib.rcParams)
     render_report(replace(run, meta={**run.meta, "cases": []}))
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_resumed_run_shows_what_was_made_anew(run: Run) -> None:
+def test_a_resumed_run_shows_what_was_made_anew(run: ReportedRun) -> None:
     rows = [row for row in resumed(run).rows if row["kind"] == "training"]
     shown = by_update(rows)
     assert [row["update"] for row in shown] == sorted({row["update"] for row in rows})

@@ -10,7 +10,7 @@ from conftest import TINY
 
 from noether.common.console import Console
 from noether.runs.folder import RunFolder
-from noether.training.train import report_run
+from noether.training.final_result import report_run
 
 
 def folder_gone(folder: RunFolder) -> None:

@@ -13,7 +13,7 @@ from report_runs import UNITS, plan_of, resumed, without_cases
 
 from noether.report import write_report
 from noether.report.page import render_report
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 
 pytest_plugins = ("report_fixtures",)
@@ -38,7 +38,7 @@ pytest_plugins = ("report_fixtures",)
     ids=["result", "plan", "environment", "metrics", "evaluation"],
 )
 def test_missing_file_is_said_where_it_is_missed(
-    run: Run, file: str, gap: dict[str, Any], sentences: dict[str, str]
+    run: ReportedRun, file: str, gap: dict[str, Any], sentences: dict[str, str]
 ) -> None:
     missing = replace(without_cases(run), **gap, troubles={file: f"There is no {file}"})
     texts = Page(render_report(missing)).texts
@@ -73,20 +73,20 @@ def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
     assert "The run has made 1 update and has not been evaluated" in texts[""]
 
 
-def no_lift(run: Run) -> Run:
+def no_lift(run: ReportedRun) -> ReportedRun:
     arrays = {key: value for key, value in run.arrays.items() if "lift" not in key}
     return replace(run, result={**run.result, "scalars": {}}, meta={**run.meta, "scalars": []}, arrays=arrays)
 
 
-def no_validation(run: Run) -> Run:
+def no_validation(run: ReportedRun) -> ReportedRun:
     return replace(run, rows=[row for row in run.rows if row["kind"] == "training"])
 
 
-def raw_weights_only(run: Run) -> Run:
+def raw_weights_only(run: ReportedRun) -> ReportedRun:
     return replace(run, rows=[row for row in run.rows if row.get("weights") != "ema"])
 
 
-def null_figures(run: Run) -> Run:
+def null_figures(run: ReportedRun) -> ReportedRun:
     figures = {"relative_l2": None, "mse": float("nan"), "mae": None, "max": float("inf")}
     rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
     rows = [{**row, "figures": dict.fromkeys(row["figures"])} if "figures" in row else row for row in rows]
@@ -96,17 +96,17 @@ def null_figures(run: Run) -> Run:
     return replace(run, result=result, rows=rows, arrays=arrays)
 
 
-def one_sample(run: Run) -> Run:
+def one_sample(run: ReportedRun) -> ReportedRun:
     arrays = {key: value[:1] if key.startswith("figures/") else value for key, value in run.arrays.items()}
     return replace(run, arrays=arrays, meta={**run.meta, "names": run.meta["names"][:1]})
 
 
-def classification(run: Run) -> Run:
+def classification(run: ReportedRun) -> ReportedRun:
     result = {"split": "test", "samples": 360, "figures": {"loss": 0.12, "top_1_accuracy": 0.97}}
     return replace(run, result=result, meta={}, arrays={})
 
 
-def many_ranks(run: Run) -> Run:
+def many_ranks(run: ReportedRun) -> ReportedRun:
     return replace(run, plan=plan_of(402, world_size=20) | {"world_size": 40})
 
 
@@ -143,7 +143,9 @@ def many_ranks(run: Run) -> Run:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_unusual_runs(run: Run, change: Callable[[Run], Run], sentences: list[tuple[str, str]]) -> None:
+def test_unusual_runs(
+    run: ReportedRun, change: Callable[[ReportedRun], ReportedRun], sentences: list[tuple[str, str]]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read = Page(render_report(change(without_cases(run))))
@@ -153,18 +155,18 @@ def test_unusual_runs(run: Run, change: Callable[[Run], Run], sentences: list[tu
     assert "nan" not in "".join(read.texts.values()).lower()
 
 
-def cases_alone(run: Run) -> Run:
+def cases_alone(run: ReportedRun) -> ReportedRun:
     """The run without its charts."""
     arrays = {key: value for key, value in run.arrays.items() if key.startswith("case/")}
     return replace(run, rows=[], arrays=arrays)
 
 
-def diverged(run: Run) -> Run:
+def diverged(run: ReportedRun) -> ReportedRun:
     arrays = {key: value * np.nan if key.endswith("prediction") else value for key, value in run.arrays.items()}
     return replace(run, arrays=arrays)
 
 
-def partly_diverged(run: Run) -> Run:
+def partly_diverged(run: ReportedRun) -> ReportedRun:
     arrays = {
         key: np.where(np.arange(len(value)) % 9, value.T, np.nan).T
         for key, value in run.arrays.items()
@@ -173,11 +175,11 @@ def partly_diverged(run: Run) -> Run:
     return replace(run, arrays={**run.arrays, **arrays})
 
 
-def no_normals(run: Run) -> Run:
+def no_normals(run: ReportedRun) -> ReportedRun:
     return replace(run, arrays={key: value for key, value in run.arrays.items() if "normals" not in key})
 
 
-def no_surface(run: Run) -> Run:
+def no_surface(run: ReportedRun) -> ReportedRun:
     arrays = {key: value for key, value in run.arrays.items() if "surface" not in key}
     fields = {"volume_velocity": run.result["fields"]["volume_velocity"]}
     return replace(run, arrays=arrays, result={**run.result, "fields": fields})
@@ -188,7 +190,7 @@ def no_surface(run: Run) -> Run:
     [(diverged, 6), (partly_diverged, 6), (no_normals, 6), (no_surface, 3)],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_unusual_cases_are_drawn(run: Run, change: Callable[[Run], Run], drawn: int) -> None:
+def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun], ReportedRun], drawn: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Page(render_report(change(cases_alone(run)))).count("img") == drawn
@@ -203,7 +205,7 @@ def test_unusual_cases_are_drawn(run: Run, change: Callable[[Run], Run], drawn: 
     ],
     ids=["three points", "all in a plane", "two dimensions"],
 )
-def test_points_that_make_no_picture(run: Run, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
+def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
     arrays = dict(cases_alone(run).arrays)
     for part in ("points", "truth", "prediction"):
         key = f"case/0/volume_velocity/{part}"

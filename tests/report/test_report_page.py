@@ -13,7 +13,7 @@ from report_runs import UNITS
 from noether.report import write_report
 from noether.report.numbers import number, percent
 from noether.report.page import render_report
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 
 pytest_plugins = ("report_fixtures",)
@@ -81,7 +81,7 @@ def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
 NASTY = "<script>alert('$x$ & \"q\"')</script>"
 
 
-def test_text_from_the_run_is_escaped(tmp_path: Path, run: Run) -> None:
+def test_text_from_the_run_is_escaped(tmp_path: Path, run: ReportedRun) -> None:
     result = {
         **run.result,
         "checkpoint": NASTY,

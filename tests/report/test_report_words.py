@@ -6,7 +6,7 @@ import pytest
 
 from noether.report.numbers import number, percent, tick_labels
 from noether.report.provenance import batch_arithmetic
-from noether.report.run import Run
+from noether.report.run import ReportedRun
 from noether.report.summary import verdict
 
 pytest_plugins = ("report_fixtures",)
@@ -22,7 +22,7 @@ pytest_plugins = ("report_fixtures",)
     ids=["beats both", "loses to the nearest shape", "no better than the mean"],
 )
 def test_verdict_names_a_baseline_that_is_not_beaten(
-    run: Run, own: float, nearest: float, mean: float, ending: str
+    run: ReportedRun, own: float, nearest: float, mean: float, ending: str
 ) -> None:
     result = {
         "samples": 100,

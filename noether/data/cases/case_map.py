@@ -2,6 +2,7 @@
 
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -182,5 +183,5 @@ def parse_map(text: str, name: str) -> CaseMap:
         ) from None
 
 
-def _maps() -> Any:
+def _maps() -> Traversable:
     return resources.files("noether.data.cases") / "maps"

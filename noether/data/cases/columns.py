@@ -60,10 +60,12 @@ def turned(rotation: np.ndarray, factor: float = 1.0) -> Callable[[np.ndarray], 
 
     def step(block: np.ndarray) -> np.ndarray:
         if block.ndim == 2 and block.shape[1] == 3:
-            return factor * block @ rotation.T
+            block = factor * block @ rotation.T
+            return block
         if block.ndim == 2 and block.shape[1] == 9:
             tensors = rotation @ block.reshape(-1, 3, 3) @ rotation.T
-            return factor * tensors.reshape(-1, 9)
+            block = factor * tensors.reshape(-1, 9)
+            return block
         return factor * block
 
     return step

@@ -78,7 +78,8 @@ def _sets(survey: Survey) -> list[_Set]:
                 array.name for array in arrays if array.at != at and array.name not in {a.name for a in fields.values()}
             ]
             patches = wanted if any(wanted) else []
-            found.append(_Set(_set_name(kind, template, found), template, kind, at, patches, fields, others))
+            name = _set_name(kind, template, found)
+            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others))
     return found
 
 
@@ -111,7 +112,8 @@ def _common(survey: Survey, blocks: list[dict[str, BlockFacts]]) -> list[ArrayFa
             same = [a for a in own if a.components == components]
             mean = tuple(np.mean([a.mean for a in same], axis=0).tolist())
             low, high = min(a.low for a in same), max(a.high for a in same)
-            found.append(ArrayFacts(at, name, components, low, high, mean, sum(a.not_finite for a in same)))
+            bad = sum(a.not_finite for a in same)
+            found.append(ArrayFacts(at, name, components, low, high, mean=mean, not_finite=bad))
     return found
 
 

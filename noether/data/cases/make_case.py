@@ -88,7 +88,8 @@ def _make(job: CaseJob) -> dict[str, Any]:
 
 
 def _positions(raw: RawSet, about: CaseMap) -> np.ndarray:
-    return about.metres * np.asarray(raw.points, np.float64) @ about.rotation.T
+    values: np.ndarray = about.metres * np.asarray(raw.points, np.float64) @ about.rotation.T
+    return values
 
 
 def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:

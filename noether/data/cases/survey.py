@@ -104,7 +104,7 @@ def look_at(job: tuple[str, str, str]) -> list[BlockFacts]:
         points = np.asarray(mesh.points)
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
-        facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low, high, found))
+        facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found))
     return facts
 
 
@@ -121,7 +121,8 @@ def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
     good = np.where(finite, rows, 0).astype(np.float64)
     low, high = (float(side) for side in (good.min(), good.max()))
     bad = int((~finite).any(axis=1).sum())
-    return ArrayFacts(at, name, rows.shape[1], low, high, tuple(map(float, good.mean(axis=0))), bad)
+    mean = tuple(map(float, good.mean(axis=0)))
+    return ArrayFacts(at, name, rows.shape[1], low, high, mean=mean, not_finite=bad)
 
 
 def _within_budget(root: Path, grouping: Grouping) -> list[str]:

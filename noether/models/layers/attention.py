@@ -66,7 +66,8 @@ class SelfAttention(nn.Module):
         queries = F.linear(x, weight, bias).unflatten(-1, (self.heads, self.head_dim))
         if table is not None:
             queries = rotate(queries, table)
-        return self.output(_attend(queries, attended_to))
+        out: Tensor = self.output(_attend(queries, attended_to))
+        return out
 
 
 class CrossAttention(nn.Module):
@@ -99,7 +100,8 @@ class CrossAttention(nn.Module):
         queries = self.query(x).unflatten(-1, (self.heads, self.head_dim))
         if table is not None:
             queries = rotate(queries, table)
-        return self.output(_attend(queries, attended_to))
+        out: Tensor = self.output(_attend(queries, attended_to))
+        return out
 
 
 def head_width(dim: int, heads: int) -> int:

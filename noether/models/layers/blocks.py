@@ -19,7 +19,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., dim) to (..., dim)."""
-        return self.contract(self.activation(self.expand(x)))
+        out: Tensor = self.contract(self.activation(self.expand(x)))
+        return out
 
 
 class TransformerBlock(nn.Module):
@@ -70,7 +71,8 @@ class TransformerBlock(nn.Module):
         """The block with attention to other tokens in place of each other: (batch, queries, dim) to the same."""
         how = self._modulations(condition)
         x = x + self.attention.read(modulated(self.attention_norm, x, how), attended_to, table)
-        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        return out
 
     def _modulations(self, condition: Tensor | None) -> Modulations | None:
         return None if self.modulation is None else self.modulation(condition)
@@ -103,7 +105,8 @@ class PerceiverBlock(nn.Module):
         """(batch, queries, dim), `keys_values` and the queries' rotary table to (batch, queries, dim)."""
         how = None if self.modulation is None else self.modulation(condition)
         x = x + self.attention(modulated(self.attention_norm, x, how), attended_to, table)
-        return x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
+        return out
 
 
 def initialise_linear(module: nn.Module) -> None:

@@ -32,7 +32,8 @@ class ParameterEmbedding(nn.Module):
             raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
         values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]
                             for key in self.keys], dim=1)  # fmt: skip
-        return self.contract(self.activation(self.expand(values.to(self.expand.weight.dtype)))).unsqueeze(1)
+        out: Tensor = self.contract(self.activation(self.expand(values.to(self.expand.weight.dtype)))).unsqueeze(1)
+        return out
 
 
 class Modulation(nn.Linear):

@@ -42,7 +42,8 @@ class SliceAttention(nn.Module):
 
     def slice_weights(self, x: Tensor) -> Tensor:
         """How much of each point belongs to each slice: (batch, points, dim) to (batch, heads, points, slices)."""
-        return (self.slice(self._by_head(self.assigned(x))) / self.temperature.view(-1, 1, 1)).softmax(dim=-1)
+        out: Tensor = (self.slice(self._by_head(self.assigned(x))) / self.temperature.view(-1, 1, 1)).softmax(dim=-1)
+        return out
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
         """The slices' tokens after attention: (batch, heads, slices, head_dim).
@@ -60,7 +61,9 @@ class SliceAttention(nn.Module):
 
     def scatter(self, weights: Tensor, tokens: Tensor) -> Tensor:
         """What each point reads of the slices' tokens: (batch, points, dim)."""
-        return self.output((weights @ tokens).transpose(1, 2).flatten(2))
+        out: Tensor = self.output((weights @ tokens).transpose(1, 2).flatten(2))
+        return out
 
     def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        out: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return out

@@ -105,7 +105,8 @@ class SupernodePooling(nn.Module):
         centres = points[:, :supernodes]
         neighbours = radius_neighbours(points, centres, self.radius, self.max_neighbours, mask=mask)
         mean = self.message_out(self._mean_activation(embedding, embedding[:, :supernodes], neighbours))
-        return self.combine(torch.cat((mean, embedding[:, :supernodes].to(mean.dtype)), dim=-1))
+        out: Tensor = self.combine(torch.cat((mean, embedding[:, :supernodes].to(mean.dtype)), dim=-1))
+        return out
 
     def _mean_activation(self, sources: Tensor, supernodes: Tensor, neighbours: Neighbours) -> Tensor:
         """Mean over the edges of GELU(Linear([e(source), e(supernode)])): (batch, supernodes, dim)."""
@@ -125,4 +126,5 @@ class SupernodePooling(nn.Module):
         # A product with ones and zeros: sums what was found and drops padding in one pass, exact in bfloat16.
         found = neighbours.found.to(activation.dtype)
         total = (found.unsqueeze(-2) @ activation).squeeze(-2)
-        return total / neighbours.found.sum(dim=-1, keepdim=True).clamp(min=1)
+        out: Tensor = total / neighbours.found.sum(dim=-1, keepdim=True).clamp(min=1)
+        return out

@@ -1,0 +1,116 @@
+"""The commands of a trained model: evaluate, predict and export."""
+
+from noether.errors import RequestError
+
+
+class ModelCommands:
+    """Use the model of a run."""
+
+    def evaluate(
+        self,
+        run: str,
+        *,
+        split: str = "test",
+        weights: str | None = None,
+        checkpoint: str | None = None,
+        vtk: bool = False,
+        json: bool = False,
+        trust: bool = False,
+    ) -> int:
+        """Evaluate a run again: any split, any weights, any checkpoint.
+
+        Args:
+            run: the run's folder: runs/NAME
+            split: test, validation or train
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+            vtk: also write the best, the median and the worst cases as files that ParaView opens
+            json: print the figures as one JSON object
+            trust: run the code that the settings of somebody else's run name
+        """
+        from noether.evaluation.start import evaluate_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
+
+        return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
+
+    def predict(
+        self,
+        run: str,
+        *,
+        mesh: str = "",
+        out: str = "prediction.vtu",
+        volume: str | None = None,
+        truth: str | None = None,
+        scale: str = "1",
+        chunk: str = "16384",
+        set: str = "",
+        weights: str | None = None,
+        checkpoint: str | None = None,
+        trust: bool = False,
+    ) -> int:
+        """Predict the fields on a mesh or on points of your own, at any resolution.
+
+        Positions are in m and in the axes of the training data; scaling comes from the checkpoint.
+
+        Args:
+            run: the run's folder: runs/NAME
+            mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
+            out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
+            volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
+            truth: true values at the mesh's points, .npy: truth and error are written too
+            scale: multiplies all positions: 0.001 for a mesh in mm
+            chunk: points predicted at once, which bounds memory and changes nothing
+            set: parameters of the case, such as wind_speed=32, several apart by commas
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+            trust: run the code that the settings of somebody else's run name
+        """
+        from noether.evaluation.start import predict_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
+
+        if not mesh:
+            raise RequestError(
+                "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
+            )
+        return predict_here(
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, set=set,
+            weights=weights, checkpoint=checkpoint,
+        )  # fmt: skip
+
+    def export(
+        self,
+        run: str,
+        out: str,
+        *,
+        weights: str | None = None,
+        checkpoint: str | None = None,
+        weights_only: bool = False,
+        overwrite: bool = False,
+        trust: bool = False,
+    ) -> int:
+        """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
+
+        Args:
+            run: the run's folder: runs/NAME
+            out: the folder to make; noether.evaluation.exported.load_exported reads it
+            weights: ema or raw (default: the averaged weights if the run has them)
+            checkpoint: best, latest or a name such as update-000001234 (default: best)
+            weights_only: leave out the program, for models that torch.export cannot write
+            overwrite: replace an export that is in the folder already
+            trust: run the code that the settings of somebody else's run name
+        """
+        from noether.evaluation.start import export_here
+        from noether.runs.folder import existing_run
+        from noether.runs.trust import check_trust
+
+        check_trust(existing_run(run), trust)
+
+        return export_here(
+            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint
+        )

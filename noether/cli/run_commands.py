@@ -1,0 +1,79 @@
+"""The commands of runs that exist: their checkpoints, reports, states, logs, and their end."""
+
+from noether.errors import ExitCode
+
+
+class RunCommands:
+    """Look at runs, and stop them."""
+
+    def checkpoints(
+        self,
+        run: str,
+        *,
+        verify: bool = False,
+        prune: bool = False,
+        keep: str | None = None,
+        yes: bool = False,
+        json: bool = False,
+    ) -> int:
+        """List a run's checkpoints, read them back, or remove old ones.
+
+        Args:
+            run: the run's folder: runs/NAME
+            verify: read every file and compare its SHA-256
+            prune: show which would go; with --yes remove them. The best one, and the only good one, stay
+            keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
+            yes: do it
+            json: print one JSON object
+        """
+        from noether.checkpoints.command import checkpoints_here
+
+        return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
+
+    def report(self, run: str) -> int:
+        """Write a run's report.html again from the files in its folder.
+
+        Args:
+            run: the run's folder: runs/NAME
+        """
+        from noether.runs.folder import existing_run, refusals_told
+
+        folder = existing_run(run)
+        from noether.report import write_report
+
+        with refusals_told(folder.path):
+            print(write_report(folder))
+        return ExitCode.DONE
+
+    def status(self, *, output_path: str = "runs", json: bool = False) -> int:
+        """Show the state of the runs in a folder: waiting, running, stopped, done.
+
+        Args:
+            output_path: the folder that holds the run folders
+            json: print one JSON object
+        """
+        from noether.runs.status import show_status
+
+        return show_status(output_path, as_json=json)
+
+    def logs(self, run: str, *, rank: str | None = None, follow: bool = False) -> int:
+        """Print the output of a run: of its job and of its ranks.
+
+        Args:
+            run: the run's folder: runs/NAME
+            rank: the log of this rank only
+            follow: (or -f) keep printing until the run has ended
+        """
+        from noether.runs.logs import show_logs
+
+        return show_logs(run, rank=rank, follow=follow)
+
+    def cancel(self, run: str) -> int:
+        """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again.
+
+        Args:
+            run: the run's folder: runs/NAME
+        """
+        from noether.runs.cancel import cancel_run
+
+        return cancel_run(run)

@@ -1,0 +1,75 @@
+"""The commands of training: train and plan."""
+
+import json as json_module
+
+from noether.errors import ExitCode, RequestError
+
+
+class TrainingCommands:
+    """Start a run, or show what it would be."""
+
+    def train(
+        self,
+        *overrides: str,
+        hp: str | None = None,
+        multirun: bool = False,
+        dry_run: bool = False,
+        json: bool = False,
+    ) -> int:
+        """Train on the devices of this machine or job, and write a report.
+
+        With no argument: UPT on the embedded flow data, on every visible device of this machine.
+
+        Args:
+            overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
+            hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
+            multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
+            dry_run: build everything, make one update and one evaluation batch, leave nothing behind
+            json: print the dry run as one JSON object
+        """
+        from noether.config.compose import load_config
+        from noether.training.start import dry_run_here, train_here
+
+        if json and (multirun or not dry_run):
+            raise RequestError(
+                "--json belongs to a dry run",
+                seen="train --json",
+                expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
+                fix="noether train --dry-run --json",
+            )
+        if multirun:
+            from noether.sweep import sweep_here
+
+            return sweep_here(overrides, hp, dry_run=dry_run)
+        config = load_config(overrides, hp)
+        return dry_run_here(config, as_json=json) if dry_run else train_here(config)
+
+    def plan(
+        self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False
+    ) -> int:
+        """Show what train would do here, and why. Nothing is started.
+
+        One row per rank: where it runs, on which device, with which share of a batch.
+
+        Args:
+            overrides: settings and groups, as for train
+            hp: a YAML file with settings, from anywhere
+            visible_devices: plan for a machine that has these devices instead: 0,1,2,3
+            json: print one JSON object
+        """
+        from noether.config.compose import load_config
+        from noether.planning.plan import plan_run, render_plan
+
+        config = load_config(overrides, hp)
+        plan = plan_run(config, visible_devices=visible_devices)
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config, plan)
+        if json:
+            print(json_module.dumps(plan.as_dict(), indent=2))
+        else:
+            from noether.common.console import Console
+
+            Console(None, speaks=True).say(*render_plan(plan), sep="\n")
+        return ExitCode.DONE

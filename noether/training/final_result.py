@@ -1,0 +1,91 @@
+"""The end of a run: the test split evaluated with the selected weights, result.json and the report."""
+
+import shlex
+import time
+from typing import Any
+
+from noether.checkpoints.format import selected_checkpoint
+from noether.checkpoints.state import load_weights, model_tensors
+from noether.common.console import Console
+from noether.common.whole_file import ANYBODY, Publisher
+from noether.distributed.group import LONGEST_FINISH_S
+from noether.distributed.stop import AgreedStop, StopAgreed
+from noether.errors import NoetherError
+from noether.evaluation.evaluate import build_evaluator
+from noether.evaluation.final import EvaluatedWeights, RunEvaluation
+from noether.evaluation.tables import result_tables
+from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
+from noether.runs.records import write_record
+from noether.training.arithmetic import measure_arithmetic
+from noether.training.open_run import OpenRun
+
+
+def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
+    """Evaluates the test split with the selected weights, and writes the result and the report.
+
+    Returns:
+        0, or why all ranks stopped before it was through; the next start of the run does it again.
+    """
+    started, group = time.perf_counter(), run.group
+    try:
+        result = _evaluate_selected(run, stop)
+        if group.is_first:
+            result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run.built, time_use)}
+            _show_result(run, result)
+            run.console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
+    except StopAgreed as stopped:
+        return stopped.reason
+    except DiskRefusal as refusal:
+        raise NoetherError(
+            f"the result of the run cannot be written to {run.folder.path}; training is complete and saved\n"
+            f"  seen      {refusal.seen}\n"
+            f"  expected  {refusal.expected}\n"
+            "  fix       make room and run the same command with resume=auto: only the evaluation is made again"
+        ) from None
+    # A launcher may end what is left a while after the first rank has left, as srun --wait does.
+    group.wait_for_first(LONGEST_FINISH_S)
+    return 0
+
+
+def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
+    built, group, folder = run.built, run.group, run.folder
+    weights, model = next(iter(built.state.evaluation_models().items()))
+    name = ""
+    if group.is_first:
+        selected = selected_checkpoint(folder.checkpoints, run.console.warn)
+        name = selected.path.name
+        load_weights(model, selected, weights)
+    # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
+    name = group.from_first(name)
+    group.copy_from_first(model_tensors(model).values())
+    evaluator = build_evaluator(
+        run.config, built.problem, group, built.precision, batch_size=built.plan.micro, at_boundary=stop.check
+    )
+    chosen = EvaluatedWeights(model, weights, name, built.state.progress.updates)
+    return RunEvaluation(built.problem, evaluator, folder, group.world_size, by=run.lease).result(chosen, "test")
+
+
+def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
+    console, folder = run.console, run.folder
+    console.say("")
+    for table in result_tables(result, run.built.problem.task.fields):
+        console.say(table)
+    with refusals_told(folder.path):
+        write_record(folder.result, result, run.lease)
+    if run.config.tracker.report:
+        report_run(folder, console, run.lease)
+
+
+def report_run(folder: RunFolder, console: Console, by: Publisher = ANYBODY) -> None:
+    """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
+    from noether.report import write_report
+
+    try:
+        path = write_report(folder, by)
+    except OSError as error:
+        console.warn(
+            f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"
+            f"  noether report {shlex.quote(str(folder.path))}"
+        )
+    else:
+        console.say(f"\nreport {path}")

@@ -1,0 +1,94 @@
+"""A run that is built and open on one rank, and what is opened for it: trackers, the saver, a profile."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from noether.checkpoints.saver import Saver
+from noether.common.console import Console
+from noether.config.schema import RunConfig
+from noether.distributed.deadline import Deadline
+from noether.distributed.group import Group
+from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.lease import Lease
+from noether.runs.provenance import provenance
+from noether.tracking.console import ConsoleTracker
+from noether.tracking.metrics_file import MetricsFile
+from noether.tracking.services import open_services
+from noether.tracking.tracker import Tracker, Trackers
+from noether.training.build import Run
+from noether.training.profile import UpdateProfile
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run on one rank: its settings, what was built from them, its folder, and who may write there.
+
+    lease: the right to write to the folder; rank 0 alone uses it.
+    """
+
+    config: RunConfig
+    built: Run
+    group: Group
+    folder: RunFolder
+    lease: Lease
+    console: Console
+
+    def note(self, write: Callable[[], None]) -> None:
+        """Writes a record that the run can do without: where the disk refuses, a warning says so."""
+        try:
+            write()
+        except OSError as error:
+            self.console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
+
+
+def open_trackers(run: OpenRun, began_at: int) -> Trackers:
+    """Returns what shows the rows and, on rank 0, keeps them; began_at: the update that this start begins at."""
+    config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.built.length
+    trackers: list[Tracker] = [
+        ConsoleTracker(console, start=began_at, total_updates=length.total_updates, total_epochs=length.epochs)
+    ]
+    if not run.group.is_first:
+        return Trackers(trackers, console.warn)
+    with refusals_told(folder.path):
+        rows = run.built.state.progress.rows
+        trackers.append(MetricsFile(folder.metrics, began_at, lease, console.warn, rows=rows))
+        if config.tracker.tensorboard:
+            from noether.tracking.tensorboard import TensorBoardFile
+
+            trackers.append(TensorBoardFile(folder.tensorboard, began_at, lease))
+    trackers += open_services(config.tracker.services, folder.path, config.model_dump(mode="json"), console.warn)
+    return Trackers(trackers, console.warn, lease.check)
+
+
+def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:
+    """Returns what writes the run's checkpoints."""
+    about = {
+        "run_id": run.folder.path.resolve().name,
+        "effective_batch_size": run.built.plan.effective,
+        "micro_batch_size": run.built.plan.micro,
+        "threads": torch.get_num_threads(),
+        "updates_per_epoch": run.built.length.updates_per_epoch,
+        "config": run.config.model_dump(mode="json"),
+        "provenance": provenance(),
+    }
+    return Saver(
+        group=run.group,
+        folder=run.folder.checkpoints,
+        keep=run.config.trainer.keep_checkpoints,
+        about=about,
+        sync=trackers.sync,
+        warn=run.console.warn,
+        lease=run.lease,
+        deadline=deadline,
+        best=run.built.state.progress.best_metric,
+    )
+
+
+def open_profile(run: OpenRun) -> UpdateProfile | None:
+    """Returns what records a profile of some updates, where the settings ask for one."""
+    if run.config.trainer.profile is None:
+        return None
+    updates = run.built.length.count_updates(run.config.trainer.profile)
+    return UpdateProfile(run.folder.path / "profile", updates, run.group.rank, run.group.device, run.console.warn)

@@ -1,0 +1,296 @@
+"""The readers that are fed with mutated files: the files each starts from, and the call."""
+
+import gzip
+import io
+import json
+import random
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+PIECES = (
+    *(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\x80", b"null", b"[]", b"{}", b"-1", b"1e999", b"NaN"),
+    *(
+        b'"',
+        b"\\ud800",
+        b"99999999999999999999",
+        b"true",
+        b": ",
+        b"- ",
+        b"&a ",
+        b"*a",
+        b"!!python/object:os.system",
+        b"\t",
+    ),
+    *(b"2024-99-99", b"0x", b"<<: ", b"{", b"[", b"%", b"\xef\xbb\xbf", b"0" * 5000),
+)
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """Returns a file with some bytes changed, cut out, doubled or put in."""
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
+        at = rng.randint(0, len(changed))
+        match rng.randrange(6):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1 if at < len(changed):
+                changed[at] = rng.randrange(256)
+            case 2:
+                del changed[at : at + rng.choice((1, 2, 4, 100))]
+            case 3:
+                changed[at:at] = rng.choice(PIECES)
+            case 4:
+                piece = rng.choice(PIECES)
+                changed[at : at + len(piece)] = piece
+            case 5:
+                changed[at:at] = changed[at : at + rng.choice((1, 8, 64))] * rng.choice((1, 2, 50))
+    return bytes(changed)
+
+
+class Subject:
+    """One reader: the files it starts from, and the call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "file"
+
+    def run(self, rng: random.Random) -> None:
+        """Reads one mutated file."""
+        raise NotImplementedError
+
+
+class Idx(Subject):
+    """MNIST's files, gzipped or not, and mutated before or after the compression."""
+
+    def run(self, rng: random.Random) -> None:
+        from noether.data.digits import read_idx
+
+        images = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 28, 28)) + bytes(2 * 28 * 28)
+        how = rng.randrange(3)
+        content = mutate(images, rng) if how < 2 else images
+        if how:
+            content = gzip.compress(content, 1)
+        self.path.write_bytes(mutate(content, rng) if how == 2 else content)
+        read_idx(self.path)
+
+
+class Yaml(Subject):
+    """Settings files, and some that are nested more deeply than anybody writes."""
+
+    def __init__(self, folder: Path) -> None:
+        from noether.config.compose import configs_folder
+
+        super().__init__(folder)
+        self.seeds = [path.read_bytes() for path in sorted(configs_folder().rglob("*.yaml"))]
+
+    def run(self, rng: random.Random) -> None:
+        from noether.config.settings_file import check_yaml
+
+        content = rng.choice(self.seeds)
+        if rng.random() < 0.01:
+            content += b"x: " + rng.choice((b"[", b"{a: ", b"- ")) * rng.choice((10, 500, 3000))
+        self.path.write_bytes(mutate(content, rng))
+        check_yaml(self.path)
+
+
+class Packed(Subject):
+    """Packed data files: the header and the data, and what opens them for each data set."""
+
+    def __init__(self, folder: Path) -> None:
+        from noether.data.ellipsoid_car import sample_shapes
+        from noether.data.packed import write_packed
+
+        super().__init__(folder)
+        shapes = sample_shapes(4, 3)
+        write_packed(self.path, {key: np.ones((2, *shape), np.float32) for key, shape in shapes.items()}, {"seed": "1"})
+        ellipsoid = self.path.read_bytes()
+        names = json.dumps(["param0/a", "param1/b", "param1/c"])
+        write_packed(self.path, {"surface_points": np.ones((3, 2, 3), np.float32)}, {"names": names})
+        self.seeds = [ellipsoid, self.path.read_bytes()]
+
+    def run(self, rng: random.Random) -> None:
+        from noether.data.ellipsoid import open_split
+        from noether.data.shapenet_car import open_shapenet_car
+
+        content = rng.choice(self.seeds)
+        length = int.from_bytes(content[:8], "little")
+        if rng.random() < 0.7:  # The header, with its own length right.
+            header = mutate(content[8 : 8 + length], rng)
+            content = len(header).to_bytes(8, "little") + header + content[8 + length :]
+        else:
+            content = mutate(content, rng)
+        self.path.write_bytes(content)
+        if rng.random() < 0.5:
+            open_split(self.path)
+        else:
+            for split in open_shapenet_car(self.path, "param0"):
+                split.name(0)
+
+
+class Records(Subject):
+    """The records of a run folder: none of them may raise anything."""
+
+    ROWS = (
+        {"time": 1.5, "kind": "training", "update": 2, "epoch": 0.5, "samples": 8, "loss": 1.9, "device_use": 0.4},
+        {"time": 2.5, "kind": "training", "update": 4, "epoch": 1.0, "samples": 16, "loss": 1.2, "device_use": 0.4},
+        {"time": 3.5, "kind": "evaluation", "update": 4, "split": "validation", "figures": {"loss": 1.1}},
+    )
+
+    def __init__(self, folder: Path) -> None:
+        from noether.runs.folder import RunFolder
+        from noether.runs.lease import take_lease
+        from noether.runs.records import rows_text, write_record
+
+        super().__init__(folder)
+        self.run_folder = RunFolder(folder / "run")
+        self.run_folder.path.mkdir()
+        take_lease(self.run_folder, 0, {})
+        write_record(
+            self.run_folder.result, {"figures": {"loss": 1.0}, "split": "test", "scalars": {"lift": {"r2": 1}}}
+        )
+        write_record(self.run_folder.plan, {"length": {"total_updates": 8}})
+        write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4, "attempts_without_progress": 0})
+        write_record(self.run_folder.job, {"job": "12", "output": "/tmp/x"})
+        self.run_folder.metrics.write_text(rows_text(self.ROWS))
+        # And as a person, or an older version, writes them: without digests, so that every change comes through.
+        self.files = sorted(path for path in self.run_folder.path.iterdir() if path.is_file())
+        self.seeds = {path: (path.read_bytes(), self._plain(path)) for path in self.files}
+
+    def _plain(self, path: Path) -> bytes:
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else []
+        for row in rows or [content := json.loads(path.read_text())]:
+            row.pop("sha256", None)
+            row.pop("crc32", None)
+        return "".join(json.dumps(row) + "\n" for row in rows).encode() if rows else json.dumps(content).encode()
+
+    def run(self, rng: random.Random) -> None:
+        from noether.evaluation.final import mean_pace
+        from noether.runs.attempts import attempts_without_progress
+        from noether.runs.lease import read_attempt
+        from noether.runs.overview import run_state
+        from noether.runs.status import status_table
+        from noether.sweep import figures_of_test
+
+        path = rng.choice(self.files)
+        path.write_bytes(mutate(rng.choice(self.seeds[path]), rng))
+        try:
+            attempts_without_progress(self.run_folder, 4)
+            mean_pace(self.run_folder)
+            figures_of_test(self.run_folder)
+            holder = read_attempt(self.run_folder)
+            if holder is not None:
+                holder.describe()
+            status_table([run_state(self.run_folder, {})])
+        finally:
+            path.write_bytes(self.seeds[path][0])
+
+
+class Checkpoints(Subject):
+    """Forged checkpoints: their content is mutated, their digests are right. Read as a resume reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+        from torch import nn
+
+        from noether.checkpoints.ema import AveragedWeights
+        from noether.checkpoints.format import write_checkpoint, write_flushed
+        from noether.checkpoints.progress import Progress
+        from noether.checkpoints.snapshot import safetensors_parts
+        from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
+        from noether.distributed.group import Group
+        from noether.environments.placement import Device, Endpoint, Worker
+        from noether.tasks.fields import FieldsTask
+        from noether.workers.context import WorkerContext
+
+        super().__init__(folder)
+        context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
+        self.group = Group(context, torch.device("cpu"))
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        task = FieldsTask({"p": {"points": "surface_points"}}, -4.5, 10.5)
+        numbers_of_p = {"p": {"mean": [1.0], "std": [2.0]}}
+        box = {"count": 3, "low": [0.0] * 3, "high": [1.0] * 3}
+        task.load_state({"statistics": numbers_of_p, "points": {"surface_points": box}})
+        state = TrainingState(
+            model, AveragedWeights(model, 0.9), optimizer, torch.amp.GradScaler("cpu"), task, Progress(updates=4)
+        )
+        numbers = {f"rank0/{key}": value for key, value in random_state(torch.device("cpu")).items()}
+        tensors = saved_tensors(state) | {"random.safetensors": numbers}
+        contents = {name: b"".join(map(bytes, safetensors_parts(own))) for name, own in tensors.items()}
+        contents |= {name: text.encode() for name, text in saved_texts(state).items()}
+        self.state, self.contents = state, contents
+        self.meta = {"metric": 0.5, "world_size": 1, "config": {"seed": 0}, "updates_per_epoch": 2}
+        self.write, self.write_file = write_checkpoint, write_flushed
+
+    def run(self, rng: random.Random) -> None:
+        import torch
+
+        from noether.checkpoints.format import META, _meta_digest
+        from noether.checkpoints.resume_rules import compare_configs
+        from noether.checkpoints.state import load_checkpoint
+        from noether.checkpoints.table import describe_checkpoints, render_checkpoints
+        from noether.config.schema import RunConfig
+        from noether.runs.folder import RunFolder
+
+        name = rng.choice((*self.contents, META, META))
+        contents = {key: mutate(value, rng) if key == name else value for key, value in self.contents.items()}
+        files = [(key, lambda path: self.write_file(path, [contents[path.name]])) for key in contents]
+        checkpoint = self.write(self.folder / "checkpoints", 4, files, self.meta)
+        if name == META:
+            text = mutate((checkpoint.path / META).read_bytes(), rng)
+            try:
+                meta = json.loads(text)
+                meta["meta_sha256"] = _meta_digest(meta)
+                text = json.dumps(meta).encode()
+            except (ValueError, TypeError, RecursionError):
+                pass
+            (checkpoint.path / META).write_bytes(text)
+        rows = describe_checkpoints(RunFolder(self.folder), verify=True)
+        render_checkpoints(rows)
+        load_checkpoint(self.state, self.group, checkpoint, 0)
+        compare_configs(checkpoint.meta().get("config", {}), RunConfig.model_construct())
+        self.state.optimizer.step()
+        self.state.task.prepare({"p": torch.ones(1, 3, 1), "surface_points": torch.ones(1, 3, 3)})
+
+
+class Archives(Subject):
+    """Archives of raw data: zip, tar and tar.gz, and zips in a zip."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        files = {f"training_data/param0/a/{name}": b"x" * 300 for name in ("quadpress_smpl.vtk", "press.npy")}
+        inner, outer, tar = io.BytesIO(), io.BytesIO(), io.BytesIO()
+        for target, compression in ((inner, zipfile.ZIP_DEFLATED), (outer, zipfile.ZIP_STORED)):
+            with zipfile.ZipFile(target, "w", compression) as archive:
+                for name, content in files.items():
+                    archive.writestr(name, content)
+                if target is outer:
+                    archive.writestr("training_data/param1.zip", inner.getvalue())
+        with tarfile.open(fileobj=tar, mode="w") as archive_of_tar:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive_of_tar.addfile(entry, io.BytesIO(content))
+        self.seeds = [inner.getvalue(), outer.getvalue(), tar.getvalue(), gzip.compress(tar.getvalue(), 1)]
+
+    def run(self, rng: random.Random) -> None:
+        from noether.data.shapenet_car_raw import raw_cars
+
+        self.path.write_bytes(mutate(rng.choice(self.seeds), rng))
+        for _ in raw_cars(self.path, lambda param, name: True):
+            pass
+
+
+SUBJECTS: dict[str, type[Subject]] = {
+    "idx": Idx,
+    "yaml": Yaml,
+    "packed": Packed,
+    "records": Records,
+    "checkpoints": Checkpoints,
+    "archives": Archives,
+}

@@ -1,0 +1,138 @@
+"""The folder of a series of disturbed runs: how they are started, and what an undisturbed one leaves."""
+
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # Before torch: a fork of a process with threads may hang.
+
+from noether.checkpoints.format import list_checkpoints
+from noether.config.compose import dump_config, load_config
+from noether.config.schema import RunConfig
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
+
+from . import victim
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SETTINGS = (
+    "trainer.max_updates=8",
+    "trainer.effective_batch_size=8",  # A multiple of every number of ranks but three.
+    "trainer.checkpoint_every=2 updates",
+    "trainer.keep_checkpoints=2",
+    "trainer.log_every=1 updates",
+    "trainer.ema_decay=0.9",
+    "optimizer.learning_rate=1e-2",
+    "resume=auto",
+)
+# What a row says of time and memory differs from run to run.
+MEASURED = ("time", "samples_per_second", "memory_mib", "device_use", "time_use", "slowest", "seconds")
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run on so many ranks leaves that nobody disturbs, how long it takes, and how many operations."""
+
+    hashes: dict[str, str]
+    rows: list[dict]
+    seconds: float
+    operations: int
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One disturbance. operation: before which to die; moment: seconds after the start, of `number`, `times` times."""
+
+    target: int
+    operation: int | None = None
+    moment: float = 0.0
+    number: int = signal.SIGKILL
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = f"operation {self.operation}" if self.operation else f"{self.moment:.2f} s"
+        name = signal.Signals(self.number).name + (" twice" if self.times > 1 else "")
+        return f"{name} to process {self.target} at {where}"
+
+
+class Room:
+    """The folder of a series: its data, its runs, their logs."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder = folder
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NOETHER_"))}
+        self.environ = {**inherited, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
+        self.config = load_config((*SETTINGS, *more, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.settings = folder / "settings.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings.write_text(dump_config(self.config))
+
+    def run_folder(self, name: str) -> RunFolder:
+        return RunFolder(self.folder / name)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def config_of(self, name: str, **changes) -> RunConfig:
+        return self.config.model_copy(update={"run_id": name, **changes})
+
+    def start(self, name: str, ranks: int, blow: Blow | None = None, count: Path | None = None) -> list[victim.Victim]:
+        """Starts a run of one process per rank, as two nodes start it by hand."""
+        meeting = {"nodes": ranks, "master_addr": "127.0.0.1", "master_port": free_port()} if ranks > 1 else {}
+        victims = []
+        for rank in range(ranks):
+            own = {**meeting, "node_rank": rank} if ranks > 1 else {}
+            own |= self.batch_of(ranks)
+            die_at = blow.operation if blow is not None and blow.target == rank else None
+            log = self.log(name if rank == 0 else f"{name}-{rank}")
+            counted = count if rank == 0 else None
+            victims.append(victim.start(self.config_of(name, **own), log, self.environ, die_at=die_at, count=counted))
+        return victims
+
+    def batch_of(self, ranks: int) -> dict[str, Any]:
+        """What must be set for a number of ranks that shares no batch of eight."""
+        if self.config.trainer.effective_batch_size % ranks == 0:
+            return {}
+        return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
+
+    def undisturbed(self, ranks: int) -> Undisturbed:
+        """Runs once in peace."""
+        count = self.folder / f"operations-{ranks}"
+        for attempt in ("warm", "calm"):  # The first makes the data.
+            started = time.monotonic()
+            codes = [one.wait(LIMIT_S) for one in self.start(f"{attempt}-{ranks}", ranks, count=count)]
+            seconds = time.monotonic() - started
+            assert codes == [0] * ranks, (codes, self.log(f"{attempt}-{ranks}").read_text())
+        folder = self.run_folder(f"calm-{ranks}")
+        return Undisturbed(final_hashes(folder), history(folder), seconds, int(count.read_text()))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def final_hashes(folder: RunFolder) -> dict[str, str]:
+    """The SHA-256 of every file of the last checkpoint but meta.json, which has the run's name in it."""
+    last = list_checkpoints(folder.checkpoints)[-1]
+    assert last.damage() is None
+    files = sorted(path for path in last.path.iterdir() if path.name != "meta.json")
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in files} | {"updates": str(last.updates)}
+
+
+def history(folder: RunFolder) -> list[dict]:
+    """The rows of training and evaluation, without what is measured."""
+    rows = [row for row in read_metrics(folder.metrics) if row["kind"] in ("training", "evaluation")]
+    return [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
+
+
+def ended(one: victim.Victim, seconds: float) -> int:
+    code = one.wait(seconds)
+    return one.end() if code is None else code
