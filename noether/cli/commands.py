@@ -85,6 +85,19 @@ class DataCommands:
 class Commands:
     """noether: one training program for every machine."""
 
+    def init(self, name: str, *, dry_run: bool = False) -> int:
+        """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
+
+        It trains and its test passes as it is written: put your own problem in its place.
+
+        Args:
+            name: the folder to make; its last part names the project
+            dry_run: list the files and write nothing
+        """
+        from noether.project.create import create_here
+
+        return create_here(name, dry_run=dry_run)
+
     def train(
         self,
         *overrides: str,
@@ -411,7 +424,7 @@ class Commands:
         return run_lint(scripts, hp, fix, "json" if json else format, OwnTrainLines())
 
 
-ALONE = ("evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
+ALONE = ("init", "evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
 
 
