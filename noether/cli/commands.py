@@ -104,6 +104,8 @@ class Commands:
         hp: str | None = None,
         multirun: bool = False,
         dry_run: bool = False,
+        reset: bool = False,
+        tb: bool = False,
         json: bool = False,
     ) -> int:
         """Train on the devices of this machine or job, and write a report.
@@ -115,6 +117,8 @@ class Commands:
             hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
             multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
             dry_run: build everything, make one update and one evaluation batch, leave nothing behind
+            reset: start the run run_id over; the folder that is there is kept as RUN.replaced-1
+            tb: serve TensorBoard beside the run, on this machine's loopback, and print its address
             json: print the dry run as one JSON object
         """
         from noether.config.compose import load_config
@@ -130,9 +134,18 @@ class Commands:
         if multirun:
             from noether.sweep import sweep_here
 
+            if reset or tb:
+                raise RequestError(
+                    "--reset and --tb belong to one run",
+                    seen="train -m " + "--reset" * reset + " --tb" * tb,
+                    expected="a sweep without them; noether tensorboard serves several runs",
+                    fix="noether train -m …      (without them, and with another run_id)",
+                )
             return sweep_here(overrides, hp, dry_run=dry_run)
         config = load_config(overrides, hp)
-        return dry_run_here(config, as_json=json) if dry_run else train_here(config)
+        if dry_run:
+            return dry_run_here(config, as_json=json, reset=reset)
+        return train_here(config, reset=reset, tensorboard=tb)
 
     def plan(
         self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False
@@ -313,6 +326,17 @@ class Commands:
         with refusals_told(folder.path):
             print(write_report(folder))
         return ExitCode.DONE
+
+    def tensorboard(self, *runs: str, port: str | None = None) -> int:
+        """Serve the curves of runs by TensorBoard, on this machine's loopback, until Ctrl-C.
+
+        Args:
+            runs: run folders, and folders of run folders (default: runs)
+            port: where (default: the first free one from 6006 on; 0: any free one)
+        """
+        from noether.tracking.tensorboard_page import serve_here
+
+        return serve_here(runs, port)
 
     def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
         """Find out what is wrong with this machine, job or image, and the line that fixes it.
