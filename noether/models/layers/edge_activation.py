@@ -25,7 +25,8 @@ def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Ten
     """
     tracing = torch.compiler.is_compiling() or torch.compiler.is_exporting()
     if sources.device.type == "cpu" and sources.dtype in (torch.float32, torch.float64) and not tracing:
-        return _BlockedSum.apply(sources, centres, rows, found)
+        total: Tensor = _BlockedSum.apply(sources, centres, rows, found)  # type: ignore[no-untyped-call]
+        return total
     # An embedding look-up, for its gradient on CUDA: it sorts, where that of index_select adds atomically
     # and differs from run to run.
     activation = F.gelu(F.embedding(rows, sources) + centres.unsqueeze(1))

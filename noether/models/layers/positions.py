@@ -89,7 +89,8 @@ def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ..
         The parts, each (batch, points, heads, head_dim).
     """
     if fused.dtype == table.dtype and not table.requires_grad and not torch.compiler.is_compiling():
-        return _RotateFirst.apply(fused, table, rotated)
+        parts: tuple[Tensor, ...] = _RotateFirst.apply(fused, table, rotated)  # type: ignore[no-untyped-call]
+        return parts
     turned, others = fused.split((rotated, fused.shape[2] - rotated), dim=2)
     return (*rotate(turned, table).unbind(2), *others.unbind(2))
 

@@ -53,9 +53,11 @@ class SliceAttention(nn.Module):
                 weight = weight @ assigned
         if self._joined:
             logits = F.linear(x, weight.flatten(0, 1), bias.flatten()).unflatten(-1, (self.heads, -1))
-            return logits.softmax(dim=-1).transpose(1, 2)
+            joined: Tensor = logits.softmax(dim=-1).transpose(1, 2)
+            return joined
         logits = self._by_head(F.linear(x, self.assigned.weight)) @ weight.transpose(1, 2)
-        return logits.add_(bias.unsqueeze(1)).softmax(dim=-1)
+        weights: Tensor = logits.add_(bias.unsqueeze(1)).softmax(dim=-1)
+        return weights
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
         """The slices' tokens after attention: (batch, heads, slices, head_dim).
@@ -83,7 +85,8 @@ class SliceAttention(nn.Module):
         if self._joined:
             output = self.output.weight.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
             return torch.baddbmm(self.output.bias, self._of_points(weights), (tokens @ output).flatten(1, 2))
-        return self.output((weights @ tokens).transpose(1, 2).flatten(2))
+        read: Tensor = self.output((weights @ tokens).transpose(1, 2).flatten(2))
+        return read
 
     @property
     def _joined(self) -> bool:
@@ -95,7 +98,8 @@ class SliceAttention(nn.Module):
         return self.slice.out_features <= self.slice.in_features
 
     def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        by_head: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return by_head
 
     @staticmethod
     def _of_points(weights: Tensor) -> Tensor:
