@@ -163,7 +163,7 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn) -> Checkp
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None.
 
-    Only meta.json is verified, so that looking costs little: whoever uses the checkpoint verifies its files.
+    Only meta.json is verified, so that listing is cheap: the user of a checkpoint verifies its files.
     """
     return next((checkpoint for checkpoint in _by_metric(folder) if _metric(checkpoint) is not None), None)
 
@@ -304,7 +304,7 @@ def prune_checkpoints(folder: Path, keep: int, by: Publisher = ANYBODY) -> list[
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what broken writes and removals have left; whoever calls it is the folder's one writer."""
+    """Removes what interrupted writes and removals have left; only the folder's one writer may call it."""
     for leftover in folder.glob(f".{_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

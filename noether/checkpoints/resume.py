@@ -76,7 +76,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
             )
         folder = RunFolder(output / config.run_id)
         recover_replaced(folder.checkpoints)
-        # Where every checkpoint is damaged or gone, beginning anew would bury what may still be repaired.
+        # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
         has_saved = bool(list_checkpoints(folder.checkpoints)) or _tells_of_checkpoints(folder)
         return StartingPoint(folder, _intact(folder, warn) if has_saved else None)
     if config.resume == "latest":

@@ -79,7 +79,7 @@ RULES = (
     _Entry("task", ResumeRule.REFUSED, "another loss and other statistics"),
 )
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
-"""Settings of models that change no weight's size; another model's weights cannot be taken, whoever accepts it."""
+"""Settings of models that change no weight's size; weights of another size cannot be taken, accepted or not."""
 _UNLISTED = _Entry("", ResumeRule.REFUSED, "nothing is known of what this setting changes")
 
 

@@ -72,7 +72,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         with checkpoint.loading("random.safetensors") as path:
             _restore_random_state(load_file(path), group)
     else:
-        # Other ranks than before: their streams start anew, from where the run stands.
+        # The number of ranks has changed: their random streams start anew from this update.
         seed_everything(seed, group.rank, state.progress.updates)
 
 
@@ -143,7 +143,7 @@ def _alike(expected: Any, content: Any) -> bool:
     return both or type(expected) is type(content)
 
 
-# What an optimiser of ours cannot go on without; a user's own knows by itself.
+# State that our own optimisers cannot continue without; a user's optimiser checks for itself.
 _STATE_KEYS = {
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
     "Adam": {"step", "exp_avg", "exp_avg_sq"},

@@ -69,7 +69,7 @@ def choose_to_prune(rows: Sequence[CheckpointRow], keep: int) -> list[Checkpoint
     """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best.
 
     Args:
-        rows: verified rows, oldest first. Where none is intact nothing goes: one may still be mended.
+        rows: verified rows, oldest first. If none is intact, none is removed: one may still be repaired.
         keep: at least 1.
     """
     intact = [row for row in rows if row.damage is None]

@@ -130,7 +130,7 @@ class CheckpointWriter:
             return self._abandon
 
     def on_its_way(self) -> str:
-        """Returns in words which update's snapshot is on its way, and since when."""
+        """Returns which update's snapshot is being written, and since when, as a phrase."""
         seconds = time.monotonic() - self._started
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
         return f"that of update {self.updates} has been on its way to the disk since {since}, for {seconds:.0f} s"

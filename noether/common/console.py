@@ -40,7 +40,7 @@ class Console:
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:
         """Prints text or tables."""
-        with suppress(OSError):  # Words that no disk takes are lost; they are no reason to end a run.
+        with suppress(OSError):  # A log line that the disk refuses is lost; it must not end the run.
             self.terminal.print(*renderables, sep=sep, markup=False)
         if self._log is not None:
             with suppress(OSError):

@@ -53,7 +53,7 @@ def process_id(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process runs; one that nobody has waited for yet does not."""
+    """Whether this very process runs; a zombie does not."""
     return process_id(process.pid) == process
 
 

@@ -17,7 +17,7 @@ ASSUMED_BYTES_PER_S = 50e6
 class Deadline:
     """The moment by which a run must have left, and how long its last steps take.
 
-    moment: seconds of the monotonic clock, which nobody sets. source: what said so.
+    moment: seconds of the monotonic clock, which is never set back. source: what said so.
     save_s: seconds that a checkpoint takes, the longest measured so far. boundary_s: the same of the time between two
         boundaries at which the ranks agree.
     """

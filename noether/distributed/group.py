@@ -118,7 +118,7 @@ class Group:
         set_group_timeout(dist.group.WORLD, self._timeout_s)
 
     def begin_update(self, update: int) -> None:
-        """Notes, for whoever asks why a rank is late, which update it is making."""
+        """Notes which update this rank is making, for reports on late ranks."""
         self._line.begin_update(update)
 
     def waiting(self, collective: str) -> AbstractContextManager[None]:
@@ -180,7 +180,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     )
     channel = ControlChannel(joined.store, context.worker.rank, context.world_size, joined.point.secret)
     group = Group(context, device, channel)
-    group.barrier()  # From here on nobody has to connect to anybody, but NCCL, which does so when it needs to.
+    group.barrier()  # From here on only NCCL connects anew, when it needs to.
     gloo = listening_descriptors() - before if device.type == "cpu" else set()
     shut(gloo | _store_descriptors(joined.point.port))
     yield group

@@ -1,4 +1,4 @@
-"""How a rank meets the others: it hears from its launcher where, once all have come, and joins rank 0's store there."""
+"""Joins a rank to the others: its launcher says where, once all ranks have come, and the rank joins rank 0's store."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -101,7 +101,7 @@ class AgreedStop:
     def finish(self) -> int:
         """Returns why all ranks stop, or 0; every rank calls it once, at the end. The deadline plays no part any more.
 
-        One that wants to stop now has come too late for a boundary, and asks nobody.
+        A rank that wants to stop now is too late for a boundary, and does not ask.
         """
         if self._group is None or self._group.world_size == 1:
             return self._signal

@@ -1,4 +1,4 @@
-"""Every other process: answers rank 0, and reports by itself only where rank 0 cannot be reached."""
+"""The doctor's processes other than rank 0's: each answers rank 0, and reports if rank 0 is out of reach."""
 
 import time
 
@@ -42,7 +42,7 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
             process.found.append(Diagnosis("port", "error", seen, "rank 0 listens there", fix))
     if connection is not None and _serve(process, connection):
         return False
-    # Rank 0 does not hear what this host found, so it is shown here.
+    # Rank 0 cannot be told what this host found, so it is shown here.
     clock.enter("what this host found")
     mine = process.report()
     report.add_host(process.facts, process.ranks)

@@ -1,4 +1,4 @@
-"""What one process of the doctor checks by itself: its host, its place in the run, a torch child for each rank."""
+"""What each process of the doctor checks on its own: its host, its place in the run, a torch child for each rank."""
 
 import json
 import os
@@ -54,7 +54,7 @@ class FoundGpus:
 
 
 class TimeBudget:
-    """The time that is left, and what it is being spent on."""
+    """The time that the doctor has left, and the step that it is spent on."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""One process of the doctor in a run of several, and what it found by itself."""
+"""One process of the doctor in a run of several, and what it found on its own host."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ class Participant:
         return [self.placement.launcher, self.placement.world_size, self.placement.attempt, len(self.placement.nodes)]
 
     def report(self) -> dict[str, Any]:
-        """Returns everything this process found by itself."""
+        """Returns everything that this process found on its own."""
         mine = [*self.found, *host_findings(self.config, self.facts, self.placement, self.children, self.clock)]
         return {
             "findings": [finding.as_dict() for finding in located(mine, self.facts.host, self.ranks)],

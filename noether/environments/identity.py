@@ -1,4 +1,4 @@
-"""Names the run that this process belongs to: worked out alike by all of its ranks, compared when they meet."""
+"""Names the run that this process belongs to. All ranks work it out alike, and compare it when they meet."""
 
 import hashlib
 import json

@@ -56,7 +56,7 @@ def multinode_placement(
             "nodes": f"nodes={nodes}, master_addr={master}",
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({inventory.evidence})",
-            "endpoint": f"master_addr={master}; {source or f'port {port} where nobody asks for another'}",
+            "endpoint": f"master_addr={master}; {source or f'port {port}, the default'}",
             "attempt": "nothing on these machines starts a run again by itself",
             "local_world_size": "the workers of this process",
         },

@@ -1,4 +1,4 @@
-"""Where this process stands in a run, and why: the words that every launcher answers in."""
+"""Where this process is in a run, and why: what every launcher returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ class Device:
 
     `kind` is "cuda", "cpu" or "mps". `index` counts within what this process may see (the CUDA mask), so it
     is what torch calls it; `name` is how the mask names it (an index, a UUID, a MIG id): an opaque string.
-    A worker inherits CUDA_VISIBLE_DEVICES as it is: `cuda:index` within the inherited mask is the one way a
-    device is said, because a mask rewritten to physical numbers is wrong inside any other mask.
+    A worker inherits CUDA_VISIBLE_DEVICES as it is: `cuda:index` within the inherited mask is the only way to
+    name a device, because a mask rewritten to physical numbers is wrong inside any other mask.
     """
 
     kind: str
@@ -57,8 +57,8 @@ class Endpoint:
     """Where the ranks meet. Port 0 means: bound and held by the launcher when the run starts.
 
     `asked_by` is the line that asked for the port ("master_port=29500", "MASTER_PORT=29500"), empty when
-    nobody did; it is what an error about the port names. `served_by` names who already serves a store there
-    ("torchrun"), empty where rank 0 is to bind the port: nobody may bind a served port, and every rank, rank 0
+    none did; an error about the port names it. `served_by` names who already serves a store there
+    ("torchrun"), empty where rank 0 must bind the port. A served port must not be bound: every rank, rank 0
     included, joins it as a client.
     """
 
@@ -70,14 +70,14 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where this process stands in a run, and why.
+    """Which ranks of a run this process answers for, and why.
 
     A placement with one worker joins the process group in this process; one with
     several starts them. `reasons` maps each field to the evidence it was read from.
     `nodes` are names in the order of node ranks; one that the launcher does not tell is "(node 3)".
     `local_world_size` counts the ranks of the run on this node, which are more than `workers` where a
     scheduler started one process per device; 0 stands for "those of `workers`". `warnings` are lines to show
-    before the run: it can start, and the user may not have meant it so.
+    before the run: it can start, but perhaps not as the user meant.
     """
 
     launcher: str

@@ -1,4 +1,4 @@
-"""Reads what the system knows about this process and its environment may not say: parents, cgroup, terminal."""
+"""Reads what the environment variables may not say of this process: its parents, cgroup and terminal."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from noether.common.container import container_engine
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
-# Enough for a name and a shell's options; what else a command line holds is none of our business.
+# Enough for a name and a shell's options; the rest of a command line is private.
 MAX_COMMAND = 200
 
 _STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
@@ -94,7 +94,7 @@ def interactive_shell(facts: ProcessFacts) -> str | None:
     """Return the command line of an interactive shell between this process and its slurmstepd.
 
     "" where slurmstepd is seen and no such shell is between, None where neither is seen. `bash script.sh` and
-    `bash -c …` are wrappers that a launcher started, not shells that somebody types into.
+    `bash -c …` are wrappers that a launcher started, not interactive shells.
     """
     for line in facts.ancestors:
         if _STEP_TITLE.match(line):

@@ -1,4 +1,4 @@
-"""RANK, WORLD_SIZE, LOCAL_RANK and their like: what they say, and whether they agree with a launcher."""
+"""Reads RANK, WORLD_SIZE, LOCAL_RANK and the like, and checks that they agree with the launcher."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from noether.errors import RequestError
 
 @dataclass(frozen=True)
 class RankVariables:
-    """What the environment says of this process; `local_rank` is None where nobody says it.
+    """What the environment says of this process; `local_rank` is None where it is not set.
 
     `local_count` is a guess where LOCAL_WORLD_SIZE is not set. `pods` is set for a PyTorchJob's process.
     """
@@ -69,9 +69,9 @@ NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_NNODES", "NNO
 
 
 def unused_node_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning where variables speak of several nodes, and nothing says how many ranks there are.
+    """Return a warning where variables name several nodes and nothing says how many ranks there are.
 
-    Each node would train by itself, without a word of the others.
+    Each node would train alone, silently.
     """
     lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
     found = {name: environ[name] for name in NODE_VARIABLES if environ.get(name, lone[name]) != lone[name]}

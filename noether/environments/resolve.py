@@ -36,7 +36,7 @@ def resolve_placement(
     nvml: GpuDriver | None = None,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Say where this process stands in a run, and why.
+    """Return which ranks of a run this process answers for, and why.
 
     Args:
         request: what the user asked for.
@@ -57,7 +57,7 @@ def resolve_placement(
             facts=facts,
         )
     except RequestError as error:
-        # A login node has no GPU: that this is not a place to train is the cause, and comes first.
+        # A login node has no GPU: that this is not the place to train is the cause, so it is reported first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
     for launcher in LAUNCHERS:

@@ -85,7 +85,7 @@ def torchrun_placement(
 
 
 def _refuse_without_rank(environ: Mapping[str, str]) -> None:
-    """Refuse a world that was announced to a process that nobody numbered; in a Slurm job that is slurm's to say."""
+    """Refuse WORLD_SIZE without RANK; inside a Slurm job, Slurm's variables decide instead."""
     world = environ.get("WORLD_SIZE", "")
     in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     if world not in ("", "1") and not in_slurm:
@@ -218,5 +218,5 @@ def _attempt(environ: Mapping[str, str]) -> tuple[int, str]:
     restarts = number(environ, "TORCHELASTIC_RESTART_COUNT")
     most = number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
-    # A requeue starts torchrun anew, from 0: the attempt must not fall back below one that was given before.
+    # A requeue starts torchrun again from 0, and the attempt must not fall below an earlier one.
     return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

@@ -22,7 +22,7 @@ class EvaluateRequest:
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What is predicted: the fields of a run's model on a shape of one's own."""
+    """What is predicted: the fields of a run's model on a user's own shape."""
 
     config: RunConfig
     checkpoint: Path

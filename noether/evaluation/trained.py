@@ -1,4 +1,4 @@
-"""A checkpoint's model with the task that scales for it, asked about a shape of one's own."""
+"""A checkpoint's model with the task that scales for it, evaluated on a user's own shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -73,7 +73,7 @@ def master(job: Job) -> Iterator[Finding]:
         if verdict is None:
             continue
         rule, message = verdict
-        # An exported address is read by whoever likes to; a launcher's own option is not a matter of taste.
+        # Any program may read an exported address, or not; a launcher's own option is certain to count.
         certain = setting.launch is not None and setting.name != "MASTER_ADDR"
         level: Level = "error" if (certain or ddp) and rule != "master-fixed" else "warning"
         fix = f"export MASTER_ADDR={FIRST_HOST}"

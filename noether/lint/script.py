@@ -18,7 +18,7 @@ _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
-"""A value that somebody has still to fill in: <N>, {partition}, {{ nodes }}."""
+"""A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
 _SECRETLY_LARGE = 1_000_000
 
 
@@ -33,7 +33,7 @@ class Ignored:
     late: bool
     """Whether it is after the first command; otherwise it is misspelt."""
     typo: bool
-    """Whether the word itself is misspelt, which nobody does on purpose."""
+    """Whether the word itself is misspelt, which is never on purpose."""
 
 
 @dataclass(frozen=True)

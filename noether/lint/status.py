@@ -19,7 +19,7 @@ class Loss:
     """How a status is lost: the kind, the command that answers in its place, and that command's line."""
 
     kind: str
-    """pipe, or, then, exit, wait or background (nobody waits at all)."""
+    """pipe, or, then, exit, wait or background (nothing waits at all)."""
     by: str
     line: int
 

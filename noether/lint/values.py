@@ -60,7 +60,7 @@ def node_range(text: str) -> tuple[int, int] | None:
 
 
 def gpus_in_gres(text: str) -> int | None:
-    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: it is no such list."""
+    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: not such a list."""
     total = 0
     for item in filter(None, text.split(",")):
         if item in ("none", "help"):

@@ -1,4 +1,4 @@
-"""What did a run learn, how was it trained, and where? One HTML file, read from the run folder; no torch."""
+"""The report of a run: one HTML file made from the run folder, without torch."""
 
 from noether.report.page import write_report
 

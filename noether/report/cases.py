@@ -1,16 +1,17 @@
-"""What do the fields of single samples look like: prediction, truth and error beside each other?"""
+"""Pictures of single samples: prediction, truth and error beside each other."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from scipy.spatial import QhullError
 
 from noether.report.colours import Scale, error_scale, value_scale
-from noether.report.elements import absent
+from noether.report.elements import absent, fill
 from noether.report.field_picture import field_picture
 from noether.report.grid import Frame, frame_around
 from noether.report.numbers import Array, finite, number, percent
@@ -34,18 +35,16 @@ class _Case:
     body: Array | None
 
 
-def cases_section(run: ReportedRun) -> str:
+def cases_section(run: ReportedRun) -> Markup:
     """Pictures of each field of the samples that the evaluation kept, on scales they share."""
     if not run.meta.get("cases"):
         split = run.result.get("split", "test")
         return absent(run, f"{split}.npz", "no fields of single samples were kept")
-    parts = []
+    fields = []
     for name in run.fields:
         cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name)) is not None]
-        parts.append(f'<div class="field">{_field_cases(run, name, cases)}</div>')
-    first = in_words(run.fields[0]) if run.fields else "first field"
-    lead = f'<p class="lead">Chosen by their relative L2 error in the {escape(first)}.</p>'
-    return lead + "\n".join(parts)
+        fields.append(_field_cases(run, name, cases))
+    return fill("cases.html", first=in_words(run.fields[0]) if run.fields else "first field", fields=fields)
 
 
 def _case(run: ReportedRun, k: int, name: str) -> _Case | None:
@@ -83,42 +82,53 @@ def _on_surface(run: ReportedRun, name: str) -> bool:
     return str(about.get("points", name)).startswith("surface")
 
 
-def _field_cases(run: ReportedRun, name: str, cases: Sequence[_Case]) -> str:
+def _field_cases(run: ReportedRun, name: str, cases: Sequence[_Case]) -> dict[str, Any]:
+    """What the template shows of one field."""
     unit = run.unit(name)
     quantity = ("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else ""
-    title = f"<h3>{escape(heading(name))}"
-    title += f' <span class="unit">{escape(", ".join(filter(None, (quantity, unit))))}</span></h3>'
+    about = {
+        "name": in_words(name),
+        "heading": heading(name),
+        "unit": ", ".join(filter(None, (quantity, unit))),
+        "refusal": "",
+    }
     if not cases:
-        return f'{title}<p class="absent">No sample of this field was kept.</p>'
+        return {**about, "refusal": "No sample of this field was kept."}
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
-        return f'{title}<p class="absent">Pictures are drawn of points in three dimensions only.</p>'
+        return {**about, "refusal": "Pictures are drawn of points in three dimensions only."}
     surface, space = _on_surface(run, name), space_of(run.meta.get("space"))
     if surface:
         frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
+    else:
+        frame = frame_around([side(case.points) for case in cases], 0.0)
+    values = value_scale([case.truth for case in cases], [case.prediction for case in cases])
+    errors = error_scale([case.prediction - case.truth for case in cases])
+    error_name = f"error in {quantity}" if quantity else "error"
+    suffix = f", {unit}" if unit else ""
+    draw = partial(_view, surface=surface, frame=frame, space=space)
+    return {
+        **about,
+        "note": _how_to_read(cases, surface, space),
+        "bars": [
+            {"label": label + suffix, "gradient": scale.gradient(), "ticks": scale.tick_labels()}
+            for scale, label in ((values, quantity or in_words(name)), (errors, error_name))
+        ],
+        "cases": [_case_row(case, unit, draw, values, errors) for case in cases],
+    }
+
+
+def _how_to_read(cases: Sequence[_Case], surface: bool, space: Space) -> str:
+    if surface:
         arrow = "the arrow is the wind, and " if space.wind else ""
         note = f"Seen from ahead, to the side and above; {arrow}white lines join equal values."
     else:
-        frame = frame_around([side(case.points) for case in cases], 0.0)
         wind = ", the wind from the left" if space.wind else ""
         note = f"The vertical mid-plane{wind}, interpolated between the points on either side of it."
         if any(case.body is not None for case in cases):
             note += " Grey: the shape’s outline."
-    values = value_scale([case.truth for case in cases], [case.prediction for case in cases])
-    errors = error_scale([case.prediction - case.truth for case in cases])
-    error_name = f"error in {quantity}" if quantity else "error"
-    note += (
+    return note + (
         " Prediction and truth have one colour scale for all rows, errors (prediction − truth) another; "
         "values beyond a scale’s ends take its end colours."
-    )
-    draw = partial(_view, surface=surface, frame=frame, space=space)
-    rows = "".join(_case_row(case, unit, draw, values, errors, in_words(name)) for case in cases)
-    suffix = f", {unit}" if unit else ""
-    return (
-        f'{title}<p class="note">{escape(note)}</p>'
-        f'<div class="scales"><span></span>{_colour_bar(values, (quantity or in_words(name)) + suffix)}'
-        f"{_colour_bar(errors, error_name + suffix)}</div>"
-        '<div class="heads"><span></span><span>Prediction</span><span>Truth</span><span>Error</span></div>'
-        f"{rows}"
     )
 
 
@@ -128,37 +138,23 @@ def _view(case: _Case, *, surface: bool, frame: Frame, space: Space) -> View:
     return section_view(case.points, case.body, frame, space)
 
 
-def _case_row(
-    case: _Case, unit: str, draw: Callable[[_Case], View], values: Scale, errors: Scale, field_name: str
-) -> str:
+def _case_row(case: _Case, unit: str, draw: Callable[[_Case], View], values: Scale, errors: Scale) -> dict[str, Any]:
+    """What the template shows of one sample."""
     error = case.prediction - case.truth
     largest = np.max(np.abs(error)) if error.size and np.isfinite(error).all() else None
-    who = (
-        f'<div class="who"><b>{escape(heading(case.label))}</b><span>{escape(case.sample)}</span>'
-        f"<span>relative L2 {percent(finite(case.relative_l2, None))}</span>"
-        f"<span>at most {number(largest)} {escape(unit)}</span></div>"
-    )
+    about = {
+        "heading": heading(case.label),
+        "sample": case.sample,
+        "relative_l2": percent(finite(case.relative_l2, None)),
+        "largest": f"{number(largest)} {unit}",
+        "reason": "",
+    }
     try:
         view = draw(case)
     except (QhullError, ValueError) as problem:
         # Qhull's text is a page of its own terms.
         reason = "too few points, or all in a plane" if isinstance(problem, QhullError) else str(problem)
-        return f'<div class="case">{who}<p class="absent">Not drawn: {escape(reason)}.</p></div>'
+        return {**about, "reason": reason, "section": False, "pictures": []}
     columns = (("Prediction", case.prediction, values), ("Truth", case.truth, values), ("Error", error, errors))
-    figures = []
-    for title, column, scale in columns:
-        picture = b64encode(field_picture(view, column, scale)).decode()
-        alt = escape(f"{title} of the {field_name}, {case.sample}")
-        figures.append(
-            f'<figure><img src="data:image/webp;base64,{picture}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
-        )
-    return f'<div class="case{" section" if view.clip is None else ""}">{who}{"".join(figures)}</div>'
-
-
-def _colour_bar(scale: Scale, label: str) -> str:
-    ticks = "".join(f'<span style="left:{100 * at:.2f}%">{text}</span>' for at, text in scale.tick_labels())
-    ramp = f"linear-gradient(90deg, {', '.join(scale.gradient())})"
-    return (
-        f'<div class="scale"><span>{escape(label)}</span><div class="ramp" style="background:{ramp}"></div>'
-        f'<div class="ticks">{ticks}</div></div>'
-    )
+    pictures = [(title, b64encode(field_picture(view, column, scale)).decode()) for title, column, scale in columns]
+    return {**about, "section": view.clip is None, "pictures": pictures}

@@ -1,10 +1,11 @@
-"""Which charts does a report show: curves over updates, parity, and how errors are spread. All are SVG."""
+"""The charts of the report, as SVG: curves over updates, parity, and how errors are spread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ def curves(
     ratio: bool,
     last_update: float,
     updates_per_epoch: float | None,
-) -> str:
+) -> Markup:
     """SVG of lines against updates, with epochs on top where their length is known.
 
     Long lines are drawn as means of equal blocks inside the band of their extremes. Values that are not
@@ -110,7 +111,7 @@ def _add_epochs(axes: Axes, length: float) -> None:
     top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
 
 
-def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> str:
+def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> Markup:
     """SVG of predictions (S,) against truths (S,), with the line of equality.
 
     floor (S,): what the scalar's own formula makes of the true field, as rings; its distance from the line is
@@ -144,7 +145,7 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, line
         return svg_element(figure, name)
 
 
-def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> str:
+def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
     """SVG of the share of points by error: edges (B+1,) in the field's unit, counts (B,). Log scale."""
     with chart_style(name):
         figure, axes = chart_axes()
@@ -165,7 +166,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> str:
         return svg_element(figure, name)
 
 
-def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> str:
+def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
     """SVG of the samples' relative errors (S,) in rising order, with the marked ones named."""
     with chart_style(name):
         figure, axes = chart_axes()

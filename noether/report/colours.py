@@ -1,4 +1,4 @@
-"""Which colours does a report have: the page's own in both themes, and the scales of its field pictures?"""
+"""The report's colours: the page's own in both themes, and the scales of its field pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,14 +1,14 @@
-"""How far off are the fields: a table beside the baselines, and how errors of points and samples are spread?"""
+"""Errors of the fields: a table beside the baselines, and the distributions over points and samples."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from noether.evaluation.tables import squared_unit
 from noether.report.charts import error_histogram, sample_errors
-from noether.report.elements import absent, chart_figure
+from noether.report.elements import Chart, absent, chart_list, fill
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import BASELINES, heading, in_words, plural
 from noether.report.run import ReportedRun, figure
@@ -17,17 +17,17 @@ FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": 
 RATIOS = ("relative_l2", "pooled_relative_l2")
 
 
-def errors_section(run: ReportedRun) -> str:
+def errors_section(run: ReportedRun) -> Markup:
     """The figures of each field beside the baselines; of a task without fields, its figures."""
     fields, baselines = run.result.get("fields") or {}, run.result.get("baselines") or {}
     if not fields:
         return _plain_figures(run)
-    rows = []
+    shown = []
     for name, own in fields.items():
         table = {"this model": own}
         table |= {label: row for key, label in BASELINES.items() if (row := (baselines.get(key) or {}).get(name))}
-        rows.append(_error_head(name, run.unit(name)))
-        rows += _error_rows(table, _components(own))
+        rows = _error_rows(table, _components(own))
+        shown.append({"heading": heading(name), "titles": _titles(run.unit(name)), "rows": rows})
     note = (
         "Means over samples; the maximum is over all points. Relative L2 is the norm of a sample’s error over the "
         "norm of its truth; pooled, that of all samples’ points together."
@@ -37,8 +37,7 @@ def errors_section(run: ReportedRun) -> str:
             " Bold: the best of each column. Two baselines need no training: the field of the most similar training "
             "shape, taken over from its nearest points, and the mean of the training split."
         )
-    table_body = f'<table class="errors"><tbody>{"".join(rows)}</tbody></table>'
-    return f'<div class="scroll">{table_body}</div><p class="note">{note}</p>'
+    return fill("errors.html", fields=shown, note=note)
 
 
 def _components(own: Any) -> dict[str, Mapping[str, Any]]:
@@ -46,14 +45,12 @@ def _components(own: Any) -> dict[str, Mapping[str, Any]]:
     return {f"{key} alone": row for key, row in (found or {}).items() if isinstance(row, Mapping)}
 
 
-def _error_head(name: str, unit: str) -> str:
+def _titles(unit: str) -> list[str]:
     units = {"mse": squared_unit(unit), "mae": unit, "max": unit}
-    titles = (", ".join(filter(None, (title, units.get(key)))) for key, title in FIGURES.items())
-    cells = "".join(f'<th class="n">{escape(title)}</th>' for title in titles)
-    return f'<tr class="group"><th>{escape(heading(name))}</th>{cells}</tr>'
+    return [", ".join(filter(None, (title, units.get(key)))) for key, title in FIGURES.items()]
 
 
-def _error_rows(table: Mapping[str, Any], components: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _error_rows(table: Mapping[str, Any], components: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of one field, by what made the figures; the first is the model's own, followed by its components'."""
     columns = {key: [value for row in table.values() if (value := figure(row, key)) is not None] for key in FIGURES}
     longest = max(columns["relative_l2"], default=0) or 1
@@ -64,32 +61,30 @@ def _error_rows(table: Mapping[str, Any], components: Mapping[str, Mapping[str, 
         for key, column in columns.items():
             value = figure(row, key)
             text = percent(value) if key in RATIOS else number(value)
-            if label in components and key not in components[label]:
-                text = ""
-            elif key == "relative_l2":
-                width = 100 * (value or 0) / longest
-                bar = f'<span class="bar"><i style="width:{width:.1f}%"></i></span>' if label in table else ""
-                text = f'{bar}<span class="figure">{text}</span>'
-            is_best = label in table and len(column) > 1 and value is not None and value == min(column)
-            cells.append(f'<td class="n{" best" if is_best else ""}">{text}</td>')
-        kind = ' class="own"' if label == model else ' class="part"' if label in components else ""
-        rows.append(f"<tr{kind}><td>{escape(label)}</td>{''.join(cells)}</tr>")
+            left_out = label in components and key not in components[label]
+            has_bar = key == "relative_l2" and label in table and not left_out
+            cells.append(
+                {
+                    "text": "" if left_out else text,
+                    "set_apart": key == "relative_l2" and not left_out,
+                    "bar": f"{100 * (value or 0) / longest:.1f}" if has_bar else None,
+                    "best": label in table and len(column) > 1 and value is not None and value == min(column),
+                }
+            )
+        kind = "own" if label == model else "part" if label in components else ""
+        rows.append({"label": label, "kind": kind, "cells": cells})
     return rows
 
 
-def _plain_figures(run: ReportedRun) -> str:
+def _plain_figures(run: ReportedRun) -> Markup:
     """The figures of a task without fields."""
     figures = run.result.get("figures") or {}
     if not figures:
         return absent(run, "result.json", "the run has not been evaluated")
-    rows = "".join(
-        f'<tr><td>{escape(heading(key))}</td><td class="n">{number(finite(value, None))}</td></tr>'
-        for key, value in figures.items()
-    )
-    return f'<div class="scroll"><table>{rows}</table></div>'
+    return fill("figures.html", figures=[(heading(key), number(finite(value, None))) for key, value in figures.items()])
 
 
-def distributions_section(run: ReportedRun) -> str:
+def distributions_section(run: ReportedRun) -> Markup:
     """Histograms of the errors of points, and the errors of samples in their order."""
     charts = []
     for k, name in enumerate(run.fields):
@@ -99,18 +94,18 @@ def distributions_section(run: ReportedRun) -> str:
             words = f"Nine in ten points are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: error of points"
-            charts.append(chart_figure(title, f"{words}; the outermost bars hold what is beyond.", chart))
+            charts.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
         values = run.figures(f"{name}/relative_l2")
         if values is not None and np.isfinite(values).any():
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
             marks = {int(case["index"]): str(case.get("label", "")) for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(values, marks, chosen_by=run.fields[0])
-            charts.append(chart_figure(f"{heading(name)}: relative L2 of samples", words, chart))
+            charts.append(Chart(f"{heading(name)}: relative L2 of samples", words, chart))
     if not charts:
         split = run.result.get("split", "test")
         return absent(run, f"{split}.npz", "no errors of single points or samples were kept")
-    return f'<div class="charts">{"".join(charts)}</div>'
+    return chart_list(charts)
 
 
 def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
@@ -126,7 +121,7 @@ def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
 
 
 def _reach(edges: Array, counts: Array, share: float) -> float:
-    """The smallest error, to a bin, that so large a share of the points does not exceed in magnitude."""
+    """The magnitude, to a bin, that this share of the points does not exceed."""
     outer = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
     order = np.argsort(outer, kind="stable")
     within = np.cumsum(counts[order]) >= share * counts.sum()

@@ -1,4 +1,4 @@
-"""Which points is each pixel of a picture interpolated from, and where does the shape end?
+"""The points that each pixel of a picture is interpolated from, and where the shape ends.
 
 Points here are in the picture plane, in metres: across and up.
 """

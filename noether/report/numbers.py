@@ -1,4 +1,4 @@
-"""How is a number written: figures, percentages, counts, scores, durations, and the labels of an axis?"""
+"""Numbers as the report writes them: figures, percentages, counts, scores, durations, and the labels of an axis."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -52,14 +52,14 @@ def score_text(value: float | None) -> str:
     return f"{min(value, 1 - 10.0**-digits) if value < 1 else value:.{digits}f}".replace("-", "−")
 
 
-def duration_text(seconds: float) -> str:
-    """HTML of a time: seconds, minutes and seconds, or hours and minutes."""
+def duration_parts(seconds: float) -> list[tuple[str, str]]:
+    """A time in numbers with their units: seconds, minutes and seconds, or hours and minutes."""
     if seconds < 60:
-        return f"{number(seconds)} <small>s</small>"
+        return [(number(seconds), "s")]
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} <small>min</small> {rest:02d} <small>s</small>"
-    return f"{minutes // 60:,} <small>h</small> {minutes % 60:02d} <small>min</small>"
+        return [(str(minutes), "min"), (f"{rest:02d}", "s")]
+    return [(f"{minutes // 60:,}", "h"), (f"{minutes % 60:02d}", "min")]
 
 
 def finite(value: Any, otherwise: Any) -> Any:

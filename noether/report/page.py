@@ -1,4 +1,4 @@
-"""Which sections does a report have, in which order? The page is put together and written here.
+"""Puts the page of a run together from its sections, and writes it.
 
 The page holds everything it shows: no script, no font, no picture is loaded from elsewhere. Whatever a run
 folder lacks, its section says in a sentence.
@@ -6,15 +6,16 @@ folder lacks, its section says in a sentence.
 
 import time
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
-from string import Template
+
+from markupsafe import Markup
 
 from noether import __version__
 from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.report.cases import cases_section
 from noether.report.classes import classes_section, confusion
 from noether.report.colours import COLOURS
+from noether.report.elements import fill
 from noether.report.field_errors import distributions_section, errors_section
 from noether.report.provenance import configuration_section, environment_section, plan_section
 from noether.report.run import ReportedRun, read_run
@@ -23,8 +24,6 @@ from noether.report.summary import summary_header, summary_tiles
 from noether.report.time_strip import time_section
 from noether.report.training import training_section
 from noether.runs.folder import RunFolder
-
-PAGE = Path(__file__).with_name("page.html")
 
 
 def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
@@ -41,14 +40,14 @@ def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
 
 def render_report(run: ReportedRun) -> str:
     """Returns the page."""
-    parts: dict[str, tuple[str, Callable[[ReportedRun], str]]] = {
+    parts: dict[str, tuple[str, Callable[[ReportedRun], Markup]]] = {
         "errors": ("Errors", errors_section),
         "classes": ("Classes", classes_section),
         "cases": ("Cases", cases_section),
         "scalars": ("Force coefficients", scalars_section),
         "distributions": ("Distributions", distributions_section),
     }
-    # The task has said which; results written before it did are told apart by what they hold.
+    # result.json names the parts; older results are told apart by what they hold.
     known = ["errors", "classes"] if confusion(run) is not None else ["errors", "cases", "scalars", "distributions"]
     wanted = [part for part in run.result.get("report_parts") or known if part in parts]
     of_the_task = [(key, *parts[key]) for key in wanted]
@@ -60,12 +59,16 @@ def render_report(run: ReportedRun) -> str:
         ("environment", "Environment", environment_section),
         ("configuration", "Configuration", configuration_section),
     ]
-    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in sections)
-    body = [summary_header(run), summary_tiles(run), f"<nav>{links}</nav>"]
-    body += [f'<section id="{key}">\n<h2>{title}</h2>\n{make(run)}\n</section>' for key, title, make in sections]
-    made = time.strftime("%Y-%m-%d %H:%M %Z")
-    body.append(f"<footer>Written by noether {escape(__version__)} on {escape(made)}.</footer>")
     light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
-    return Template(PAGE.read_text(encoding="utf-8")).substitute(
-        title=escape(f"{run.run_id} – noether"), light=light, dark=dark, body="\n".join(body)
+    page = fill(
+        "page.html",
+        title=f"{run.run_id} – noether",
+        light=light,
+        dark=dark,
+        header=summary_header(run),
+        tiles=summary_tiles(run),
+        sections=[(key, title, make(run)) for key, title, make in sections],
+        version=__version__,
+        made=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
+    return str(page)  # plain text from here on: Markup would escape what is joined to it

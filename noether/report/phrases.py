@@ -1,4 +1,4 @@
-"""How are names and lists written in the report's sentences?"""
+"""Names, lists and counts as the report's sentences write them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,13 +1,14 @@
-"""How, where and from what was the run made: its plan, its environment, its configuration?"""
+"""How, where and from what the run was made: its plan, environment and configuration."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from html import escape
 from typing import Any
 
+from markupsafe import Markup
+
 from noether.planning.batches import BatchPlan
-from noether.report.elements import absent, fact_list
+from noether.report.elements import absent, fill
 from noether.report.numbers import count_text, short_number
 from noether.report.phrases import in_words, listed, plural
 from noether.report.run import ReportedRun
@@ -15,21 +16,28 @@ from noether.report.run import ReportedRun
 RANKS_SHOWN = 16
 
 
-def plan_section(run: ReportedRun) -> str:
+def plan_section(run: ReportedRun) -> Markup:
     """The batch in one line, the facts of the plan, its ranks, and the reasons and warnings."""
     plan = run.plan
     if not plan:
         return absent(run, "plan.json", "how the run was spread over devices is not known")
-    summary = escape(batch_arithmetic(plan.get("batch") or {}, plan.get("world_size")))
-    facts = fact_list(_plan_facts(plan).items())
-    parts = [f'<p class="sum">{summary}</p><div class="two"><div>{facts}</div>{_ranks(plan)}</div>']
-    if isinstance(reasons := plan.get("reasons"), Mapping) and reasons:
-        lines = fact_list((in_words(name), reason) for name, reason in reasons.items())
-        parts.append(f'<h3 class="because">Because</h3>{lines}')
-    if warnings := plan.get("warnings"):
-        lines = "".join(f'<p class="note">{escape(str(line))}</p>' for line in warnings)
-        parts.append(f'<h3 class="because">Warnings</h3>{lines}')
-    return "".join(parts)
+    reasons = plan.get("reasons")
+    nodes, workers = [str(node) for node in plan.get("nodes") or ()], plan.get("workers") or []
+    rows = [{**{key: str(worker.get(key, "–")) for key in ("rank", "local_rank", "device")},
+             "node": _node(worker.get("node_rank"), nodes)} for worker in workers]  # fmt: skip
+    more = rows[RANKS_SHOWN:]
+    started_elsewhere = workers and (plan.get("world_size") or 0) > len(workers)
+    return fill(
+        "plan.html",
+        batch=batch_arithmetic(plan.get("batch") or {}, plan.get("world_size")),
+        facts=list(_plan_facts(plan).items()),
+        shown=rows[:RANKS_SHOWN],
+        more=more,
+        more_words=plural(len(more), "more rank"),
+        host=_node(plan.get("node_rank"), nodes) if started_elsewhere else "",
+        reasons=[(in_words(name), reason) for name, reason in reasons.items()] if isinstance(reasons, Mapping) else (),
+        warnings=plan.get("warnings") or (),
+    )
 
 
 def _plan_facts(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,43 +76,19 @@ def _length_words(length: Mapping[str, Any]) -> str | None:
     return text
 
 
-def _ranks(plan: Mapping[str, Any]) -> str:
-    nodes, workers = [str(node) for node in plan.get("nodes") or ()], plan.get("workers") or []
-    if not workers:
-        return ""
-    head = '<thead><tr><th>rank</th><th>node</th><th class="n">local rank</th><th class="n">device</th></tr></thead>'
-    rows = [_rank_row(worker, nodes) for worker in workers]
-    table = f"<table>{head}<tbody>{''.join(rows[:RANKS_SHOWN])}</tbody></table>"
-    if (more := len(rows) - RANKS_SHOWN) > 0:
-        rest = f"<table>{head}<tbody>{''.join(rows[RANKS_SHOWN:])}</tbody></table>"
-        table += f"<details><summary>{plural(more, 'more rank')}</summary>{rest}</details>"
-    if (plan.get("world_size") or 0) > len(workers):
-        host = escape(_node(plan.get("node_rank"), nodes))
-        table += f'<p class="note">The ranks that were started on {host}.</p>'
-    return f'<div class="ranks">{table}</div>'
-
-
-def _rank_row(worker: Mapping[str, Any], nodes: Sequence[str]) -> str:
-    return (
-        f"<tr><td>{escape(str(worker.get('rank', '–')))}</td><td>{escape(_node(worker.get('node_rank'), nodes))}</td>"
-        f'<td class="n">{escape(str(worker.get("local_rank", "–")))}</td>'
-        f'<td class="n mono">{escape(str(worker.get("device", "–")))}</td></tr>'
-    )
-
-
 def _node(rank: Any, nodes: Sequence[str]) -> str:
     return nodes[rank] if isinstance(rank, int) and 0 <= rank < len(nodes) else "this node"
 
 
-def environment_section(run: ReportedRun) -> str:
+def environment_section(run: ReportedRun) -> Markup:
     """Versions, host and command."""
     if not run.environment:
         return absent(run, "environment.json", "versions and host are not known")
-    return f'<div class="columns">{fact_list(_flat(run.environment))}</div>'
+    return fill("environment.html", facts=list(_flat(run.environment)))
 
 
 def _flat(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Names and values of nested content, under their own names: a package speaks for itself."""
+    """Names and values of nested content, under their own names, without those of the sections around them."""
     for key, value in content.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -114,7 +98,6 @@ def _flat(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield in_words(str(key)), value
 
 
-def configuration_section(run: ReportedRun) -> str:
+def configuration_section(run: ReportedRun) -> Markup:
     """The resolved configuration, folded away."""
-    lines = plural(run.config.count("\n"), "line")
-    return f"<details><summary>config.yaml, resolved, {lines}</summary><pre>{escape(run.config)}</pre></details>"
+    return fill("configuration.html", lines=plural(run.config.count("\n"), "line"), config=run.config)

@@ -1,4 +1,4 @@
-"""What did a run leave behind: the files of its folder, read for the report; what is missing is named."""
+"""Reads the files of a run's folder for the report, and names those that are missing."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

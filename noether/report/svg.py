@@ -1,4 +1,4 @@
-"""How does a chart become a part of the page: SVG in the page's colours, with text that is text? No pyplot."""
+"""Charts as part of the page: SVG in the page's colours, with text that stays text. No pyplot."""
 
 import re
 from io import StringIO
@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
@@ -71,7 +72,7 @@ def paint(name: str) -> str:
     return COLOURS[name][0]
 
 
-def svg_element(figure: Figure, name: str) -> str:
+def svg_element(figure: Figure, name: str) -> Markup:
     """The figure as an SVG element for a page: scales with its column, and takes the page's type and colours."""
     raw = StringIO()
     figure.savefig(
@@ -82,13 +83,13 @@ def svg_element(figure: Figure, name: str) -> str:
     size = re.search(r'viewBox="[^"]*"', text)
     assert size is not None
     text = f'<svg {size[0]} role="img">' + text[text.index(">") + 1 :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would speak for the whole page
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would style the whole page
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = text.replace("xlink:href", "href").replace("; font-family: 'DejaVu Sans'", "")
     text = re.sub(r"\s*\n\s*", " ", text)
     for colour, (light, _) in COLOURS.items():
         text = text.replace(light, f"var(--{colour})")
-    return text
+    return Markup(text)  # Matplotlib has escaped what it wrote
 
 
 def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from noether.report.elements import absent, chart_figure, fact_list
+from noether.report.elements import Chart, absent, chart_list, fact_list
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.run import ReportedRun
 from noether.report.svg import chart_axes, chart_style, paint, svg_element
@@ -22,7 +23,7 @@ BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What is drawn as one band: its colour, and the parts that it sums up."""
 
 
-def time_section(run: ReportedRun) -> str:
+def time_section(run: ReportedRun) -> Markup:
     """The shares over the updates, and the seconds of the last start."""
     rows = by_update(
         row for row in run.rows if row.get("kind") == "training" and isinstance(row.get("time_use"), Mapping)
@@ -30,8 +31,7 @@ def time_section(run: ReportedRun) -> str:
     whole = run.result.get("time_use")
     if not rows and not whole:
         return absent(run, "metrics.jsonl", "no line says what the time was made of")
-    chart = _strip(rows) if rows else ""
-    return f'<div class="charts">{chart}</div>{_facts(run, whole) if isinstance(whole, Mapping) else ""}'
+    return chart_list([_strip(rows)] if rows else []) + (_facts(run, whole) if isinstance(whole, Mapping) else "")
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> Array:
@@ -42,7 +42,7 @@ def shares(rows: Sequence[Mapping[str, Any]]) -> Array:
     return np.asarray(seconds / np.maximum(seconds.sum(axis=0), 1e-12), np.float64)
 
 
-def _strip(rows: Sequence[Mapping[str, Any]]) -> str:
+def _strip(rows: Sequence[Mapping[str, Any]]) -> Chart:
     ends = [float(row["update"]) for row in rows]
     edges = [2 * ends[0] - ends[1] if len(ends) > 1 else 0.0, *ends]
     with chart_style("time-strip"):
@@ -56,11 +56,11 @@ def _strip(rows: Sequence[Mapping[str, Any]]) -> str:
         axes.set_xlabel("updates")
         axes.set_yticks([0, 0.5, 1], labels=["0", "50\u202f%", "100\u202f%"])
         svg = svg_element(figure, "time-strip")
-    keys = "".join(f'<span style="--key:var(--{colour})">{name}</span>' for name, (colour, _) in BANDS.items())
-    return chart_figure("Time", "Share of the time since the line before, mean over the ranks.", svg, keys)
+    keys = [(name, colour, "") for name, (colour, _) in BANDS.items()]
+    return Chart("Time", "Share of the time since the line before, mean over the ranks.", svg, keys)
 
 
-def _facts(run: ReportedRun, whole: Mapping[str, Any]) -> str:
+def _facts(run: ReportedRun, whole: Mapping[str, Any]) -> Markup:
     parts = whole.get("parts") or {}
     total = sum(parts.values()) or 1.0
     facts = [(name, f"{number(seconds)} s, {percent(seconds / total, 2)}") for name, seconds in parts.items()]

@@ -1,20 +1,20 @@
-"""How did the training go: loss, validation error, learning rate and speed over the updates?"""
+"""How the training went: loss, validation error, learning rate and speed over the updates."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from noether.report.charts import Series, can_draw, curves
 from noether.report.colours import SERIES_COLOURS
-from noether.report.elements import absent, chart_figure
+from noether.report.elements import Chart, absent, fill
 from noether.report.numbers import finite
 from noether.report.phrases import in_words, weights_name
 from noether.report.run import ReportedRun
 
 
-def training_section(run: ReportedRun) -> str:
+def training_section(run: ReportedRun) -> Markup:
     """Four charts over updates, of whatever was logged."""
     training = by_update(row for row in run.rows if row.get("kind") == "training")
     validation = {weights: _validation(run.rows, weights) for weights in ("ema", "raw")}
@@ -39,11 +39,11 @@ def training_section(run: ReportedRun) -> str:
     last = float(max(rows[-1]["update"] for rows in (training, *validation.values()) if rows))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or _updates_per_epoch(training)
 
-    def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, ratio: bool = False) -> str:
+    def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, ratio: bool = False) -> Chart:
         shown = [line for line in series if can_draw(line, log=log)]
         if not shown:
             why = "no validation split was evaluated" if not chosen and ratio else "no finite value was logged"
-            return f'<figure class="chart"><h3>{title}</h3><p class="absent">Not drawn: {why}.</p></figure>'
+            return Chart(title, f"Not drawn: {why}.")
         svg = curves(
             f"curve-{title.replace(' ', '-')}",
             shown,
@@ -52,7 +52,8 @@ def training_section(run: ReportedRun) -> str:
             last_update=last,
             updates_per_epoch=per_epoch,
         )
-        return chart_figure(title, words, svg, "".join(map(_key, shown)))
+        keys = [(line.label, line.colour, "dashed" if line.dashed else "") for line in shown if line.label]
+        return Chart(title, words, svg, keys)
 
     unit = "Weighted mean squared error in standardised units. " if run.fields else ""
     charts = (
@@ -61,10 +62,7 @@ def training_section(run: ReportedRun) -> str:
         chart("Learning rate", "As the schedule set it.", rate),
         chart("Speed", "Samples per second over all ranks.", speed),
     )
-    text = ""
-    if not any(validation.values()):
-        text = '<p class="absent">No validation split was evaluated: the loss is the training loss alone.</p>'
-    return f'{text}<div class="charts">{"".join(charts)}</div>'
+    return fill("training.html", charts=charts, validated=any(validation.values()))
 
 
 def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping[str, Any]]:
@@ -79,15 +77,8 @@ def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping
     )
 
 
-def _key(line: Series) -> str:
-    if not line.label:
-        return ""
-    dashed = ' class="dashed"' if line.dashed else ""
-    return f'<span{dashed} style="--key:var(--{line.colour})">{escape(line.label)}</span>'
-
-
 def by_update(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows by rising update; of rows of the same update the last written, as a resumed run makes some anew."""
+    """Rows by rising update; of rows of the same update the last written, because a resumed run repeats some."""
     latest = {row["update"]: row for row in rows if isinstance(row.get("update"), (int, float))}
     return [latest[update] for update in sorted(latest)]
 

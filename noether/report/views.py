@@ -1,4 +1,4 @@
-"""From where is a shape seen: a surface from ahead and above, a volume cut at its mid-plane?
+"""The views of a shape: a surface from ahead and above, a volume cut at its mid-plane.
 
 Points are turned to the pictures' axes first: x lateral, y up, z along the wind, in metres.
 """

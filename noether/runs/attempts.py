@@ -12,7 +12,7 @@ from noether.runs.records import Row, append_row, is_count, read_rows
 class AttemptRecord:
     """One start of a run: its number, the update it began after, and the last it is known to have saved.
 
-    `last_update` and `outcome` are None where the start was killed and nobody has started the run since.
+    `last_update` and `outcome` are None where the start was killed and the run has not been started since.
     """
 
     attempt: int
@@ -64,7 +64,7 @@ def attempts_without_progress(folder: RunFolder, reached: int) -> int:
     """Returns how many starts of one job in a row, the newest included, have added no update to what they found.
 
     Rank 0 leaves it in stopped.json, and whoever requeues the job gives up at a limit: a run that is stopped at the
-    same place each time would otherwise keep its nodes for ever. A job that is submitted anew begins to count anew.
+    same place each time would otherwise keep its nodes for ever. A newly submitted job counts from zero.
     """
     starts = read_attempts(folder)[::-1]
     others = (n for n, start in enumerate(starts) if start.first_update != reached or start.job != starts[0].job)

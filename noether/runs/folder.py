@@ -143,7 +143,7 @@ def existing_run(path: str | Path) -> RunFolder:
     """Returns the folder of a run that was made before.
 
     Raises:
-        RequestError: where the path is no run folder, naming the newest run beside it.
+        RequestError: where the path is not a run folder, naming the newest run beside it.
     """
     folder = Path(path).expanduser()
     if (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*")):

@@ -230,13 +230,13 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
     """Returns the newest start of a run; None where there is none, or where the record is damaged.
 
     Raises:
-        OSError: where it is there and cannot be read: nobody may take that for a run without a writer.
+        OSError: where it is there and cannot be read: that must not be taken for a run without a writer.
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:  # pydantic's too. A flipped bit must not stop a run: the next start writes it anew.
+    except ValueError:  # pydantic's too. A flipped bit must not stop a run: the next start writes it again.
         return None
 
 

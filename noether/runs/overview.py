@@ -20,7 +20,7 @@ class RunState:
     """What is known of a run.
 
     state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on, or it was
-        cancelled before it started), failed, or lost (it ended without a word, or its host cannot be asked from here).
+        cancelled before it started), failed, or lost (it ended unrecorded, or its host cannot be asked from here).
     why: what the state was read from.
     update, total_updates: progress; None before the first log line.
     loss: of the last log line; figures: of the last evaluation, or of the test split once the run is done.

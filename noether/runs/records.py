@@ -24,7 +24,7 @@ _DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
 def _silent(text: str) -> None:
-    """Tells nobody: for readers that others have told already."""
+    """Says nothing: for readers of a file whose damage was reported already."""
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def read_rows(path: Path, warn: Warn = _silent) -> list[Row]:
     """Returns the rows of a file in order; none where there is no file.
 
-    A last line without an end was cut off by a kill, and is left out without a word; every other line that cannot be
+    A last line without an end was cut off by a kill, and is left out silently; every other line that cannot be
     read is named.
     """
     try:

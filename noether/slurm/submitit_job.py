@@ -30,7 +30,7 @@ from noether.slurm.script import (
 )
 
 REQUEUED_BY_SLURM = "SIGTERM"
-"""This signal means that the job is preempted (Slurm queues it again) or cancelled (nobody should)."""
+"""This signal means that the job is preempted (Slurm queues it again) or cancelled (it should not be)."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
     )
     calls = [TrainJob(run.config.model_dump(mode="json"), job.slurm.max_requeues) for run in job.runs]
     before, mask = dict(os.environ), os.umask(0o077)
-    os.umask(mask | 0o022)  # What is pickled here runs as this user: nobody else may write it.
+    os.umask(mask | 0o022)  # What is pickled here runs as this user: no one else may write it.
     os.environ.clear()
     os.environ.update(clean_environment(before))
     try:

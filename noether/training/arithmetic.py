@@ -37,7 +37,7 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
                 predictions = run.state.model(prepared)
             run.problem.task.loss(predictions, prepared).backward()
     except RuntimeError:
-        return None  # Some operations cannot be counted; figures are no reason for a run to fail.
+        return None  # Some operations cannot be counted; a run must not fail for a figure.
     per_sample = counter.get_total_flops() / run.plan.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0

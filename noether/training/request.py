@@ -15,10 +15,10 @@ class TrainRequest:
     """What the launching process hands to its workers.
 
     start: where the run starts from, as the process that answers for rank 0 decided; a RequestError where it
-        refuses the run; None in a process that does not answer for rank 0 and will hear it from there.
+        refuses the run; None in a process without rank 0, which receives it from there.
     data: folder of the data on this host.
     plan: the launch plan, for plan.json.
-    deadline: when the run must have left, as the process that answers for rank 0 found; None: nobody says.
+    deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
     quiet: print nothing.
     """
 

@@ -76,7 +76,7 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise
-        # Ranks of other processes are on their way to the meeting point: they must hear it, not wait for it.
+        # Ranks of other processes are about to join: they must be told, not left waiting.
         request = TrainRequest(config, refusal, None, plan.as_dict())
         return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
     console.say(f"run    {start.folder.path}")
@@ -99,7 +99,7 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
         try:
             data = prepare_with_bar(config, Console(None, speaks=False))
         except RequestError as error:
-            refusal = error  # The others are on their way: they must hear it.
+            refusal = error  # The others are about to join, and must be told.
         return _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
 
 
@@ -109,10 +109,10 @@ def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
 
 
 def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunTerms:
-    """Returns what every rank of a run is told alike.
+    """Returns what all ranks of a run are given alike.
 
     Raises:
-        RequestError: DISTRIBUTED_TIMEOUT_S is no number of seconds.
+        RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
     settings = config.model_dump(mode="json")
     digest = configuration_digest(settings)

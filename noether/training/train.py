@@ -55,7 +55,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if isinstance(start, RequestError):
         raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
-        raise request.start  # This host cannot take part; the others hear it from its launcher.
+        raise request.start  # This host cannot take part; its launcher tells the others.
     assert start.lease is not None
     folder, lease = start.folder, start.lease
     with refusals_told(folder.path):
@@ -171,7 +171,7 @@ def _record_failure(run: OpenRun) -> None:
 
 
 def _record_stop(run: OpenRun, reason: str) -> None:
-    """Writes stopped.json: everything is saved, and what whoever may start the run again needs to know."""
+    """Writes stopped.json: that everything is saved, and what the next start needs to know."""
     content = {
         "reason": reason,
         "update": run.built.state.progress.updates,

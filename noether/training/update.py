@@ -26,7 +26,7 @@ class UpdateFigures:
     """What one update measured, still on the device: reading them is a synchronisation.
 
     loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
-    skipped: why the update left the weights alone, in words; None where it was made.
+    skipped: why the weights were not updated; None where they were.
     """
 
     loss: Tensor

@@ -1,4 +1,4 @@
-"""What the workers of a run are told, and what they report."""
+"""What a launcher hands to its workers, and what they report."""
 
 import socket
 import time
@@ -21,12 +21,12 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class RunTerms:
-    """What every rank of a run is told alike.
+    """What all ranks of a run are given alike.
 
     `key` proves that a launcher is of this run, without being sent. `shared_folder` is one that all hosts are expected
     to see, where a port is published that could not be derived; None where there is none. `log_folder` is this
     launcher's. `cpu_collectives`: ranks with a GPU also join a gloo group, for reductions of CPU tensors. `door_port`
-    is where the launcher of rank 0 lets the others in, for rank 0 to write into the store that a launcher such as
+    is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a launcher such as
     torchrun serves; 0 elsewhere.
     """
 
@@ -41,12 +41,12 @@ class RunTerms:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What one worker is told: the facts of the placement that concern its rank.
+    """What one worker is given: the facts of the placement that concern its rank.
 
     `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on `store_port`; only
     rank 0 of several has it, and hands `listen_socket.detach()` to `torch.distributed.TCPStore(master_listen_fd=...)`,
     so that the port is never free in between. Where all ranks are of one launcher, that is `endpoint.port`.
-    `line` leads to the launcher that watches this worker; without one it leads nowhere.
+    `line` reaches the launcher that watches this worker; without one it does nothing.
     """
 
     worker: Worker

@@ -1,8 +1,8 @@
-"""The door of a run: the port where the launcher of rank 0 lets the other launchers in, and nobody else.
+"""The door of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
 
-Whoever connects speaks first, proves that it is of this run within a few seconds, and is a guest from then on. Few may
-stand before the door at a time: when more come, those that stand there longest are sent away, so that no number of
-idle connections uses up the descriptors of the launcher or keeps a launcher of the run outside.
+A client speaks first, and must prove within a few seconds that it is of this run. Only a few connections may be
+unproven at a time: when more come, the oldest are closed, so that idle connections can neither use up the launcher's
+descriptors nor keep a launcher of the run out.
 """
 
 import socket
@@ -41,7 +41,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Guest:
-    """A launcher of this run that was let in."""
+    """A launcher that has proved to be of this run."""
 
     connection: JsonLines
     caller: Caller
@@ -62,11 +62,11 @@ class Door:
         return self._held.endpoint.port
 
     def descriptors(self) -> list[socket.socket]:
-        """Returns what becomes readable when somebody comes or speaks."""
+        """Returns the sockets to wait for: the port's, and those of unproven connections."""
         return [self._held.socket, *(visitor.connection.socket for visitor in self.visitors)]
 
     def tend(self, taken: Collection[int]) -> list[Guest]:
-        """Accepts who comes, hears who speaks, sends away who stands there too long; returns the new guests.
+        """Accepts connections, reads what they sent, and closes those that took too long; returns the new guests.
 
         Args:
             taken: ranks that a launcher answers for already.
@@ -95,7 +95,7 @@ class Door:
             try:
                 connection, _ = self._held.socket.accept()
             except OSError:
-                return  # Nobody, or no descriptor is left until a visitor has gone.
+                return  # Nobody waits, or no descriptor is free until a visitor has gone.
             self.visitors.append(Visitor(JsonLines(connection, LONGEST_HELLO), now))
             if len(self.visitors) > MOST_VISITORS:
                 silent = next((visitor for visitor in self.visitors if visitor.caller is None), self.visitors[0])
@@ -147,7 +147,7 @@ class Door:
         visitor.connection.close()
 
     def close(self) -> None:
-        """Sends everybody away and lets go of the port."""
+        """Closes every unproven connection, and the port."""
         for visitor in self.visitors:
             visitor.connection.close()
         self.visitors.clear()

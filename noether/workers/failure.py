@@ -1,4 +1,4 @@
-"""Tells the first failure of a run from its echoes in other ranks, and describes it for the user."""
+"""Tells the first failure of a run from the failures it caused in other ranks, and describes it for the user."""
 
 import os
 import re
@@ -13,11 +13,11 @@ from noether.workers.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
-# How a rank begins that lost the store before the group existed; and one that was told of a refusal.
+# How messages of ranks begin that lost the store before the group existed, or were told of a refusal.
 LOST_RANK_ZERO = "rank 0 has ended before"
 REFUSED_BY_FIRST = "rank 0 refused the run"
 ABORTED = 128 + signal.SIGABRT
-# What torch's back ends say; each begins with the exception's name, so that a user's own words are not meant.
+# Messages of torch's back ends. Each begins with the exception's name, so that no message of a user's code matches.
 TIMED_OUT = re.compile(
     r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
     r"(?s:.*)(Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective)"
@@ -33,7 +33,7 @@ ECHO = re.compile(
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     """Return the failure that the others follow from, or None when no rank failed.
 
-    It is the earliest that is not an echo, with two corrections. A rank that died without a word is only seen to be
+    It is the earliest that is not an echo, with two corrections. A rank that died without a report is only seen to be
     dead, after the ranks it left in a collective have already complained: a silent death within a second of the
     earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
     are echoes, a rank that had ended well before them is what they lost.
@@ -47,7 +47,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
     causes = [report for report in failures if not is_echo(report)]
-    # One that aborts while it waits for nobody has not lost a peer: the others have lost it.
+    # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
     causes += [report for report in failures if report.kind == "died" and not report.standing.collective]
     if causes:
         return causes[0]
@@ -110,7 +110,7 @@ def death_report(
             message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
     else:
         message = f"left early, with exit code {exitcode} and no word to the launcher"
-        if exitcode == 255:  # What multiprocessing says of a worker when nobody is left to wait for it.
+        if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
             message += " (or its fork server was killed)"
     return WorkerReport(
         context.worker.rank,

@@ -1,4 +1,4 @@
-"""How two launchers prove to each other that they are of one run: both know its key, and neither sends it."""
+"""Two launchers prove to each other that they are of one run: both know its key, and neither sends it."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ LONGEST_NAME = 255
 
 @dataclass(frozen=True)
 class Caller:
-    """Who says to be a launcher of the run: its host and process, the ranks it answers for, its run and its number."""
+    """Who claims to be a launcher of the run: its host and process, the ranks it answers for, its run, and a nonce."""
 
     host: str
     pid: int

@@ -1,4 +1,4 @@
-"""Finds the rank that did not come, from where each rank stands when the others have waited for too long."""
+"""Finds the rank that the others wait for in vain, from where each rank is when they time out."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from noether.workers.rank_state import Standing
 
 
 def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts) -> WorkerReport | None:
-    """Return the report of the rank that the others waited for, or None where every rank was there.
+    """Return the report of the rank that the others waited for, or None if every rank was there.
 
     A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
     Ranks that wait in the same one are those whose own time is not over yet.

@@ -1,4 +1,4 @@
-"""The link of the launcher that answers for rank 0: it lets the others in, says where to meet, and decides."""
+"""The link of rank 0's launcher: it accepts the other launchers, says where the ranks meet, and names who failed."""
 
 import secrets
 import time
@@ -18,10 +18,7 @@ from noether.workers.rank_state import MeetingPoint
 
 
 class Hub(Link):
-    """The link of the launcher that answers for rank 0: it lets the others in, and decides.
-
-    Where it answers for all ranks, there are no others and no door.
-    """
+    """The link of rank 0's launcher. If it answers for all ranks, there are no other launchers and no door."""
 
     def __init__(
         self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint, door: Door | None = None
@@ -44,11 +41,11 @@ class Hub(Link):
         return [*wake, *(self._door.descriptors() if self._door else []), *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> None:
-        """Takes which of the own ranks have come."""
+        """Notes which of this launcher's ranks have joined."""
         self.gathering.add(ranks)
 
     def tend(self) -> None:
-        """Lets in who may come in, then as any link, and says where to meet once all have come."""
+        """Accepts launchers, does what every link does, and says where to meet once all ranks have joined."""
         if self._door is not None:
             for guest in self._door.tend({*self.own_ranks, *self.remote_ranks}):
                 peer = Peer(guest.connection, time.monotonic(), guest.caller.host, guest.caller.ranks)
@@ -111,7 +108,7 @@ class Hub(Link):
         elif "report" in message:
             report = report_from(message["report"])
             if report.rank not in peer.ranks:
-                raise ValueError("a report of somebody else's rank")
+                raise ValueError("a report about another launcher's rank")
             self.reports.append(report)
         elif "doing" in message:
             peer.answered = True
@@ -122,7 +119,7 @@ class Hub(Link):
         elif "boundary" in message:
             peer.boundary = int(message["boundary"])
         elif "bye" in message:
-            peer.ranks = ()  # All its ranks have ended well: nobody is lost when it hangs up.
+            peer.ranks = ()  # All its ranks have ended well, so none is lost when it disconnects.
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
@@ -137,7 +134,7 @@ class Hub(Link):
                 self.reports.append(WorkerReport.of_launcher(rank, peer.host, "lost", what))
 
     def close(self) -> None:
-        """Hangs up, and lets go of the port."""
+        """Closes the connections and the port."""
         super().close()
         if self._door is not None:
             self._door.close()

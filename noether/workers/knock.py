@@ -1,4 +1,4 @@
-"""Looks for the door of rank 0's launcher, in a thread: the launcher hears signals and its ranks meanwhile."""
+"""Connects to rank 0's launcher, in a thread, so that this launcher can handle signals and its ranks meanwhile."""
 
 import contextlib
 import math
@@ -20,19 +20,19 @@ from noether.workers.context import RunTerms
 from noether.workers.handshake import Caller, is_proof, new_nonce, proof
 
 LOOK_S = 5.0
-"""How long one look at the door takes at most, before the published port is looked for again."""
+"""The longest that one attempt to connect may take, before the published port is read again."""
 
 FOREIGN_S = 15.0
-"""How long another program may answer where a door was asked for, before rank 0 is taken to be unable to open one."""
+"""How long another program may answer on the port before this launcher concludes that rank 0 could not bind it."""
 
 PUBLISHING_S = 10.0
-"""How long rank 0 may take to publish another port when another run is met where its door was expected."""
+"""How long rank 0 may take to publish another port, after another run has answered on the expected one."""
 
 QUIET_S = 10.0
-"""A launcher that waits for longer says for whom."""
+"""A launcher that waits longer than this says what it waits for."""
 
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""Between two looks, the first and the longest: a thousand launchers may look for one door, and into one folder."""
+"""The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Way:
 
 
 class Knock(threading.Thread):
-    """Finds the door and knocks until it is let in; `connection` and `address`, or `refusal`, say how it ended."""
+    """Connects until it is accepted; `connection` and `address`, or `refusal`, say how it ended."""
 
     def __init__(self, way: Way) -> None:
         super().__init__(name="knock", daemon=True)
@@ -67,12 +67,12 @@ class Knock(threading.Thread):
         self._why = "the look-up of its name has not come back yet"
 
     def run(self) -> None:
-        """Looks until it is let in, is refused, or the time is over."""
+        """Tries until it is accepted or refused, or the time is over."""
         try:
             self.connection = self._look()
         except NoetherError as refusal:
             self.refusal = refusal
-        except Exception as error:  # Said by the ranks of this launcher, who would wait otherwise.
+        except Exception as error:  # Passed on to the ranks of this launcher, which would wait otherwise.
             self.refusal = NoetherError(f"looking for rank 0 failed: {error!r}")
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
@@ -102,7 +102,7 @@ class Knock(threading.Thread):
         return PublishedPort(terms.shared_folder, terms.identity)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
-        """Knocks once; returns the connection where it is let in, None where it is worth while to try again."""
+        """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
         try:
             self.address = find_address(host)
             connection = JsonLines(socket.create_connection((self.address, port), timeout=LOOK_S))
@@ -110,7 +110,7 @@ class Knock(threading.Thread):
             self._why = f"the name {host} does not resolve ({error.strerror or error})"
             return None
         except OSError as error:
-            self._why, self._foreign_since = f"nobody answers ({error.strerror or error})", 0.0
+            self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
             return None
         try:
             if self._is_let_in(connection):
@@ -192,7 +192,7 @@ def _identity(answer: dict[str, Any]) -> RunIdentity:
     try:
         return RunIdentity.from_text(str(answer["run"]))
     except (KeyError, ValueError, AttributeError):
-        raise Garbled("it speaks JSON, and not of a run") from None
+        raise Garbled("it sent JSON that does not describe a run") from None
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:

@@ -1,12 +1,12 @@
-"""How the launchers of one run, on their hosts, hear of each other's ranks: JSON lines over TCP, and heartbeats.
+"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats.
 
-The launcher that answers for rank 0 is the hub, and lets the others in through its door. Every launcher tells the hub
-which of its ranks have come and how they ended. Once all have come, the hub tells where they meet; at the first failure
-it asks the others what their other ranks do, decides who failed first, and tells them. A launcher that goes without a
-good-bye, or is silent for too long, is lost with its ranks; one that loses the hub ends its own.
+The launcher of rank 0 is the hub. Every launcher tells the hub which of its ranks have joined and how they ended. Once
+all have joined, the hub says where they meet; at the first failure it asks the others what their ranks are doing,
+works out who failed first, and tells them. A launcher that disconnects without saying so, or is silent for too long, is
+lost with its ranks; one that loses the hub ends its own ranks.
 
-Launchers, not ranks: they hold no lock that a stuck rank could keep, see its death and its exit code, and can end it
-when it is stopped. No torch here.
+Launchers do this and not ranks: a launcher holds no lock that a stuck rank could hold, sees a rank's exit code, and can
+end a rank that is stopped. No torch here.
 """
 
 import time
@@ -35,11 +35,11 @@ class Peer:
 
 @dataclass
 class Link:
-    """What the hub and the others have in common: peers, heartbeats, and what was heard.
+    """What the hub and the other launchers share: peers, heartbeats, and what was received.
 
-    `reports` are those of ranks elsewhere that nobody has taken yet; `doing` is what the ranks elsewhere do, once
-    asked; `asked` says that the hub wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why
-    they cannot; None as long as it is not known.
+    `reports` are those of ranks elsewhere that have not been read yet; `doing` is what the ranks elsewhere do, once
+    asked; `asked`: the hub wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why
+    they cannot; None until that is known.
     """
 
     own_ranks: tuple[int, ...]
@@ -71,14 +71,14 @@ class Link:
         return [peer.connection.socket for peer in self.peers]
 
     def note_arrivals(self, ranks: Collection[int]) -> None:
-        """Takes which of the own ranks have come."""
+        """Notes which of this launcher's ranks have joined."""
         raise NotImplementedError
 
     def tend(self) -> None:
-        """Reads what has come, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""
+        """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
         if now - self._tended > 2 * self.beat_s + 1:
-            # This process was stopped itself, as a suspended job is: what the others said meanwhile is yet unread.
+            # This process was stopped, as a suspended job is: what the others sent meanwhile has not been read yet.
             for peer in self.peers:
                 peer.heard = now
         self._tended = now

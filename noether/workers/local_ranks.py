@@ -1,4 +1,4 @@
-"""The ranks of this launcher: who is alive, what they say, how they are signalled and ended."""
+"""The ranks of this launcher: which are alive, what they report, how they are signalled and ended."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ from noether.workers.worker import STACK_SIGNAL
 STACK_S = 0.5
 # How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
 KILL_S = 4.0
-# How long what a finished worker left running may take to end by itself.
+# How long processes that a finished worker left running may take to end.
 LEFTOVER_S = 2.0
 
 
@@ -59,7 +59,7 @@ class LocalRanks:
         return next(iter(self.workers.values())).context
 
     def sources(self) -> list[Any]:
-        """Returns what becomes readable when one of them speaks or ends."""
+        """Returns what becomes readable when one of them reports or ends."""
         words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
@@ -159,7 +159,7 @@ class LocalRanks:
     def end_all(self, *, clean: bool) -> list[int]:
         """End what is left of the run, grandchildren included; return the ranks that would not go.
 
-        After a clean end what the workers left behind gets a moment to end by itself.
+        After a clean end, processes that the workers left running get a moment to end.
         """
         for worker in self.workers.values():
             _kill_tree(worker, alive=worker.rank in self.alive, group=not clean)

@@ -1,4 +1,4 @@
-"""What a rank does while another has failed, as its launcher saw it."""
+"""What a rank was doing when another failed, as its launcher saw it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from noether.workers.rank_state import BEFORE_ALL, Standing
 
 @dataclass(frozen=True)
 class Doing:
-    """What one rank does: in words, and its Python stack where it gave one."""
+    """What one rank does, as a phrase, with its Python stack where it gave one."""
 
     rank: int
     host: str

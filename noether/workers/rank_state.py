@@ -1,7 +1,7 @@
-"""Where a rank stands and where it is to stop: numbers in memory shared with its launcher, and a pipe beside them.
+"""Where a rank is and where it must stop: numbers in memory shared with its launcher, and a pipe.
 
-A thread beside the training would compete for the interpreter, and could not answer while a C call holds it; shared
-memory can be read from outside, even from a rank that is stopped or dead.
+A thread beside the training would compete for the interpreter, and could not answer during a C call that holds it;
+shared memory can be read from outside, even when the rank is stopped or dead.
 """
 
 import time
@@ -26,7 +26,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank stands: in which update (0: before the first), in which collective, and how many it has entered."""
+    """Where a rank is: in which update (0: before the first), in which collective, and how many it has entered."""
 
     update: int = 0
     collective: str = ""
@@ -67,7 +67,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class DoorSeen:
-    """A worker has read in its launcher's store at which port the launcher of rank 0 lets others in."""
+    """A worker has read, in its launcher's store, the port where the launcher of rank 0 accepts others."""
 
     port: int
 

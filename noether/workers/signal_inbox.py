@@ -1,4 +1,4 @@
-"""Signals as messages, for a loop that waits for many things."""
+"""Turns stop signals into messages, for a loop that waits for several things."""
 
 import collections
 import contextlib
@@ -13,7 +13,7 @@ from noether.common.signals import STOP_SIGNALS
 
 
 class SignalInbox:
-    """While it is entered, a handler notes number and time of each stop signal, and `reader` wakes whoever waits."""
+    """Notes number and time of each stop signal while entered; `reader` becomes readable and wakes a waiting loop."""
 
     def __enter__(self) -> "SignalInbox":
         self._queue: collections.deque[tuple[int, float]] = collections.deque()

@@ -38,7 +38,7 @@ START_METHODS = ("forkserver", "spawn")
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A worker that was started, and what the launcher hears it by.
+    """A worker that was started, and the channels by which the launcher follows it.
 
     `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
     asked; `board` says where it stands. `ended` is a file descriptor that becomes readable when the process is gone.
@@ -153,7 +153,7 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
         **openmp_defaults(environ),
         **quiet_torch(environ),  # As does torch, when it is loaded.
         LAUNCHER_VARIABLE: str(launcher_pid),
-        # The server looks for the preload before it is told sys.path.
+        # The server imports the preload before it receives sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
         # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
         # it is loaded unless it is to have one; `torch.cuda.is_available()`, which an import may call, asks
@@ -187,7 +187,7 @@ def worker_contexts(
     cpu_count: int,
     terms: RunTerms | None = None,
 ) -> list[WorkerContext]:
-    """Return what each worker is told; threads are OMP_NUM_THREADS where the user set it, else a share."""
+    """Return each worker's context; threads are OMP_NUM_THREADS where the user set it, else a share."""
     # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
     # node sees all of them.
     shared = cpu_count >= (os.cpu_count() or 1)

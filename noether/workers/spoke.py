@@ -1,4 +1,4 @@
-"""The link of a launcher that does not answer for rank 0: it knocks at the door of the one that does."""
+"""The link of every launcher but rank 0's, which it connects to."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ HANGING_S = 2.0
 
 
 class Spoke(Link):
-    """The link of a launcher that does not answer for rank 0: it knocks at the door of the one that does."""
+    """The link of a launcher to rank 0's launcher, the hub."""
 
     def __init__(self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint) -> None:
         super().__init__(tuple(own_ranks), host, terms)

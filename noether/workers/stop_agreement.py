@@ -1,9 +1,9 @@
-"""At which boundary all ranks stop: agreed by the launchers, at no cost to the ranks while nobody wants to stop.
+"""The launchers agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
 
 Each rank counts its boundaries in memory that its launcher can read. When one wants to stop, the launchers make every
-rank wait at its next boundary, read how far each has come, and let all go on to the boundary after the furthest: none
-can have passed it. A rank counts first and then looks whether it is to wait; its launcher says that it is to wait first
-and then reads the count. So nobody depends on a rank that is itself waiting for another in a collective.
+rank wait at its next boundary, read how far each has come, and let all go on to the boundary after the furthest, which
+none can have passed. A rank counts first and then checks whether it must wait; its launcher first sets that it must
+wait and then reads the count. So no one depends on a rank that is waiting for another in a collective.
 """
 
 import time
@@ -17,7 +17,7 @@ SETTLE_S = 0.001
 
 
 class StopAgreement:
-    """One launcher's part in it."""
+    """One launcher's part in the agreement."""
 
     def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks

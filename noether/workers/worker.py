@@ -27,7 +27,6 @@ from noether.workers.rank_state import LauncherLine
 
 Target = Callable[[WorkerContext, Any], int]
 
-# Signals that ask a run to stop. Workers start with the system's actions for them; the trainer's come later.
 # Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 # A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them

@@ -10,7 +10,7 @@ What `noether train` does that srun did not start (how it is told: `slurm_step.p
 | shell of salloc on a host outside the allocation | refused: that host is not what was allocated                 |
 | a step whose SLURM_* were stripped (--cleanenv)  | refused: every task would train alone. `nodes=1` trains here |
 
-It never waits for tasks that nobody started, and never takes one node for all of them without a word.
+It never waits for tasks that were not started, and never silently trains on one node of several.
 """
 
 from collections.abc import Mapping

@@ -69,7 +69,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
 
     Raises:
         RequestError: the variables contradict each other or what the system shows, or a container has stripped
-            them: each of the step's tasks would then train alone, without a word.
+            them: each of the step's tasks would then train alone, silently.
     """
     seen = step_seen(facts)
     job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
@@ -112,7 +112,9 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
             expected="all SLURM_* variables that srun set, or none",
             fix="pass every SLURM_* variable into the container, or none of them",
         )
-    if seen is None or seen.step == "extern":  # extern: a login by ssh to a node of the job, which is nobody's task.
+    if (
+        seen is None or seen.step == "extern"
+    ):  # extern: a login by ssh to a node of the job, which is no task of a step.
         return
     raise RequestError(
         "this process runs in a Slurm step, and its SLURM_* variables were stripped",
