@@ -8,12 +8,13 @@ from noether.cli.cluster_commands import ClusterCommands
 from noether.cli.data_commands import DataCommands
 from noether.cli.model_commands import ModelCommands
 from noether.cli.run_commands import RunCommands
+from noether.cli.shell_commands import ShellCommands
 from noether.cli.training_commands import TrainingCommands
 
 # Only the standard library in these files: `noether --help` answers at once, and torch comes in where it is used.
 
 
-class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, ClusterCommands):
+class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, ClusterCommands, ShellCommands):
     """noether: one training program for every machine."""
 
 

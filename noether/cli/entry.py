@@ -21,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         use_utf8()
+        if arguments[:1] == ["__complete"]:  # What the scripts of `noether completion` ask.
+            from noether.cli.completing import complete_here
+
+            _leave(complete_here(arguments[1:]))
         set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:

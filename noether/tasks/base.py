@@ -76,6 +76,13 @@ class Task:
         """Returns figures of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it."""
         raise NotImplementedError
 
+    def counts(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+        """Returns sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
+
+        Default: nothing, and no line for an epoch.
+        """
+        return {}
+
     def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
         """Returns what a final evaluation adds to `metrics`. Default: nothing."""
         return {}

@@ -53,6 +53,8 @@ class ConsoleTracker:
             self._log_training(row)
         elif row["kind"] == "evaluation":
             self._console.say(_evaluation_line(row))
+        elif row["kind"] == "epoch":
+            self._console.say(_epoch_line(row, self._total_epochs))
         elif row["kind"] == "checkpoint":
             self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
         elif row["kind"] == "time_use":
@@ -104,6 +106,13 @@ def _evaluation_line(row: Row) -> str:
     parts = [f"loss {figures['loss']:.4f}"]
     parts += [f"{name.replace('/relative_l2', '')} {value:.2%}" for name, value in _shares(figures)]
     return f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)  " + "  ".join(parts)
+
+
+def _epoch_line(row: Row, total_epochs: float) -> str:
+    figures: dict[str, float] = row["figures"]
+    parts = [f"loss {figures['loss']:.4f}", *(f"{name} {value:.2%}" for name, value in _shares(figures))]
+    parts.append(f"{row['epoch_samples']:,} samples")
+    return f"epoch  {row['epoch']:>7.0f}/{total_epochs:.0f}  training  " + "  ".join(parts)
 
 
 def _shares(figures: dict[str, float]) -> Iterable[tuple[str, float]]:

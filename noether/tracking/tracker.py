@@ -19,6 +19,8 @@ def flat_numbers(row: Row) -> dict[str, float]:
         tag, values = "training", row
     elif row["kind"] == "evaluation":
         tag, values = f"{row['split']} ({row['weights']})", row["figures"]
+    elif row["kind"] == "epoch":
+        tag, values = "epoch", row["figures"]
     else:
         return {}
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}

@@ -16,6 +16,7 @@ from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
+from noether.training.epoch_figures import EpochFigures
 from noether.training.log_window import LogWindow
 from noether.training.profile import UpdateProfile
 from noether.training.time_use import Clock, Part
@@ -60,6 +61,7 @@ class Loop:
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(self.group, self.built.plan.effective, clock)
+        epoch = EpochFigures(self.group, self.built.plan.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         for batches in self._batches() if not reason else ():
@@ -69,6 +71,7 @@ class Loop:
                 self.profile.before_update()
                 clock.switch(Part.OTHER)
             window.add(figures := updater.update(batches, self.built.schedule(progress.updates)))
+            epoch.add(figures)
             self.group.expect_steady_pace()
             update, last = progress.updates, progress.updates == self.built.length.total_updates
             self.trackers.advance(update)
@@ -77,6 +80,8 @@ class Loop:
                 self._log("note", text=figures.skipped)
             if due_log(update) or last:
                 self._log("training", learning_rate=self.built.schedule(update - 1), **window.read())
+            if update % self.built.length.updates_per_epoch == 0 and (means := epoch.read()):
+                self._log("epoch", **means)
             clock.switch(Part.OTHER)
             progress.evaluation_pending = bool(self.built.problem.validation_indices) and (
                 last or due_evaluation(update)

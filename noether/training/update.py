@@ -1,8 +1,8 @@
 """One update: micro-batches → one gradient, agreed by all ranks → one step of the optimiser."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import cast
 
@@ -27,11 +27,13 @@ class UpdateFigures:
 
     loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
     skipped: why the weights were not updated; None where they were.
+    counts: what the task counts of this rank's samples, as sums.
     """
 
     loss: Tensor
     gradient_norm: Tensor
     skipped: str | None = None
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Updater:
@@ -100,6 +102,7 @@ class Updater:
         samples = sum(len(batch["index"]) for batch in batches)
         before = [buffer.clone() for buffer in self.statistics]
         loss = torch.zeros((), device=self.group.device, dtype=self.precision.weights)
+        counts: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with nullcontext() if last or self.ddp is None else self.ddp.no_sync():
@@ -113,6 +116,9 @@ class Updater:
                 with self.group.waiting("all_reduce of the gradients") if last else nullcontext():
                     scaler.scale(part).backward()
             loss += part.detach()
+            with torch.no_grad():
+                for name, value in state.task.counts(predictions, prepared).items():
+                    counts[name] = counts[name] + value if name in counts else value
         clock.switch(Part.OPTIMIZER)
         self._reducing = False
         if self._last_gradient is not None:
@@ -133,7 +139,7 @@ class Updater:
         clock.switch(Part.OTHER)
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
-        return UpdateFigures(loss, norm, skipped)
+        return UpdateFigures(loss, norm, skipped, counts)
 
     def _wait_begins(self) -> None:
         if self._reducing:

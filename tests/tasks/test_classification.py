@@ -64,3 +64,7 @@ def test_a_wrong_label_of_the_training_split_is_found_before_training() -> None:
     with pytest.raises(RequestError) as refusal:
         ClassificationTask(3).fit([{"label": torch.tensor(1)}, {"label": torch.tensor(3)}])
     assert "classes 3 to 3" in str(refusal.value)
+
+
+def test_right_samples_are_counted() -> None:
+    assert ClassificationTask(3).counts(PREDICTIONS, BATCH)["accuracy"] == 2

@@ -1,0 +1,189 @@
+"""Completion: what each word may become, in the shells themselves, with nothing but the standard library."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from noether.cli.commands import verbs
+from noether.cli.completing import complete, split_line
+from noether.cli.completion_table import completion_table
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    (tmp_path / "runs" / "cars").mkdir(parents=True)
+    (tmp_path / "runs" / "cars" / "config.yaml").write_text("")
+    for name in ("my.yaml", "job.sbatch", "two words.vtu", ".hidden"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+CASES = {
+    "verb": ("noether tra", ["train"]),
+    "verb-that-begins-two": ("noether pre", ["predict"]),
+    "second-word-of-a-group": ("noether data p", ["prepare", "pack"]),
+    "flag": ("noether train --dry", ["--dry-run"]),
+    "flag-of-a-nested-command": ("noether data prepare --skip", ["--skip-broken"]),
+    "setting-as-a-flag": ("noether train --dev", ["--devices"]),
+    "section": ("noether plan traine", ["trainer=", "trainer."]),
+    "dotted-key": ("noether plan trainer.max_ep", ["trainer.max_epochs="]),
+    "dotted-key-as-a-flag": ("noether plan --trainer.max_ep", ["--trainer.max_epochs"]),
+    "choice-of-a-setting": ("noether train accelerator=", ["accelerator=auto", "accelerator=gpu", "accelerator=cpu",
+                                                          "accelerator=mps"]),
+    "choice-after-a-flag": ("noether train --accelerator g", ["gpu"]),
+    "choice-in-a-flag": ("noether train --accelerator=g", ["--accelerator=gpu"]),
+    "switch-of-a-setting": ("noether train tracker.report=f", ["tracker.report=false"]),
+    "group": ("noether train optim", ["optimizer=", "optimizer."]),
+    "option-of-a-group": ("noether train optimizer=a", ["optimizer=adamw"]),
+    "experiment": ("noether train +experiment/el", ["+experiment/ellipsoid="]),
+    "option-of-an-experiment": ("noether train +experiment/ellipsoid=q", ["+experiment/ellipsoid=quick"]),
+    "setting-with-a-sign": ("noether train +see", ["+seed="]),
+    "run": ("noether evaluate ", ["runs/cars"]),
+    "run-begun": ("noether report runs/c", ["runs/cars"]),
+    "run-to-resume": ("noether train resume=runs/", ["resume=runs/cars"]),
+    "word-to-resume": ("noether train resume=la", ["resume=latest"]),
+    "settings-file": ("noether train --hp ", ["my.yaml", "runs/"]),
+    "settings-file-as-first-word": ("noether train my", ["my.yaml"]),
+    "split": ("noether evaluate runs/cars --split t", ["test", "train"]),
+    "mesh": ("noether predict runs/cars --mesh two", ["two words.vtu"]),
+    "script": ("noether lint j", ["job.sbatch"]),
+    "hidden-file": ("noether lint .h", [".hidden"]),
+    "folder": ("noether train output_path=r", ["output_path=runs/"]),
+    "help-of-a-section": ("noether help mod", ["model"]),
+    "shell": ("noether completion f", ["fish"]),
+    "another-door": ("noether-train --dry", ["--dry-run"]),
+    "submit-by-its-name": ("/opt/bin/noether-train-submit-job --scr", ["--script"]),
+    "nothing-known": ("noether nonsense ", []),
+    "project-has-no-known-name": ("noether init ", []),
+    "open-quote": ("noether lint 'jo", ["job.sbatch"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "found"), CASES.values(), ids=CASES)
+def test_candidates(line: str, found: list[str], folder: Path) -> None:
+    assert complete(split_line(line)) == found
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_command_completes_its_flags(verb: str, noether) -> None:
+    asked = complete(["noether", *verb.split(), "--"])
+    helped = re.findall(
+        r"^  (--[a-z-]+)", noether(*verb.split(), "--help").out.partition("settings (")[0], re.MULTILINE
+    )
+    assert set(helped) <= set(asked)
+
+
+def test_the_table_is_the_schema_s() -> None:
+    assert (REPOSITORY / "noether/cli/completion.json").read_text() == completion_table(), "run `make docs`"
+
+
+def test_only_the_standard_library_is_imported(environ) -> None:
+    script = (
+        "import sys\nfrom noether.cli import main\n"
+        "try:\n    main(['__complete', 'bash', 'noether train trainer.'])\nexcept SystemExit:\n    pass\n"
+        "roots = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(sorted(roots - set(sys.stdlib_module_names) - {'noether', '__main__'}), file=sys.stderr)"
+    )
+    # Without site: path files of other packages import what they like.
+    more = {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-S", "-c", script]
+    done = subprocess.run(command, env={**environ, **more}, capture_output=True, text=True, timeout=60)
+    assert "trainer.max_epochs=" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_an_unknown_shell_is_answered(noether) -> None:
+    done = noether("completion", "tcsh")
+    assert (done.code, "fix       noether completion bash" in done.err) == (2, True)
+
+
+def require(shell: str) -> str:
+    found = shutil.which(shell)
+    if found is None and os.environ.get("CI") != "true":
+        pytest.skip(f"no {shell} here: ci/packages installs it")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def on_path(folder: Path, environ: dict[str, str]) -> dict[str, str]:
+    """An environment with `noether` on the PATH."""
+    program = folder / ".bin" / "noether"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m noether "$@"\n')
+    program.chmod(0o755)
+    more = {"PATH": f"{program.parent}:{environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "TERM": "vt100"}
+    return {**environ, **more, "HOME": str(folder)}
+
+
+TYPED = {
+    "verb": ("noether tra", "noether train ", "train"),
+    "dotted-key": ("noether train trainer.max_ep", "noether train trainer.max_epochs=", "trainer.max_epochs="),
+    "choice": ("noether train accelerator=g", "noether train accelerator=gpu ", "accelerator=gpu"),
+    "experiment": (
+        "noether train +experiment/ellipsoid=q",
+        "noether train +experiment/ellipsoid=quick ",
+        "+experiment/ellipsoid=quick",
+    ),
+    "blank": ("noether predict x --mesh tw", "noether predict x --mesh two\\ words.vtu ", "two words.vtu"),
+}
+"""What is typed before Tab, what the line then is, and the word as fish lists it."""
+START = {
+    "bash": (["--norc", "--noprofile", "-i"], "source <(noether completion bash)\n"),
+    "zsh": (["-f", "-i"], "bindkey -e; autoload -U compinit; compinit -D -u; source <(noether completion zsh)\n"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", START)
+def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], folder: Path) -> None:
+    """Tab after each line; then the line is put into quotes and printed, to see it as the shell has it."""
+    arguments, setup = START[shell]
+    lines = [f"{typed}\t\x01print -r -- '<\x05>'\n" if shell == "zsh" else f"{typed}\t\x01printf '%s\\n' '<\x05>'\n"
+             for typed, _, _ in TYPED.values()]  # fmt: skip
+    said = converse([require(shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
+    # zsh takes the blank after a word back when the line is moved over.
+    expected = [whole.rstrip() if shell == "zsh" else whole for _, whole, _ in TYPED.values()]
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", said)
+    assert re.findall(r"\n<([^>\n]*)>", shown) == expected, said
+
+
+def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> str:
+    """Types into a program on a terminal of its own; returns what it showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, environ)
+    said, deadline, rest = b"", time.monotonic() + limit_s, typed.encode()
+    try:
+        while time.monotonic() < deadline:
+            # A line at a time: a terminal holds few characters that nobody has read yet.
+            if rest and said.count(b"\n") >= typed.encode()[: len(typed.encode()) - len(rest)].count(b"\n"):
+                line, end, rest = rest.partition(b"\n")
+                os.write(terminal, line + end)
+            if select.select([terminal], [], [], 1)[0]:
+                try:
+                    said += os.read(terminal, 65536)
+                except OSError:
+                    break
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    return said.decode(errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("typed", "_", "word"), TYPED.values(), ids=TYPED)
+def test_fish_completes_what_is_typed(typed: str, _: str, word: str, on_path: dict[str, str], folder: Path) -> None:
+    command = [require("fish"), "--no-config", "-c", f"noether completion fish | source; complete -C {typed!r}"]
+    done = subprocess.run(command, env=on_path, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [word]
