@@ -62,6 +62,7 @@ RULES = (
     _Entry("trainer.max_skipped_updates", Rule.FREE, "what happens at numbers that are not finite"),
     _Entry("trainer.profile", Rule.FREE, "what is shown"),
     _Entry("trainer.compile", Rule.SAID, "a compiled model rounds differently"),
+    _Entry("trainer.recompute", Rule.FREE, "the gradients are the same bit for bit"),
     _Entry("trainer.deterministic", Rule.SAID, "other algorithms round differently"),
     _Entry("trainer.clip_gradient_norm", Rule.SAID, "updates are clipped differently from here on"),
     _Entry("optimizer.kind", Rule.REFUSED, "another optimiser does not know what this one has gathered"),
