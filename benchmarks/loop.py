@@ -1,38 +1,52 @@
-"""How many updates does the loop make of a tiny model, against raw loops on the same model and data.
+"""How many updates does the loop make, against raw loops, Lightning and accelerate on the same model and data.
 
-    OMP_NUM_THREADS=1 python benchmarks/loop.py [ROUNDS] [UPDATES]
+    python benchmarks/loop.py [--ranks 1 2] [--rounds N] [--updates N] [--json FILE]
 
-Three arms in turn, ROUNDS times, one process and one thread: noether's loop with logging every 10 updates to a file and
-averaged weights off; a raw loop (DataLoader, AdamW as torch makes it, clipping, the loss read every 10 updates); the
-same with AdamW(fused=True). 30,000 parameters, 20 samples an update. Ratios are of CPU time, which other work on the
-machine disturbs least, and of wall time; their median and range over the rounds.
+A tiny model (30,000 parameters, 20 samples an update), where a loop's own cost shows most, on one thread a rank. Arms
+are processes that take turns. noether: logging to console and file every 10 updates and a checkpoint at the end of each
+turn. raw: DataLoader, AdamW as torch makes it, clipping, the loss read every 10 updates; the same with a fused AdamW.
+Lightning with its defaults (progress, logger, checkpoints), and with everything off; accelerate. With two ranks DDP
+over gloo. Last the model of `make train`: noether's loop against a raw loop with that model and data. Ratios are of CPU
+time, the mean of the ranks, which other work on a machine disturbs least.
 """
 
+import contextlib
 import itertools
-import statistics
+import os
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from record import Arm, finish, parser, row, serve
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
-from noether.checkpoints.state import TrainingState
+from noether.checkpoints.saver import Saver
+from noether.common.console import Console
+from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
+from noether.data.build import prepare_data
+from noether.distributed.control import ControlChannel
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task
+from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Trackers
 from noether.training.build import build_run
 from noether.training.loop import Loop
 from noether.workers.context import WorkerContext
 
-WIDTH, BATCH, SAMPLES = 100, 20, 400
+WIDTH, BATCH, SAMPLES = 100, 20, 8000
+Turn = Callable[[], tuple[float, float] | None]
 CONFIG = """\
 defaults: [/optimizer: adamw, /schedule: constant, _self_]
 dataset: {kind: loop.Lines, validation_fraction: 0.0}
@@ -81,96 +95,316 @@ class Regression(Task):
         return (predictions["y"] - batch["y"]).square().mean()
 
 
-class NothingElse:
-    """Stands for what these runs do not do: stops and checkpoints."""
+class NobodyStops:
+    """Stands for the agreed stop, which benchmarks/stop.py measures."""
 
     def agreed(self) -> int:
         """Nobody stops."""
         return 0
 
-    def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
-        """Saves nothing."""
 
-    def news(self) -> tuple[()]:
-        """Nothing was saved."""
-        return ()
+def this_rank() -> tuple[int, int]:
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def ours(updates: int) -> Callable[[], None]:
-    device = torch.device("cpu")
-    group = Group(WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1), device)
-    folder = Path(tempfile.mkdtemp(prefix="noether-bench-"))
+def own_group(store: Any) -> Group:
+    rank, ranks = this_rank()
+    worker = Worker(rank, rank, 0, Device("cpu"))
+    context = WorkerContext(worker, ranks, ranks, "host", Endpoint("127.0.0.1", 0), 0, 1)
+    channel = ControlChannel(store, rank, ranks, "benchmark") if ranks > 1 else None
+    return Group(context, torch.device("cpu"), channel)
+
+
+def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn]:
+    keep_freed_memory()
+    group, folder = own_group(store), Path(tempfile.mkdtemp(prefix="noether-bench-"))
     (folder / "loop.yaml").write_text(CONFIG)
-    config = load_config([f"trainer.max_updates={updates}"], hp=folder / "loop.yaml")
-    run = build_run(config, None, group)
-    nothing: Any = NothingElse()
-    trackers = Trackers([MetricsFile(folder / "metrics.jsonl", 0)])
-    loop = Loop(
-        config=config,
-        built=run,
-        group=group,
-        stop=nothing,
-        trackers=trackers,
-        saver=nothing,
-        validate=lambda state: {},
-    )
+    turns = itertools.count()
 
-    def train() -> None:
-        loop.run()
+    def prepare(updates: int) -> Turn:
+        given = {"hp": folder / "loop.yaml"} if not words else {}
+        config = load_config([*words, f"trainer.max_updates={updates}"], **given)
+        run = build_run(config, prepare_data(config), group)
+        nothing: Any = NobodyStops()
+        own = folder / f"turn-{next(turns)}"
+        console = Console(None, speaks=group.is_first)
+        shown: list[Any] = []
+        if group.is_first:
+            own.mkdir()
+            about = {"total_updates": updates, "total_epochs": 1.0}
+            shown = [ConsoleTracker(console, start=0, **about), MetricsFile(own / "metrics.jsonl", 0)]
+        trackers = Trackers(shown)
+        saver = Saver(group, own, 1, {}, lambda: None, print, None)
+        loop = Loop(config, run, group, nothing, trackers=trackers, saver=saver, validate=lambda state: {})
 
-    return train
+        def turn() -> None:
+            loop.run()
+            saver.__exit__()
+
+        return turn
+
+    return prepare
 
 
-def raw(updates: int, *, fused: bool) -> Callable[[], None]:
+def seeded_loader() -> DataLoader:
     torch.manual_seed(0)
-    model, task, data = Network(), Regression(), Lines()
+    data = Lines()
+    rank, ranks = this_rank()
+    if ranks == 1:
+        return DataLoader(data, batch_size=BATCH, shuffle=True)
+    return DataLoader(data, batch_size=BATCH // ranks, sampler=DistributedSampler(data, ranks, rank))
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def raw_arm(fused: bool) -> Callable[[int], Turn]:
+    loader, task = seeded_loader(), Regression()
+    model: nn.Module = Network()
+    if this_rank()[1] > 1:
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused or None)
-    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    batches = forever(loader)
 
-    def train() -> None:
-        made = 0
-        while True:
-            for batch in loader:
-                optimizer.zero_grad()
-                loss = task.loss(model(batch), batch)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                made += 1
-                if made % 10 == 0:
-                    loss.item()
-                if made == updates:
-                    return
+    def train(updates: int) -> None:
+        for made in range(updates):
+            batch = next(batches)
+            optimizer.zero_grad()
+            loss = task.loss(model(batch), batch)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if made % 10 == 0:
+                loss.item()
 
-    return train
+    return lambda updates: lambda: train(updates)
 
 
-def main(rounds: int, updates: int) -> None:
-    arms: dict[str, Callable[[], Callable[[], None]]] = {
-        "noether": lambda: ours(updates),
-        "raw": lambda: raw(updates, fused=False),
-        "raw, fused AdamW": lambda: raw(updates, fused=True),
-    }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
-    for number in range(rounds + 1):
-        for name, make in arms.items():
-            train, wall, busy = make(), time.perf_counter(), time.process_time()
-            train()
-            if number:  # The first round warms up.
-                seconds[name].append((time.process_time() - busy, time.perf_counter() - wall))
-    own = seconds.pop("noether")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, {rounds} rounds of {updates} updates")
-    print(f"noether: {statistics.median(cpu for cpu, _ in own) / updates * 1e3:.3f} ms of CPU time an update")
-    for name, theirs in seconds.items():
-        for what, index in (("CPU", 0), ("wall", 1)):
-            ratios = sorted(other[index] / one[index] for one, other in zip(own, theirs, strict=True))
-            print(
-                f"updates of noether / {name}, {what} time: {statistics.median(ratios):.3f} "
-                f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
-            )
+def accelerate_arm() -> Callable[[int], Turn]:
+    from accelerate import Accelerator
+
+    accelerator, task = Accelerator(cpu=True), Regression()
+    torch.manual_seed(0)
+    loader = DataLoader(Lines(), batch_size=BATCH // this_rank()[1], shuffle=True)
+    model = Network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    batches = forever(loader)
+
+    def train(updates: int) -> None:
+        for made in range(updates):
+            batch = next(batches)
+            optimizer.zero_grad()
+            loss = task.loss(model(batch), batch)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if made % 10 == 0:
+                loss.item()
+
+    return lambda updates: lambda: train(updates)
+
+
+def lightning_arm(bare: bool) -> Callable[[int], Turn]:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        """The same model, as Lightning wants it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network, self.task, self.spent = Network(), Regression(), (0.0, 0.0)
+
+        def training_step(self, batch, number):
+            """One batch; with the defaults the loss is logged as the documentation shows."""
+            loss = self.task.loss(self.network(batch), batch)
+            if not bare:
+                self.log("loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self):
+            """AdamW as torch makes it."""
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+        def on_train_start(self):
+            """What comes before is not counted."""
+            self.began = time.process_time(), time.perf_counter()
+
+        def on_train_end(self):
+            """What comes after is not counted."""
+            self.spent = time.process_time() - self.began[0], time.perf_counter() - self.began[1]
+
+    off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    folder = tempfile.mkdtemp(prefix="lightning-bench-")
+    ranks = this_rank()[1]
+
+    def prepare(updates: int) -> Turn:
+        module = Module()
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=ranks,
+            strategy="ddp" if ranks > 1 else "auto",
+            max_steps=updates,
+            gradient_clip_val=1.0,
+            default_root_dir=folder,
+            log_every_n_steps=10,
+            **(off if bare else {}),
+        )
+        torch.manual_seed(0)
+        loader = DataLoader(Lines(), batch_size=BATCH // ranks, shuffle=True)
+
+        def turn() -> tuple[float, float]:
+            with contextlib.redirect_stdout(sys.stderr):
+                trainer.fit(module, loader)
+            return module.spent
+
+        return turn
+
+    return prepare
+
+
+def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
+    """The raw loop on the model and data of `make train`."""
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    from noether.data.loader import training_batches
+    from noether.data.order import GlobalOrder, RankOrder
+
+    config = load_config([*words, "trainer.max_updates=1000000"])
+    run = build_run(config, prepare_data(config), own_group(None))
+    problem, model = run.problem, run.state.model
+    order = GlobalOrder(len(problem.train_indices), run.plan.effective, 0)
+    own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
+    batches = training_batches(problem.splits.train, problem.train_indices, own, problem.draw)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05)
+    averages = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.998))
+
+    def train(updates: int) -> None:
+        for made in range(updates):
+            batch = problem.task.prepare(next(batches))
+            optimizer.zero_grad()
+            loss = problem.task.loss(model(batch), batch)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            averages.update_parameters(model)
+            if made % 25 == 0:
+                loss.item()
+
+    return lambda updates: lambda: train(updates)
+
+
+DEFAULT = ("output_path=" + tempfile.gettempdir(), "trainer.evaluate_every=null", "trainer.checkpoint_every=null")
+ARMS: dict[str, Callable[[Any], Callable[[int], Turn]]] = {
+    "noether": noether_arm,
+    "raw": lambda store: raw_arm(False),
+    "raw, fused AdamW": lambda store: raw_arm(True),
+    "Lightning, defaults": lambda store: lightning_arm(False),
+    "Lightning, everything off": lambda store: lightning_arm(True),
+    "accelerate": lambda store: accelerate_arm(),
+    "noether, make train": lambda store: noether_arm(store, DEFAULT),
+    "raw, make train": lambda store: default_raw_arm(DEFAULT),
+}
+GOALS = {"raw": 1.0, "raw, fused AdamW": 0.85, "Lightning, defaults": 2.0, "Lightning, everything off": 1.5}
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def arm_of(name: str, ranks: int) -> None:
+    """Is one arm, or one rank of it; rank 0 starts the others."""
+    torch.set_num_threads(1)
+    others = []
+    if ranks > 1 and "RANK" not in os.environ:
+        ranked = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        # As torchrun tells it: Lightning and accelerate then join the ranks that are there.
+        ranked |= {"TORCHELASTIC_RUN_ID": "benchmark", "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0"}
+        for rank in range(1, ranks):
+            environ = {**os.environ, **ranked, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            others.append(subprocess.Popen([sys.executable, *sys.argv], env=environ, stdout=subprocess.DEVNULL))
+        os.environ.update({**ranked, "RANK": "0", "LOCAL_RANK": "0"})
+    store: Any = None
+    if ranks > 1:
+        rank = this_rank()[0]
+        dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]) + 1, ranks, rank == 0)
+    try:
+        prepare = ARMS[name](store)
+        serve(prepare if ranks == 1 else lambda updates: together(prepare, updates), numbers(ranks))
+    finally:
+        for other in others:
+            other.kill()
+
+
+def numbers(ranks: int) -> Iterator[int]:
+    """The numbers of updates that rank 0 is asked for, on every rank."""
+    rank = this_rank()[0]
+    while True:
+        line = sys.stdin.readline() if rank == 0 else "0"
+        asked = torch.tensor([int(line or 0)])
+        if ranks > 1:
+            dist.broadcast(asked, 0)
+        if not asked.item():
+            return
+        yield int(asked.item())
+
+
+def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
+    """A turn of all ranks, which begin together; its CPU time is their mean."""
+    turn = prepare(updates)
+    dist.barrier()
+
+    def timed() -> tuple[float, float]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        spent = torch.tensor(turn() or (time.process_time() - cpu, time.perf_counter() - wall))
+        dist.all_reduce(spent)
+        return tuple((spent / dist.get_world_size()).tolist())  # type: ignore[return-value]
+
+    return timed
+
+
+def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dict[str, Any]]:
+    """Measures the first name against each of the others."""
+    arms = {name: Arm("loop.py", name, str(ranks)) for name in names}
+    try:
+        for arm in arms.values():
+            arm.answer()
+        answers = [{name: arm.ask(updates) for name, arm in arms.items()} for _ in range(rounds)]
+    finally:
+        for arm in arms.values():
+            arm.close()
+    own, said = names[0], f"{ranks} rank{'s' if ranks > 1 else ''}"
+    rows = []
+    for name in names[1:]:
+        ratios = [one[name]["cpu_ms"] / one[own]["cpu_ms"] for one in answers]
+        goal = 0.98 if own != "noether" else GOALS.get(name)
+        rows.append(row(f"{said}: updates a second of {own} / {name}", ratios, goal))
+    rows.append(row(f"{said}: ms of CPU time an update of {own}", [one[own]["cpu_ms"] for one in answers]))
+    return rows
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    own.add_argument("--updates", type=int, default=400)
+    options = own.parse_args()
+    rounds = options.rounds or 7
+    rows: list[dict[str, Any]] = []
+    for ranks in options.ranks:
+        rows += compare(list(ARMS)[:6], ranks, rounds, options.updates)
+        print(f"  {ranks} rank(s) done", file=sys.stderr, flush=True)
+    rows += compare(list(ARMS)[6:], 1, max(3, rounds - 2), max(1, options.updates // 10))
+    finish("loop", rows, options.json)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    words = [int(word) for word in sys.argv[1:]]
-    main(words[0] if words else 7, words[1] if len(words) > 1 else 400)
+    if sys.argv[1:2] == ["--arm"]:
+        arm_of(sys.argv[2], int(sys.argv[3]))
+    else:
+        main()

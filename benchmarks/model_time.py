@@ -103,7 +103,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
             for _ in range(count):
                 network(task.prepare(next(turns)))
 
-        return serve(predict)
+        return serve(lambda count: lambda: predict(count))
     if what == "ours":
         updater = Updater(run.state, one_rank(), config.trainer, run.precision, 1)
 
@@ -111,7 +111,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
             for _ in range(count):
                 updater.update([next(turns)], LEARNING_RATE)
 
-        return serve(update)
+        return serve(lambda count: lambda: update(count))
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
     averages = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.998))
 
@@ -124,7 +124,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
             optimizer.step()
             averages.update_parameters(network)
 
-    return serve(plain_update)
+    return serve(lambda count: lambda: plain_update(count))
 
 
 def compare(model: str, size: str, points: int, rounds: int, updates: int) -> list[dict[str, Any]]:

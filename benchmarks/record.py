@@ -126,17 +126,20 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def serve(update: Any) -> None:
-    """Is an arm: makes updates as they are asked for on stdin; answers with milliseconds each and the peak memory."""
+def serve(prepare: Any, asked: Any = None) -> None:
+    """Is an arm: makes updates as they are asked for; answers with milliseconds each and the peak memory.
+
+    Args:
+        prepare: called with a number of updates, untimed; returns what makes them. What that returns, if anything, is
+            (CPU seconds, wall seconds) of the updates alone, where making them includes something else.
+        asked: the numbers of updates; None: the lines of stdin, each answered by a line on stdout.
+    """
     started = peak_mib()
-    update(2)
+    prepare(2)()
     print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        count, cpu, wall = int(line), time.process_time(), time.perf_counter()
-        update(count)
-        answer = {
-            "cpu_ms": (time.process_time() - cpu) / count * 1e3,
-            "wall_ms": (time.perf_counter() - wall) / count * 1e3,
-            "memory_mib": peak_mib() - started,
-        }
+    for count in asked or (int(line) for line in sys.stdin):
+        update = prepare(count)
+        cpu, wall = time.process_time(), time.perf_counter()
+        own = update() or (time.process_time() - cpu, time.perf_counter() - wall)
+        answer = {"cpu_ms": own[0] / count * 1e3, "wall_ms": own[1] / count * 1e3, "memory_mib": peak_mib() - started}
         print(json.dumps(answer), flush=True)

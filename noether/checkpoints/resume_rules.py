@@ -62,6 +62,7 @@ RULES = (
     _Entry("trainer.max_skipped_updates", ResumeRule.FREE, "what happens at numbers that are not finite"),
     _Entry("trainer.profile", ResumeRule.FREE, "what is shown"),
     _Entry("trainer.compile", ResumeRule.SAID, "a compiled model rounds differently"),
+    _Entry("trainer.recompute", ResumeRule.FREE, "the gradients are the same bit for bit"),
     _Entry("trainer.deterministic", ResumeRule.SAID, "other algorithms round differently"),
     _Entry("trainer.clip_gradient_norm", ResumeRule.SAID, "updates are clipped differently from here on"),
     _Entry("optimizer.kind", ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),

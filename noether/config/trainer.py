@@ -28,6 +28,10 @@ class TrainerConfig(Section):
     clip_gradient_norm: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
     ema_decay: float | None = Field(None, gt=0, lt=1, description="Decay of the averaged weights; null: none.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
+    recompute: bool = Field(
+        False,
+        description="Keep only a block's input and make its activations again backwards: less memory, more time.",
+    )
     deterministic: bool = Field(False, description="Refuse operations that have no deterministic version.")
     log_every: Interval = Field(Interval(10, "updates"), description="How often the loss is reported.")
     evaluate_every: Interval | None = Field(

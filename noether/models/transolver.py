@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from noether.data.layout import CAR_FLOW, Layout
 from noether.models.layers.blocks import MLP, initialise_linear
 from noether.models.layers.conditioning import Modulation, Modulations, modulated
+from noether.models.layers.recompute import Recomputable, recomputed
 from noether.models.layers.slices import SliceAttention
 from noether.models.options import check_options
 from noether.models.points import (
@@ -30,7 +31,7 @@ POSITION_CENTRE, POSITION_UNIT = 500.0, 100.0
 """Scaled positions of 0..1000 become about −5..5, of the size of the other inputs."""
 
 
-class TransolverBlock(nn.Module):
+class TransolverBlock(Recomputable):
     """x += SliceAttention(LN x); x += MLP(LN x); `conditioned` as of TransformerBlock."""
 
     def __init__(self, dim: int, heads: int, slices: int, mlp_ratio: int, *, conditioned: bool = False) -> None:
@@ -41,6 +42,7 @@ class TransolverBlock(nn.Module):
         self.mlp = MLP(dim, mlp_ratio * dim)
         self.modulation = Modulation(dim, 2) if conditioned else None
 
+    @recomputed
     def attend(self, x: Tensor, mask: Tensor | None, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(batch, points, dim) after the block, and the slices' tokens for others to `read`."""
         how = self._modulations(condition)
@@ -49,6 +51,7 @@ class TransolverBlock(nn.Module):
         tokens = self.attention.slice_tokens(normed, weights, mask)
         return self._finish(x, weights, tokens, how), tokens
 
+    @recomputed
     def read(self, x: Tensor, tokens: Tensor, condition: Tensor | None = None) -> Tensor:
         """The block for points that read the slices of others and add nothing to them."""
         how = self._modulations(condition)

@@ -18,6 +18,7 @@ from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
+from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
 from noether.training.fit_batch import largest_micro_batch
 from noether.training.optimizers import build_optimizer
@@ -83,6 +84,8 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
     begun_with = begin_with(problem.model, config)
+    if trainer.recompute:
+        recompute_blocks(problem.model)
     try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,

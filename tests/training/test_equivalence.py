@@ -17,7 +17,9 @@ WAYS = {
     "1-rank-accumulated-unevenly": ("trainer.max_batch_size=3",),
     "1-rank-with-loader-workers": ("num_workers=2",),
     "2-ranks": ("devices=2",),
+    "2-ranks-recomputed": ("devices=2", "trainer.recompute=true"),
     "2-ranks-accumulated": ("devices=2", "trainer.max_batch_size=1"),
+    "2-ranks-accumulated-recomputed": ("devices=2", "trainer.max_batch_size=1", "trainer.recompute=true"),
     "4-ranks": ("devices=4",),
 }
 

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -76,3 +78,50 @@ def test_averages_follow_the_weights_and_forget_the_first_ones_early() -> None:
     assert averages.model.weight.item() == pytest.approx(expected, rel=1e-5)
     assert model.weight.item() == 199.0
     assert not averages.model.weight.requires_grad
+
+
+def same_networks() -> list[nn.Module]:
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+    return [first, copy.deepcopy(first)]
+
+
+def test_adamw_is_torch_s_fused_one_bit_for_bit_through_what_is_unusual() -> None:
+    """An update without some gradients, a changed learning rate, a state that was loaded."""
+    ours, theirs = same_networks()
+    config = AdamWConfig(learning_rate=0.1, weight_decay=0.1)
+    optimizers = [build_optimizer(config, ours), torch.optim.AdamW(parameter_groups(theirs, 0.1), 0.1, fused=True)]
+    settings = {"betas": config.betas, "eps": config.eps}
+    for group in optimizers[1].param_groups:
+        group.update(settings)
+    for update in range(12):
+        x = torch.randn(7, 5)
+        for model, optimizer in zip((ours, theirs), optimizers, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (1 + update)
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            if update == 5:
+                model[0].bias.grad = None
+            if update == 8:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other)
+    states = [optimizer.state_dict()["state"] for optimizer in optimizers]
+    assert states[0].keys() == states[1].keys()
+    for one, other in zip(states[0].values(), states[1].values(), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_adamw_heeds_a_loss_scaler_that_found_infinity() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = build_optimizer(AdamWConfig(learning_rate=0.1, weight_decay=0.0), model)
+    for found in (0.0, 0.0, 1.0):
+        before = model.weight.detach().clone()
+        model.weight.grad, model.bias.grad = torch.ones(1, 3), torch.ones(1)
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(found)
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
+        assert torch.equal(before, model.weight) == bool(found)

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from noether.models.layers.attention import CrossAttention, KeysValues, SelfAttention
 from noether.models.layers.conditioning import Modulation, Modulations, modulated
+from noether.models.layers.recompute import Recomputable, recomputed
 
 MLP_RATIO = 4
 
@@ -23,7 +24,7 @@ class MLP(nn.Module):
         return out
 
 
-class TransformerBlock(nn.Module):
+class TransformerBlock(Recomputable):
     """A pre-norm block: x += SelfAttention(LN x); x += MLP(LN x).
 
     At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
@@ -49,6 +50,7 @@ class TransformerBlock(nn.Module):
         """(batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
         return self.with_keys_values(x, table, mask, condition)[0]
 
+    @recomputed
     def with_keys_values(
         self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> tuple[Tensor, KeysValues]:
@@ -58,6 +60,7 @@ class TransformerBlock(nn.Module):
         x = x + attended
         return x + self.mlp(modulated(self.mlp_norm, x, how, 1)), keys_values
 
+    @recomputed
     def keys_values(
         self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> KeysValues:
@@ -65,6 +68,7 @@ class TransformerBlock(nn.Module):
         normed = modulated(self.attention_norm, context, self._modulations(condition))
         return self.attention.keys_values(normed, table, mask)
 
+    @recomputed
     def read(
         self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
     ) -> Tensor:
@@ -78,7 +82,7 @@ class TransformerBlock(nn.Module):
         return None if self.modulation is None else self.modulation(condition)
 
 
-class PerceiverBlock(nn.Module):
+class PerceiverBlock(Recomputable):
     """Queries read a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
 
     Queries do not see each other, so each one's result is independent of which others are asked.
@@ -95,10 +99,12 @@ class PerceiverBlock(nn.Module):
         self.mlp = MLP(dim, MLP_RATIO * dim)
         self.modulation = Modulation(dim, 2) if conditioned else None
 
+    @recomputed
     def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
         """What the queries attend to, from the latent (batch, tokens, dim), its rotary table and mask."""
         return self.attention.keys_values(self.context_norm(context), table, mask)
 
+    @recomputed
     def forward(
         self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
     ) -> Tensor:

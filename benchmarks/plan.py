@@ -1,0 +1,70 @@
+"""How long `noether plan` takes in a Slurm step of 65,536 ranks, against one of two: the time above its own start.
+
+    python benchmarks/plan.py [--ranks N] [--rounds N] [--json FILE]
+
+The plan is made from Slurm's variables alone, as on a cluster's first node: 8 tasks on each node, whose list is a
+bracket of numbers. Arms take turns; seconds are CPU time of the whole command.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+
+from record import REPOSITORY, finish, parser, row
+
+GOAL_S = 1.0
+TASKS = 8
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """Returns what Slurm sets for rank 0 of a step."""
+    tasks = min(TASKS, ranks)
+    nodes = ranks // tasks
+    names = f"node[{1:05d}-{nodes:05d}]" if nodes > 1 else "node00001"
+    counts = f"{tasks}(x{nodes})" if nodes > 1 else str(tasks)
+    said = {
+        "SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "node00001",
+        "SLURM_JOB_NODELIST": names, "SLURM_NODELIST": names, "SLURM_STEP_NODELIST": names,
+        "SLURM_NTASKS": str(ranks), "SLURM_NPROCS": str(ranks), "SLURM_STEP_NUM_TASKS": str(ranks),
+        "SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_TASKS_PER_NODE": counts, "SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_CPUS_ON_NODE": str(tasks), "SLURM_JOB_CPUS_PER_NODE": counts,
+    }  # fmt: skip
+    return {**{key: value for key, value in os.environ.items() if not key.startswith("SLURM")}, **said}
+
+
+def seconds(ranks: int) -> float:
+    """Returns the CPU seconds of one plan."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    settings = [f"trainer.effective_batch_size={ranks}", "dataset.train_shapes=600000", "accelerator=cpu"]
+    command = [sys.executable, "-m", "noether", "plan", "--json", *settings]
+    done = subprocess.run(
+        command, env=environment(ranks), cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"noether plan at {ranks} ranks ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("--ranks", type=int, default=65_536)
+    options = own.parse_args()
+    pairs = [(seconds(2), seconds(options.ranks)) for _ in range(options.rounds or 3)]
+    rows = [
+        row(
+            f"plan at {options.ranks:,} ranks: seconds above one of 2",
+            [many - few for few, many in pairs],
+            GOAL_S,
+            at_least=False,
+        ),
+        row("plan at 2 ranks: seconds in all", [few for few, _ in pairs]),
+    ]
+    finish("plan", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
