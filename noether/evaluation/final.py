@@ -103,9 +103,7 @@ def evaluate_run(
     if task.baselines and task.fields:
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
         test = splits.test if split == "test" else _Subset(dataset, indices)
-        result["baselines"] = score_baselines(
-            task, splits.train, problem.train_indices, test, among_itself=split == "train"
-        )
+        result |= score_baselines(task, splits.train, problem.train_indices, test, among_itself=split == "train")
     if task.fields:
         primary = figures[f"{next(iter(task.fields))}/relative_l2"]
         shown = [
