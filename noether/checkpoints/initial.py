@@ -13,6 +13,7 @@ from noether.checkpoints.format import list_checkpoints, selected_checkpoint
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
+from noether.models.points import PointModel, fit_old_weights
 
 SHOWN = 12
 
@@ -74,6 +75,8 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
         raise RequestError(
             f"{path} cannot be read as weights", seen=str(error)[:200], expected="a safetensors file"
         ) from None
+    if isinstance(model, PointModel):
+        fit_old_weights(source, "", model)
     own = model.state_dict()
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(
