@@ -26,16 +26,16 @@ from study_pictures import draw_pictures
 
 STOPPED = 75  # a run that saved everything and can go on
 FEW = 20  # cases to fine-tune on
-# Updates of two cases that take about 200 s of one core (2.1 GHz, AMX): 0.1, 0.17, 0.22 and 0.15 s each.
+# Updates of four cases that take about 200 s of one core (2.1 GHz, AMX): 0.1, 0.17, 0.22 and 0.15 s each.
 UPDATES = {"upt": 2000, "ab_upt": 1200, "transformer": 900, "transolver": 1300}
 FEW_UPDATES = 600
 UNKNOWN = {"cpu": 0.0, "wall": 0.0}
 RECIPE = (
     "dataset=cases",
-    "dataset.geometry_points=1024",
-    "dataset.points_per_update={surface: 512, volume: 512}",
+    "dataset.geometry_points=512",
+    "dataset.points_per_update={surface: 256, volume: 256}",
     "task.inputs=[surface_normals, volume_normals, volume_sdf]",
-    "trainer.effective_batch_size=2",
+    "trainer.effective_batch_size=4",
     "trainer.ema_decay=0.99",
     "optimizer.learning_rate=1e-3",
 )
