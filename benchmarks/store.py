@@ -1,22 +1,25 @@
 """Reading points of prepared cases: the store against one .npy file for each array, and against Zarr where installed.
 
-    python benchmarks/store.py [POINTS] [DRAWN]      (default: a case of 20,000,000 points, 8,192 drawn)
+    python benchmarks/store.py [POINTS] [DRAWN] [--out FILE.json]      (20,000,000 points of a case, 8,192 drawn)
 
 A case with pressure and velocity is written as a .vtu file, prepared as `noether data prepare` does it (with the most
 memory that its process held), and then read: 8,192 random points with all their arrays. Warm: the median of 200
 draws. Cold: after the kernel was told to forget the files (posix_fadvise), the median of 10. The store reads one
 contiguous piece of each array; .npy files and Zarr hold the points in the order of the mesh and are indexed at random.
+Zarr is also read as the store is, in one piece from shuffled points.
 """
 
+import argparse
 import importlib.util
+import json
 import multiprocessing
 import os
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,8 +72,8 @@ def forget(folder: Path) -> None:
             os.close(handle)
 
 
-def measure(name: str, folder: Path, read: Callable[[int], object]) -> None:
-    """Prints the median times of a read, cold and warm."""
+def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str, float]:
+    """Prints and returns the median times of a read in ms, cold and warm."""
     cold, warm = [], []
     for draw in range(10):
         forget(folder)
@@ -83,12 +86,18 @@ def measure(name: str, folder: Path, read: Callable[[int], object]) -> None:
         began = time.perf_counter()
         read(draw % 50)
         warm.append(time.perf_counter() - began)
-    print(f"{name:<10} cold {1e3 * np.median(cold):9.2f} ms   warm {1e3 * np.median(warm):8.3f} ms")
+    found = {"cold_ms": 1e3 * float(np.median(cold)), "warm_ms": 1e3 * float(np.median(warm))}
+    print(f"{name:<16} cold {found['cold_ms']:9.2f} ms   warm {found['warm_ms']:8.3f} ms", flush=True)
+    return found
 
 
 def main() -> None:
-    points = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000_000
-    drawn = int(sys.argv[2]) if len(sys.argv) > 2 else 8192
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", nargs="?", type=int, default=20_000_000)
+    parser.add_argument("drawn", nargs="?", type=int, default=8192)
+    parser.add_argument("--out", type=Path, help="file for the figures, JSON")
+    options = parser.parse_args()
+    points, drawn = options.points, options.drawn
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as name:
         folder = Path(name)
@@ -97,25 +106,36 @@ def main() -> None:
             pool.apply(write_source, (folder / "source" / "case.vtu", points))
         with context.Pool(1) as pool:
             seconds, memory = pool.apply(prepare, (folder / "source", folder / "out"))
-        print(f"prepare    {points:,} points in {seconds:.1f} s, at most {memory:.2f} GB")
+        print(f"prepare    {points:,} points in {seconds:.1f} s, at most {memory:.2f} GB", flush=True)
+        found: dict[str, Any] = {"points": points, "drawn": drawn, "prepare_seconds": seconds, "prepare_gb": memory}
         numbers = {"parameters": {}, "outputs": {}, "forces": {}}
         data = CasesDataset(folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {}}})
         draw = PointDraw(0, {"volume": drawn}, None, shuffled=True)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        measure("store", folder / "out", lambda epoch: draw.for_training(data[0], SampleKey(epoch, 0)))
+        found["store"] = measure("store", folder / "out", lambda epoch: draw.for_training(data[0], SampleKey(epoch, 0)))
         arrays = {key: value.numpy() for key, value in data[0].items()}
         (folder / "npy").mkdir()
         for key, array in arrays.items():
             np.save(folder / "npy" / f"{key}.npy", array)
-        measure("npy", folder / "npy", lambda seed: read_npy(folder / "npy", sorted(arrays), points, drawn, seed))
+        found["npy"] = measure(
+            "npy", folder / "npy", lambda seed: read_npy(folder / "npy", sorted(arrays), points, drawn, seed)
+        )
         if importlib.util.find_spec("zarr"):
             import zarr
 
+            found["zarr_version"] = zarr.__version__
             group = zarr.open_group(folder / "zarr", mode="w")
             for key, array in arrays.items():
                 group.create_array(key, data=array, chunks=(65_536, *array.shape[1:]))
-            measure("zarr", folder / "zarr", lambda seed: read_zarr(group, sorted(arrays), points, drawn, seed))
+            found["zarr"] = measure(
+                "zarr", folder / "zarr", lambda seed: read_zarr(group, sorted(arrays), points, drawn, seed)
+            )
+            found["zarr_shuffled"] = measure(
+                "zarr, one piece", folder / "zarr", lambda seed: read_piece(group, sorted(arrays), points, drawn, seed)
+            )
         print(f"memory     {before / 1e6:.2f} GB before the first read of the store")
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def read_npy(folder: Path, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
@@ -126,6 +146,11 @@ def read_npy(folder: Path, keys: list[str], points: int, drawn: int, seed: int) 
 def read_zarr(group: object, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
     rows = np.sort(np.random.default_rng(seed).integers(points, size=drawn))
     return [torch.from_numpy(group[key].oindex[rows]) for key in keys]  # type: ignore[index]
+
+
+def read_piece(group: object, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
+    start = int(np.random.default_rng(seed).integers(points - drawn))
+    return [torch.from_numpy(group[key][start : start + drawn]) for key in keys]  # type: ignore[index]
 
 
 if __name__ == "__main__":

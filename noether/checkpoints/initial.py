@@ -14,6 +14,7 @@ from noether.checkpoints.state import model_tensors
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
+from noether.models.points import PointModel, fit_old_weights
 
 SHOWN = 12
 
@@ -75,6 +76,8 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
         raise RequestError(
             f"{path} cannot be read as weights", seen=str(error)[:200], expected="a safetensors file"
         ) from None
+    if isinstance(model, PointModel):
+        fit_old_weights(source, "", model)
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(

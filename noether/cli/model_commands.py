@@ -44,7 +44,8 @@ class ModelCommands:
         out: str = "prediction.vtu",
         volume: str | None = None,
         truth: str | None = None,
-        scale: str = "1",
+        scale: str | None = None,
+        axes: str = "files",
         chunk: str = "16384",
         set: str = "",
         weights: str | None = None,
@@ -53,7 +54,8 @@ class ModelCommands:
     ) -> int:
         """Predict the fields on a mesh or on points of your own, at any resolution.
 
-        Positions are in m and in the axes of the training data; scaling comes from the checkpoint.
+        A mesh is read in the axes and the unit of the files that were trained on, and the fields are written in the
+        same axes, positions in m; scaling comes from the checkpoint.
 
         Args:
             run: the run's folder: runs/NAME
@@ -61,7 +63,8 @@ class ModelCommands:
             out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
             volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
             truth: true values at the mesh's points, .npy: truth and error are written too
-            scale: multiplies all positions: 0.001 for a mesh in mm
+            scale: metres of one unit of the positions: 0.001 for a mesh in mm (default: as in the files of training)
+            axes: files: as the files that were trained on; model: as the model's own (x across, y up, z along the wind)
             chunk: points predicted at once, which bounds memory and changes nothing
             set: parameters of the case, such as wind_speed=32, several apart by commas
             weights: ema or raw (default: the averaged weights if the run has them)
@@ -79,7 +82,7 @@ class ModelCommands:
                 "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
             )
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, chunk=chunk, set=set,
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk, set=set,
             weights=weights, checkpoint=checkpoint,
         )  # fmt: skip
 

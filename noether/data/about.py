@@ -17,7 +17,8 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
         scalars: {name: settings} force coefficients that the fields and cases have what is needed for.
         parts: {set: [names]} of the numbers in SET_part.
         space: {"wind": (3,), "up": (3,), "ground": whether there is one under the body}; directions in the axes of the
-            samples. What is absent is not drawn and not said.
+            samples. What is absent is not drawn and not said. "files": {"rotation": (3, 3) from the axes of the files
+            to those of the samples, "metres": of one unit of length, "words"}: how shapes given later are read.
     """
     about = getattr(dataset, "about", None)
     found = about() if callable(about) else about

@@ -1,7 +1,7 @@
 """What needs no training: the mean field, and the field of the most similar training shape."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,36 +23,55 @@ CANDIDATES = 5
 
 def score_baselines(
     task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
-) -> dict[str, dict[str, dict[str, float]]]:
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Scores both baselines on every sample of the test split.
 
     mean_field: the mean of the training split, at every point.
     nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
-        nearest point. With `among_itself`, `test` is the training samples themselves: another one than itself.
+        nearest point, and its outputs of the case. With `among_itself`, `test` is the training samples themselves:
+        another one than itself.
 
     Returns:
-        {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in `field_table`.
+        {"baselines": {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in
+        `field_table`, and "baseline_scalars": {baseline: {scalar: its scores}}, where the task has scalars}.
     """
     search = ShapeSearch([train[index] for index in train_indices], task)
     rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
+    scalars: dict[str, list[dict[str, Tensor]]] = {}
     for index in range(len(test)):
         sample = test[index]
         nearest = search.nearest(sample, but=index if among_itself else None)
-        for name in task.fields:
-            truth = _channels(sample[name])
-            # What the model would predict if it predicted nothing: 0 in scaled units is the mean.
-            mean = task.to_physical({name: torch.zeros_like(truth)[None]})[name][0]
-            carried = search.carry_over(nearest, name, sample)
-            measure = task.measure_of(name, sample)
-            for baseline, prediction in (("mean_field", mean), ("nearest_shape", carried)):
-                both = prediction[None], truth[None]
+        for baseline, predicted in (
+            ("mean_field", _means(task, sample)),
+            ("nearest_shape", search.of(nearest, sample)),
+        ):
+            for name in task.fields:
+                both = predicted[name][None], _channels(sample[name])[None]
                 errors = field_errors(*both) | squared_sums(*both)
+                measure = task.measure_of(name, sample)
                 if measure is not None:
                     errors |= weighted_errors(*both, sample[measure][None])
                 rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
+            batched = ({name: values[None] for name, values in one.items()} for one in (predicted, sample))
+            scalars.setdefault(baseline, []).append(task.scalar_figures(*batched))
+    scores = {baseline: _score_scalars(task, figures) for baseline, figures in scalars.items()}
     return {
-        baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
+        "baselines": {
+            baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
+        },
+        **({"baseline_scalars": scores} if any(scores.values()) else {}),
     }
+
+
+def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
+    """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
+    zeros = {name: torch.zeros_like(_channels(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
+             for name in task.predicted}  # fmt: skip
+    return {name: values[0] for name, values in task.to_physical(zeros).items()}
+
+
+def _score_scalars(task: Task, figures: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
+    return task.scalar_results({name: np.array([float(row[name]) for row in figures]) for name in figures[0]})
 
 
 class ShapeSearch:
@@ -85,6 +104,11 @@ class ShapeSearch:
         key = self._task.fields[field].points
         rows = self._tree(shape, key).query(sample[key].numpy())[1]
         return _channels(self._samples[shape][field])[torch.from_numpy(rows)]
+
+    def of(self, shape: int, sample: Sample) -> dict[str, Tensor]:
+        """Returns everything that is predicted of a sample, taken from a training sample."""
+        others = {name: self._samples[shape][name].reshape(-1) for name in self._task.predicted}
+        return others | {name: self.carry_over(shape, name, sample) for name in self._task.fields}
 
     def _chamfer(self, shape: int, points: np.ndarray, own_tree: "cKDTree") -> float:
         other = self._samples[shape][self._shape].numpy()

@@ -77,7 +77,7 @@ class RunEvaluation:
             **task.results(figures),
         }
         if task.baselines and task.fields:
-            result["baselines"] = self._baselines(split)
+            result |= self._baselines(split)
         if task.fields:
             point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
             result |= self._write_cases(chosen.model, result, figures, point_errors)

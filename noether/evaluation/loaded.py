@@ -10,6 +10,7 @@ import torch
 from noether.config.schema import RunConfig
 from noether.data.surface_mesh import oriented, point_areas
 from noether.errors import RequestError
+from noether.evaluation.file_axes import Axes, FileAxes
 from noether.evaluation.predict import predicted_scalars
 from noether.evaluation.shape_input import Shape, read_shape
 from noether.evaluation.start import choose_weights, config_here
@@ -77,7 +78,8 @@ class LoadedRun:
         *,
         volume: np.ndarray | None = None,
         points: Mapping[str, np.ndarray] | None = None,
-        scale: float = 1.0,
+        scale: float | None = None,
+        axes: Axes = "files",
         chunk_size: int = 16384,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
@@ -87,7 +89,9 @@ class LoadedRun:
             shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
             volume: (M, 3) in m, also predicted at.
             points: further sets of points by name, such as {"wake_points": (M, 3)}.
-            scale: multiplies the positions of a mesh file: 0.001 for one in mm.
+            scale: metres of one unit of a mesh file: 0.001 for one in mm; None: as in the files of training.
+            axes: files: positions are in the axes of the files that were trained on, and so are the vectors returned;
+                model: in the model's own.
             chunk_size: points predicted at once; it changes nothing.
             parameters: of the case, such as wind_speed=32.
 
@@ -95,12 +99,15 @@ class LoadedRun:
             Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
             predicted, `scalars` (what is derived, as text with units), and `outside` (parameters out of range).
         """
-        own = _as_shape(shape, scale)
-        batch = shape_batch(self.trained, own, volume, more=points, parameters=parameters)
-        fields: dict[str, Any] = dict(predict_shape(self.trained, batch, chunk_size))
-        scalars = predicted_scalars(self.trained, own, fields, parameters)
+        files = FileAxes.of(self.trained.task.space, axes)
+        own = _as_shape(shape, files.metres if scale is None else scale)
+        turned, more = files.shape(own), {name: files.points(np.asarray(at)) for name, at in (points or {}).items()}
+        air = None if volume is None else files.points(np.asarray(volume))
+        batch = shape_batch(self.trained, turned, air, more=more, parameters=parameters)
+        fields = predict_shape(self.trained, batch, chunk_size)
+        scalars = predicted_scalars(self.trained, turned, fields, parameters)
         outside = outside_training(self.trained, parameters)
-        return {**fields, "points": own.points, "scalars": scalars, "outside": outside}
+        return {**files.back(fields), "points": own.points, "scalars": scalars, "outside": outside}
 
 
 def _as_shape(shape: Any, scale: float) -> Shape:

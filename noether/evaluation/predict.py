@@ -13,6 +13,7 @@ from noether.data.mesh_files import read_array
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
+from noether.evaluation.file_axes import FileAxes
 from noether.evaluation.request import PredictRequest
 from noether.evaluation.shape_input import Shape, check_range, open_surface_warnings, read_points, read_shape
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
@@ -25,12 +26,20 @@ from noether.workers.context import WorkerContext
 def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     """Predicts on one device, writes the files and says what was done."""
     console = Console(None, speaks=True)
-    shape = read_shape(request.mesh, request.scale)
-    volume = read_points(request.volume, request.scale) if request.volume else None
     with joined_group(context) as group:
         trained = load_trained(request.config, request.checkpoint, request.weights, group.device)
-        truth = _truth(request, shape, trained.task)
-        for words in [*_range_warnings(request, trained, shape, volume), *open_surface_warnings(request.mesh, shape)]:
+        files = FileAxes.of(trained.task.space, request.axes)
+        scale = files.metres if request.scale is None else request.scale
+        given = read_shape(request.mesh, scale)
+        given_volume = read_points(request.volume, scale) if request.volume else None
+        shape, volume = files.shape(given), None if given_volume is None else files.points(given_volume)
+        truth = _truth(request, given, trained.task)
+        if said := _how_read(request, files, scale, trained.task):
+            console.say(said)
+        for words in [
+            *_range_warnings(request, trained, shape, volume, scale),
+            *open_surface_warnings(request.mesh, shape),
+        ]:
             console.warn(words)
         if shape.faces is None and len(shape.points) < trained.points_learned:
             console.warn(
@@ -43,7 +52,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         started = time.perf_counter()
         fields = predict_shape(trained, batch, request.chunk_size)
         seconds = time.perf_counter() - started
-        for line in _write(request, shape, volume, trained.task, fields, truth):
+        for line in _write(request, given, given_volume, trained.task, files.back(fields), truth):
             console.say(line)
         for name, value in predicted_scalars(trained, shape, fields, request.parameters).items():
             console.say(f"{name.replace('_', ' ')}: {value}")
@@ -54,8 +63,16 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     return ExitCode.DONE
 
 
+def _how_read(request: PredictRequest, files: FileAxes, scale: float, task: FieldsTask) -> str:
+    """Says in which axes and unit the mesh is taken, where the files of training had others than the model."""
+    said = [f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})"]
+    if request.scale is None and scale != 1:
+        said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
+    return f"{request.mesh}: " + ", ".join(said if files.words else said[1:]) if files.words or said[1:] else ""
+
+
 def _range_warnings(
-    request: PredictRequest, trained: TrainedModel, shape: Shape, volume: np.ndarray | None
+    request: PredictRequest, trained: TrainedModel, shape: Shape, volume: np.ndarray | None, scale: float
 ) -> list[str]:
     """What lies beyond the training split's box; a set that is nothing like it is refused."""
     given = {"surface_points": (request.mesh, shape.points)}
@@ -65,7 +82,7 @@ def _range_warnings(
     for key, (path, points) in given.items():
         if key in trained.task.seen.points:
             seen = trained.task.seen.points[key]
-            warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes)
+            warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes, scale=scale)
     return warnings
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from noether.config.schema import RunConfig
 
@@ -31,7 +32,8 @@ class PredictRequest:
     out: Path
     volume: Path | None
     truth: Path | None
-    scale: float
+    scale: float | None  # None: the unit of the files that were trained on
+    axes: Literal["files", "model"]
     chunk_size: int
     parameters: dict[str, float | list[float]]
 

@@ -66,10 +66,13 @@ def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     return points * scale
 
 
-def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "") -> list[str]:
+def check_range(
+    path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "", *, scale: float = 1.0
+) -> list[str]:
     """Holds the points' bounding box against that of training (low, high); returns warnings in words.
 
     axes: what each axis is, for the refusals.
+    scale: what the points have been multiplied with.
 
     Raises:
         RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is
@@ -90,7 +93,7 @@ def check_range(path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarra
             + (f": is it in {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {factor:g}" if fits else "a shape of the size of those of training, or --scale",
+            fix=f"--scale {factor * scale:g}" if fits else "a shape of the size of those of training, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError(

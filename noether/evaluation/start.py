@@ -74,7 +74,8 @@ def predict_here(
     out: str,
     volume: str | None = None,
     truth: str | None = None,
-    scale: str = "1",
+    scale: str | None = None,
+    axes: str = "files",
     chunk: str = "16384",
     set: str = "",
     weights: str | None = None,
@@ -94,7 +95,7 @@ def predict_here(
         if path is not None and not path.is_file():
             raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
     check_suffix(target := Path(out).expanduser())
-    numbers = {"scale": _number("scale", scale, float), "chunk": _number("chunk", chunk, int)}
+    factor = None if scale is None else _number("scale", scale, float)
     chosen, weights = choose_weights(folder, checkpoint, weights)
     config = config_here(folder, chosen)
     request = PredictRequest(
@@ -105,8 +106,9 @@ def predict_here(
         out=target,
         volume=files["volume"],
         truth=files["truth"],
-        scale=float(numbers["scale"]),
-        chunk_size=int(numbers["chunk"]),
+        scale=factor,
+        axes="model" if _one_of("axes", axes, ["files", "model"]) == "model" else "files",
+        chunk_size=int(_number("chunk", chunk, int)),
         parameters=_parameters(set),
     )
     placement = _place_here(config)

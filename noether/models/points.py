@@ -130,7 +130,7 @@ class PointModel(nn.Module):
         return out
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        _fit_old_weights(state_dict, prefix, self)
+        fit_old_weights(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _embed(self, points: Tensor, dim: int) -> Tensor:
@@ -253,7 +253,7 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
     return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def _fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
+def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
     """Reduces weights of the published layout to a layout of some of its fields.
 
     Models used to have a head for surface pressure and volume velocity whichever of them was trained, so a checkpoint

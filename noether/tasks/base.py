@@ -87,6 +87,10 @@ class Task:
         """Returns what a final evaluation adds to `metrics`. Default: nothing."""
         return {}
 
+    def scalar_figures(self, physical: Predictions, batch: Batch) -> SampleFigures:
+        """Returns figures of each sample that `scalar_results` scores, from physical predictions. Default: nothing."""
+        return {}
+
     def to_physical(self, predictions: Predictions) -> Predictions:
         """Returns predictions in physical units. Default: as they are."""
         return predictions
@@ -101,4 +105,8 @@ class Task:
 
     def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns what else result.json says of a split, from the figures of all its samples. Default: nothing."""
+        return {}
+
+    def scalar_results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the scores of single numbers of a sample, from `scalar_figures` of all samples. Default: nothing."""
         return {}

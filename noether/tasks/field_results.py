@@ -25,12 +25,17 @@ def field_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict
         }
         if parts:
             row["parts"] = parts
+    return {"fields": table, "scalars": scalar_results(task, figures)}
+
+
+def scalar_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns {scalar or output of the case: its scores}, from what `scalar_figures` gives of every sample."""
     scalars = {name: _derived(task, name, figures) for name in task.scalars}
     for name, field in task.case_fields.items():
         for label in task.case_labels(name):
             scores = score_scalar(figures[f"{label}/prediction"], figures[f"{label}/truth"], None)
             scalars[label] = scores | {"unit": field.unit}
-    return {"fields": table, "scalars": scalars}
+    return scalars
 
 
 def _derived(task: "FieldsTask", name: str, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:

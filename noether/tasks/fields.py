@@ -24,7 +24,7 @@ from noether.tasks.field_errors import (
     squared_sums,
     weighted_errors,
 )
-from noether.tasks.field_results import field_results
+from noether.tasks.field_results import field_results, scalar_results
 from noether.tasks.field_samples import check_columns, check_keys, check_sample, components_of
 from noether.tasks.field_statistics import (
     SCALINGS,
@@ -257,6 +257,12 @@ class FieldsTask(Task):
             mask = mask_of(batch, field.points)
             for figure, values in field_errors(physical[name], truth[name], mask).items():
                 figures[f"{name}/{figure}"] = values
+        return figures | self.scalar_figures(physical, batch)
+
+    def scalar_figures(self, physical: Predictions, batch: Batch) -> SampleFigures:
+        """Returns per sample each output of the case and each scalar, with its truth, from physical predictions."""
+        truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
+        figures: SampleFigures = {}
         for name in self.case_fields:
             own = case_values(batch[name])
             for channel, label in enumerate(self.case_labels(name)):
@@ -329,6 +335,10 @@ class FieldsTask(Task):
     def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the table of the fields and the scores of the scalars, as result.json has them."""
         return field_results(self, figures)
+
+    def scalar_results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the scores of the scalars and of the outputs of the case."""
+        return scalar_results(self, figures)
 
 
 def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:

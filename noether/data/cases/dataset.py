@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from noether.data.cases.case_map import CaseMap
 from noether.data.cases.metadata import check_files, read_metadata
 from noether.data.cases.store import case_folder
 from noether.data.packed import PackedArrays, open_packed
@@ -79,7 +80,8 @@ class CasesDataset:
             for key, own in metadata["fields"].items()
         }
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
-        space = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
+        space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
+        space |= _files_space(metadata)
         scalars = _force_coefficients(metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
@@ -98,6 +100,15 @@ class CasesDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CasesDataset, (self.root, self.cases, self.metadata)
+
+
+def _files_space(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes and the unit of the files, for whoever gives a model a shape in them; nothing where they are ours."""
+    files = CaseMap.model_validate(yaml.safe_load(metadata["map"]) or {})
+    if files.axes is None and files.metres == 1.0:
+        return {}
+    words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
+    return {"files": {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}}
 
 
 def _force_coefficients(metadata: Mapping[str, Any]) -> dict[str, Any]:

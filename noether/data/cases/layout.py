@@ -14,12 +14,19 @@ CASE = "{case}"
 def list_files(root: Path) -> list[str]:
     """Every file under the folder, relative to it, sorted; an OpenFOAM mesh (constant/polyMesh) is one entry.
 
-    Hidden folders are left out, and so are the folders of other times, processors and failed cases of OpenFOAM.
+    Links to folders are followed: a selection of cases may be made of them. Hidden folders are left out, and so are
+    the folders of failed cases of OpenFOAM.
     """
-    found = []
-    for folder, names, files in os.walk(root):
+    found: list[str] = []
+    for folder, names, files in os.walk(root, followlinks=True):
         here = os.path.relpath(folder, root)
-        names[:] = sorted(name for name in names if not name.startswith(".") and name != "failed")
+        above = os.path.realpath(folder)
+        names[:] = sorted(
+            name for name in names
+            if not name.startswith(".") and name != "failed"
+            # A link to a folder that holds it would never end.
+            and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
+        )  # fmt: skip
         if os.path.basename(here) == "constant" and "polyMesh" in names:
             names.remove("polyMesh")
             found.append(os.path.join(here, "polyMesh"))

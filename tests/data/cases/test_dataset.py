@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pyvista
 import torch
-from simulated_cases import MAP, write_cases
+from simulated_cases import MAP, body, write_cases
 
 from noether.config.compose import load_config
 from noether.data.build import open_splits, prepare_data
@@ -135,5 +136,20 @@ def test_the_three_commands(noether, tmp_path: Path) -> None:
     assert trained.code == 0, trained.err
     result = json.loads((tmp_path / "own" / "result.json").read_text())
     assert np.isfinite(result["fields"]["surface_pressure"]["relative_l2"])
+    shape = body(0.85)
+    shape.points = 1000 * shape.points
+    shape.triangulate().save(tmp_path / "own.stl")
+    names = json.loads((out / "dataset.json").read_text())["parameters"]
+    given = ",".join(f"{name}={0.5 * (one['low'] + one['high'])}" for name, one in names.items())
+    asked = ("predict", str(tmp_path / "own"), "--mesh", str(tmp_path / "own.stl"), "--set", given)
+    told = noether(*asked, "--out", str(tmp_path / "own.vtp"))
+    assert told.code == 0, told.err
+    assert "wind +x, up +z" in told.out
+    assert "0.001" in told.out
+    written = pyvista.read(tmp_path / "own.vtp")
+    assert written.bounds == pytest.approx((0, 0.85, -0.2, 0.2, 0.1, 0.4), abs=1e-5)
+    assert {"surface_pressure_prediction", "surface_wall_shear_prediction"} <= set(written.point_data.keys())
+    turned = noether(*asked, "--axes", "model", "--scale", "0.001", "--out", str(tmp_path / "turned.vtp"))
+    assert "trained on" in turned.err + turned.out
     again = noether("data", "inspect", str(root), "--out", str(mapped))
     assert (again.code, "--out another.yaml" in again.err) == (2, True)

@@ -1,0 +1,94 @@
+"""How should a network read a case's parameters: adaptive layer norms in every block, or one token more?
+
+    python benchmarks/conditioning.py [--updates N] [--seeds N] [--out FILE.json] [SETTING=VALUE ...]
+
+Trains UPT both ways on the same batches, some updates at a time in turn, and evaluates the test split with all its
+points. The token is the embedding of the parameters, added to the supernodes that the encoder's blocks and the
+queries attend to. Settings are those of `noether train`; without any it is the embedded cars, whose three lengths and
+yaw are the parameters. Prepared cases: dataset=cases dataset_root=OUT.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import cast
+
+import torch
+from models import Contender, this_device
+from torch import Tensor
+
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.data.build import prepare_data
+from noether.models.build import count_parameters
+from noether.models.layers.blocks import PerceiverBlock
+from noether.models.layers.positions import rotary_table
+from noether.models.points import Latent, mean_token
+from noether.models.upt import UPT, count_supernodes
+
+CARS = ("task.parameters={car: {}}",)
+LEGS = 4
+NORMS, TOKEN = "adaptive norms", "token"
+
+
+class TokenUPT(UPT):
+    """UPT that reads the parameters of a case as one token among the supernodes, and nowhere else."""
+
+    conditioned = property(lambda self: False)
+
+    def encode(self, batch: dict[str, Tensor]) -> Latent:
+        """As UPT's, with the token first; it stands at the origin of the domain."""
+        points = self._in_position_precision(batch["geometry_points"])
+        supernodes = count_supernodes(self.supernodes, points.shape[1])
+        pooled = self.pooling(points, self._embed(points, self.dim), supernodes, batch.get("geometry_mask"))
+        assert self.parameter_embedding is not None
+        tokens = torch.cat([self.parameter_embedding(batch), pooled], dim=1)
+        at = torch.cat([torch.zeros_like(points[:, :1]), points[:, :supernodes]], dim=1)
+        table = rotary_table(at, self.head_dim)
+        for block in self.encoder:
+            tokens = block(tokens, table)
+        read = [cast(PerceiverBlock, block).keys_values(tokens, table) for block in self.decoder]
+        return Latent(read, None, mean_token(tokens, None))
+
+
+def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
+    """The run's configuration; the token's model is named by its path."""
+    own = () if kind == NORMS else ("model.kind=conditioning.TokenUPT",)
+    settings = options.settings or CARS
+    return load_config(["model=upt_small", *own, *settings, f"trainer.max_updates={options.updates}", f"seed={seed}"])
+
+
+def main() -> None:
+    """Trains, prints and writes the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="file for the figures, JSON")
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
+    options = parser.parse_intermixed_args()
+    group, found = this_device(), {}
+    prepare_data(config_of(NORMS, options, 0))
+    for seed in range(options.seeds):
+        both = {kind: Contender(config_of(kind, options, seed), group) for kind in (NORMS, TOKEN)}
+        for _ in range(LEGS):
+            for one in both.values():
+                one.train(options.updates // LEGS)
+        for kind, one in both.items():
+            one.evaluate()
+            errors = one.curve[-1][1]
+            found.setdefault(kind, []).append(errors)
+            words = ", ".join(f"{name} {100 * error:.2f} %" for name, error in errors.items())
+            print(f"seed {seed}, {kind}, {count_parameters(one.run.state.model):,} parameters: {words}", flush=True)
+        if options.out:
+            means = {
+                kind: {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
+                for kind, runs in found.items()
+            }
+            about = {"settings": options.settings or CARS, "updates": options.updates, "seeds": seed + 1}
+            options.out.write_text(json.dumps({**about, "relative_l2": found, "mean": means}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
