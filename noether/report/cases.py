@@ -19,8 +19,12 @@ from noether.report.run import Run
 from noether.report.views import Space, View, section_view, side, space_of, surface_extent, surface_view
 
 
+class NothingToDraw(ValueError):
+    """A field whose samples cannot be drawn; the text says why, as a sentence."""
+
+
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """One field of one sample: points (N, 3), what is drawn of prediction and truth (N,), and its labels."""
 
     label: str
@@ -34,6 +38,32 @@ class _Case:
     body: Array | None
 
 
+@dataclass(frozen=True)
+class FieldCases:
+    """One field of the samples that an evaluation kept, with what all its pictures share.
+
+    quantity: what is drawn of a vector; "" of a scalar. values, errors: the colour scales. note: how it is seen.
+    """
+
+    name: str
+    unit: str
+    quantity: str
+    cases: Sequence[Case]
+    values: Scale
+    errors: Scale
+    note: str
+    view: Callable[[Case], View]
+
+    def columns(self, case: Case) -> tuple[tuple[str, Array, Scale], ...]:
+        """Returns the title, the values (N,) and the scale of each picture of a case."""
+        error = case.prediction - case.truth
+        return (
+            ("Prediction", case.prediction, self.values),
+            ("Truth", case.truth, self.values),
+            ("Error", error, self.errors),
+        )
+
+
 def cases_section(run: Run) -> str:
     """Pictures of each field of the samples that the evaluation kept, on scales they share."""
     if not run.meta.get("cases"):
@@ -41,14 +71,18 @@ def cases_section(run: Run) -> str:
         return absent(run, f"{split}.npz", "no fields of single samples were kept")
     parts = []
     for name in run.fields:
-        cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name)) is not None]
-        parts.append(f'<div class="field">{_field_cases(run, name, cases)}</div>')
+        try:
+            field = field_cases(run, name)
+            text = _field_html(field)
+        except NothingToDraw as reason:
+            text = f'<h3>{escape(heading(name))}</h3><p class="absent">{escape(str(reason))}</p>'
+        parts.append(f'<div class="field">{text}</div>')
     first = in_words(run.fields[0]) if run.fields else "first field"
     lead = f'<p class="lead">Chosen by their relative L2 error in the {escape(first)}.</p>'
     return lead + "\n".join(parts)
 
 
-def _case(run: Run, k: int, name: str) -> _Case | None:
+def _case(run: Run, k: int, name: str) -> Case | None:
     about, arrays, space = run.meta["cases"][k], run.arrays, space_of(run.meta.get("space"))
     prefix = f"case/{k}/{name}"
     if not all(f"{prefix}/{part}" in arrays for part in ("points", "truth", "prediction")):
@@ -59,7 +93,7 @@ def _case(run: Run, k: int, name: str) -> _Case | None:
     normals = arrays.get(f"{prefix}/normals")
     bodies = (f"case/{k}/{other}/points" for other in run.fields if other != name and _on_surface(run, other))
     body = next((arrays[key] for key in bodies if key in arrays), None)
-    return _Case(
+    return Case(
         label=str(about.get("label", "")),
         sample=str(about.get("sample", "")),
         relative_l2=(about.get("relative_l2") or {}).get(name),
@@ -83,15 +117,17 @@ def _on_surface(run: Run, name: str) -> bool:
     return str(about.get("points", name)).startswith("surface")
 
 
-def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
-    unit = run.unit(name)
-    quantity = ("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else ""
-    title = f"<h3>{escape(heading(name))}"
-    title += f' <span class="unit">{escape(", ".join(filter(None, (quantity, unit))))}</span></h3>'
+def field_cases(run: Run, name: str) -> FieldCases:
+    """Returns a field of the samples that the evaluation kept, ready to be drawn.
+
+    Raises:
+        NothingToDraw: no sample was kept, or its points are not in three dimensions.
+    """
+    cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name)) is not None]
     if not cases:
-        return f'{title}<p class="absent">No sample of this field was kept.</p>'
+        raise NothingToDraw("No sample of this field was kept.")
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
-        return f'{title}<p class="absent">Pictures are drawn of points in three dimensions only.</p>'
+        raise NothingToDraw("Pictures are drawn of points in three dimensions only.")
     surface, space = _on_surface(run, name), space_of(run.meta.get("space"))
     if surface:
         frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
@@ -103,52 +139,62 @@ def _field_cases(run: Run, name: str, cases: Sequence[_Case]) -> str:
         note = f"The vertical mid-plane{wind}, interpolated between the points on either side of it."
         if any(case.body is not None for case in cases):
             note += " Grey: the shape’s outline."
-    values = value_scale([case.truth for case in cases], [case.prediction for case in cases])
-    errors = error_scale([case.prediction - case.truth for case in cases])
-    error_name = f"error in {quantity}" if quantity else "error"
-    note += (
-        " Prediction and truth have one colour scale for all rows, errors (prediction − truth) another; "
+    return FieldCases(
+        name=name,
+        unit=run.unit(name),
+        quantity=("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else "",
+        cases=cases,
+        values=value_scale([case.truth for case in cases], [case.prediction for case in cases]),
+        errors=error_scale([case.prediction - case.truth for case in cases]),
+        note=note,
+        view=partial(_view, surface=surface, frame=frame, space=space),
+    )
+
+
+def _field_html(field: FieldCases) -> str:
+    title = f"<h3>{escape(heading(field.name))}"
+    title += f' <span class="unit">{escape(", ".join(filter(None, (field.quantity, field.unit))))}</span></h3>'
+    note = (
+        f"{field.note} Prediction and truth have one colour scale for all rows, errors (prediction − truth) another; "
         "values beyond a scale’s ends take its end colours."
     )
-    draw = partial(_view, surface=surface, frame=frame, space=space)
-    rows = "".join(_case_row(case, unit, draw, values, errors, in_words(name)) for case in cases)
-    suffix = f", {unit}" if unit else ""
+    rows = "".join(_case_row(field, case) for case in field.cases)
+    suffix = f", {field.unit}" if field.unit else ""
+    error_name = f"error in {field.quantity}" if field.quantity else "error"
     return (
         f'{title}<p class="note">{escape(note)}</p>'
-        f'<div class="scales"><span></span>{_colour_bar(values, (quantity or in_words(name)) + suffix)}'
-        f"{_colour_bar(errors, error_name + suffix)}</div>"
+        f'<div class="scales"><span></span>'
+        f"{_colour_bar(field.values, (field.quantity or in_words(field.name)) + suffix)}"
+        f"{_colour_bar(field.errors, error_name + suffix)}</div>"
         '<div class="heads"><span></span><span>Prediction</span><span>Truth</span><span>Error</span></div>'
         f"{rows}"
     )
 
 
-def _view(case: _Case, *, surface: bool, frame: Frame, space: Space) -> View:
+def _view(case: Case, *, surface: bool, frame: Frame, space: Space) -> View:
     if surface:
         return surface_view(case.points, case.normals, frame, space)
     return section_view(case.points, case.body, frame, space)
 
 
-def _case_row(
-    case: _Case, unit: str, draw: Callable[[_Case], View], values: Scale, errors: Scale, field_name: str
-) -> str:
+def _case_row(field: FieldCases, case: Case) -> str:
     error = case.prediction - case.truth
     largest = np.max(np.abs(error)) if error.size and np.isfinite(error).all() else None
     who = (
         f'<div class="who"><b>{escape(heading(case.label))}</b><span>{escape(case.sample)}</span>'
         f"<span>relative L2 {percent(finite(case.relative_l2, None))}</span>"
-        f"<span>at most {number(largest)} {escape(unit)}</span></div>"
+        f"<span>at most {number(largest)} {escape(field.unit)}</span></div>"
     )
     try:
-        view = draw(case)
+        view = field.view(case)
     except (QhullError, ValueError) as problem:
         # Qhull's text is a page of its own terms.
         reason = "too few points, or all in a plane" if isinstance(problem, QhullError) else str(problem)
         return f'<div class="case">{who}<p class="absent">Not drawn: {escape(reason)}.</p></div>'
-    columns = (("Prediction", case.prediction, values), ("Truth", case.truth, values), ("Error", error, errors))
     figures = []
-    for title, column, scale in columns:
+    for title, column, scale in field.columns(case):
         picture = b64encode(field_picture(view, column, scale)).decode()
-        alt = escape(f"{title} of the {field_name}, {case.sample}")
+        alt = escape(f"{title} of the {in_words(field.name)}, {case.sample}")
         figures.append(
             f'<figure><img src="data:image/webp;base64,{picture}" alt="{alt}"><figcaption>{title}</figcaption></figure>'
         )
