@@ -175,6 +175,7 @@ async function follow() {
     try {
       if (document.hidden) pause = 60000;
       else if (await news(stop.signal)) pause = 0;
+      document.body.classList.add("filled");
       put("connection", state.listed.length ? "live" : "no runs yet");
       at("connection").dataset.state = "live";
     } catch (error) {
