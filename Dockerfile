@@ -58,7 +58,8 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/run/pip.conf \
     set -eu; cd /opt/noether; \
     python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-        print(*project["dependencies"], *project["optional-dependencies"]["mesh"], sep="\n")' \
+        extras = project["optional-dependencies"]; \
+        print(*project["dependencies"], *extras["mesh"], *extras["watch"], sep="\n")' \
         > /tmp/requirements.txt; \
     cp constraints.txt /tmp/lock.txt; \
     if [ "$FLAVOUR" != cu130 ]; then \

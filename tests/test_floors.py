@@ -26,7 +26,7 @@ FLOORS = (
     ("report",),
     ("training",),
     ("sweep",),
-    ("slurm", "doctor", "lint", "project"),
+    ("slurm", "doctor", "lint", "watch", "project"),
     ("cli",),
 )
 """From the ground up. A room may import from the floors below it, and from itself."""

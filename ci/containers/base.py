@@ -107,7 +107,8 @@ def of_the_image(names: list[str]) -> list[str]:
 
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     # The build's own: what makes a wheel of a package that has none.
-    queue = [*project["dependencies"], *project["optional-dependencies"]["mesh"], "setuptools", "mlxtend"]
+    extras = project["optional-dependencies"]
+    queue = [*project["dependencies"], *extras["mesh"], *extras["watch"], "setuptools", "mlxtend"]
     lines = {_plain(line.split("==")[0]): line for line in names}
     wanted: dict[str, str] = {}
     while queue:

@@ -79,6 +79,20 @@ class RunCommands:
 
         return show_logs(run, rank=rank, follow=follow)
 
+    def watch(self, *runs: str, port: str | None = None) -> int:
+        """Show runs on a local page that follows them: curves, time, ranks, logs, pictures; several compared.
+
+        The page only reads, and only this machine can open it; runs on other machines are followed through their
+        folders. Ctrl-C ends the page, not the runs.
+
+        Args:
+            runs: run folders, or folders that hold run folders (default: runs)
+            port: the port of 127.0.0.1 to listen at (default: 8642, or any free one where it is taken)
+        """
+        from noether.watch.serve import watch_here
+
+        return watch_here(runs, port)
+
     def cancel(self, run: str) -> int:
         """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again.
 

@@ -38,7 +38,7 @@ class FileAxes:
 
     def points(self, points: np.ndarray) -> np.ndarray:
         """Positions (N, 3) in the model's axes."""
-        return points @ self.rotation.T
+        return np.asarray(points @ self.rotation.T)
 
     def shape(self, shape: Shape) -> Shape:
         """The shape in the model's axes, with the vectors and tensors of its file."""

@@ -77,7 +77,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
 
     result = read(folder.result, parse_record, {})
     split = result.get("split") if result.get("split") in ("train", "validation") else "test"
-    meta, arrays = read(folder.evaluation / f"{split}.npz", _read_npz, ({}, {}))
+    meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
         config=read(folder.config, _read_text, ""),
@@ -95,7 +95,8 @@ def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
 

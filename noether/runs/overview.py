@@ -1,7 +1,7 @@
 """How each run is doing: what its folder holds, the process that leads it, and the job it waits in."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,14 +122,14 @@ def run_state(
 ) -> RunState:
     """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
     process, job = leader(folder), job_in_queue(folder, queued)
-    state, why = _state(folder, process, job)
+    state, why = state_and_reason(folder, process, job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     figures = next((mapping(row, "figures") for row in reversed(rows) if row["kind"] == "evaluation"), {})
     planned = mapping(read_record(folder.plan, warn), "length").get("total_updates")
     total = planned if is_count(planned) else None
     update = max((row["update"] for row in rows), default=None)
-    left = _seconds_left(training, total) if state == RUNNING else None
+    left = seconds_left(training, total) if state == RUNNING else None
     return RunState(
         run=str(folder.path),
         state=state,
@@ -153,7 +153,8 @@ def has_begun(folder: RunFolder, process: Attempt) -> bool:
     return written >= process.began and "length" in read_record(folder.plan)
 
 
-def _state(folder: RunFolder, process: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
+def state_and_reason(folder: RunFolder, process: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
+    """Returns a run's state and what it was read from: its job in the queue, its leading process, its folder."""
     if job is not None:
         if job.state in ("RUNNING", "COMPLETING"):
             return RUNNING, f"job {job.job_id} {job.state}"
@@ -174,8 +175,11 @@ def _state(folder: RunFolder, process: Attempt | None, job: QueuedJob | None) ->
     return LOST, "it ended without a word" if process else "nothing has started it"
 
 
-def _seconds_left(training: list[Row], total: int | None) -> float | None:
-    """The pace between the first and the last log line of this attempt, evaluations and checkpoints included."""
+def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
+    """Returns the seconds of training that are left at the pace of the last 20 log lines, or None.
+
+    Evaluations and checkpoints between those lines are included.
+    """
     recent = [(row["update"], moment) for row in training[-20:] if (moment := number(row, "time")) is not None]
     if total is None or len(recent) < 2:
         return None

@@ -110,7 +110,7 @@ def read_rows(path: Path, warn: Warn = _silent) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip():
-                rows.append(_parse_row(line))
+                rows.append(parse_row(line))
         except ValueError as error:
             if number < len(lines):
                 warn(f"{path}:{number} is damaged and left out: {error}")
@@ -121,11 +121,16 @@ def read_metrics(path: Path, warn: Warn = _silent) -> list[Row]:
     """Returns the rows of a metrics.jsonl as `read_rows` does; each has a `kind` and an `update`, a count."""
     rows = []
     for row in read_rows(path, warn):
-        if isinstance(row.get("kind"), str) and is_count(row.get("update")):
+        if is_metrics_row(row):
             rows.append(row)
         else:
             warn(f"{path}: a row without a kind or an update is left out: {strict_json(row)[:80]}")
     return rows
+
+
+def is_metrics_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row says what it is and where it belongs: a `kind`, and an `update` that is a count."""
+    return isinstance(row.get("kind"), str) and is_count(row.get("update"))
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
@@ -154,7 +159,12 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(map(row_line, rows))
 
 
-def _parse_row(line: bytes) -> Row:
+def parse_row(line: bytes) -> Row:
+    """Returns the row of one line, without its CRC-32.
+
+    Raises:
+        ValueError: it is not as it was written.
+    """
     row = parse_object(line)
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != _checksum(row):

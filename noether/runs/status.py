@@ -2,9 +2,11 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -59,15 +61,19 @@ def status_table(states: list[RunState]) -> Table:
             progress,
             "" if state.loss is None else f"{state.loss:.4g}",
             left + (f" (job {state.time_left})" if state.time_left else ""),
-            ", ".join(_shown(state)),
+            ", ".join(shown_figures(state.figures)),
         )
     return table
 
 
-def _shown(state: RunState) -> list[str]:
-    # The errors relative to the fields' size say most where there is little room.
-    figures = [(name, value) for name, value in state.figures.items() if isinstance(value, (int, float))]
-    ratios = [(name.removesuffix("/relative_l2"), value) for name, value in figures if name.endswith("/relative_l2")]
+def shown_figures(figures: Mapping[str, Any]) -> list[str]:
+    """Returns the figures that say most where there is little room: relative errors of the fields, else the first ones.
+
+    Args:
+        figures: of an evaluation, by name; what is not a number is left out.
+    """
+    numbers = [(name, value) for name, value in figures.items() if isinstance(value, (int, float))]
+    ratios = [(name.removesuffix("/relative_l2"), value) for name, value in numbers if name.endswith("/relative_l2")]
     if ratios:
         return [f"{name} {value:.2%}" for name, value in ratios[:FIGURES_SHOWN]]
-    return [f"{name} {value:.4g}" for name, value in figures[:FIGURES_SHOWN]]
+    return [f"{name} {value:.4g}" for name, value in numbers[:FIGURES_SHOWN]]

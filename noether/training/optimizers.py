@@ -97,7 +97,7 @@ class LightAdamW(AdamW):
         super().add_param_group(param_group)
 
     def _first_step(self, closure: Callable[[], float] | None) -> float | None:
-        loss = super().step(closure)
+        loss: float | None = super().step(closure)
         kinds = {(one.device, one.dtype) for group in self.param_groups for one in group["params"]}
         usual = len(kinds) == 1 and all(group["fused"] and not group["amsgrad"] for group in self.param_groups)
         states = [[self.state.get(one, {}) for one in group["params"]] for group in self.param_groups]

@@ -1,0 +1,1 @@
+"""A local page that follows runs through their folders. No torch here."""

@@ -1,0 +1,140 @@
+"""The page's addresses, and what each answers. Everything here reads, and nothing writes."""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.templating import Jinja2Templates
+from starlette.types import ASGIApp
+
+from noether.common.strict_json import strict_json
+from noether.report.colours import COLOURS
+from noether.report.time_strip import BANDS
+from noether.watch.guard import Guard
+from noether.watch.settings import differing
+from noether.watch.watched_run import WatchedRun, finite_figures
+from noether.watch.watched_runs import WatchedRuns
+
+HERE = Path(__file__).parent
+MOST_COMPARED = 12
+MOST_BUCKETS = 2000
+MORE_COLOURS = {
+    "fifth": ("#a02c5d", "#ef87b4"),
+    "sixth": ("#8a6a00", "#d9b84a"),
+    "seventh": ("#2452c4", "#8aa9ff"),
+    "eighth": ("#4d5a66", "#b7c1cb"),
+    "good": ("#23703a", "#6fca8b"),
+    "bad": ("#b3261e", "#ff8a80"),
+}
+"""Beside the report's: colours of further runs, and of states, light and dark."""
+
+
+def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
+    """Returns the application: the page, its data as JSON, pictures, and the files in `static/`."""
+    templates = Jinja2Templates(directory=HERE / "templates")
+
+    def page(request: Request) -> Response:
+        several = bool(runs.folders) or len(runs.named) > 1
+        shown = {"several": several, "named": "some" if runs.folders else "all", "bands": list(BANDS)}
+        return templates.TemplateResponse(request, "page.html", shown)
+
+    def colours(request: Request) -> Response:
+        themes = [{name: pair[k] for name, pair in (COLOURS | MORE_COLOURS).items()} for k in range(2)]
+        return templates.TemplateResponse(request, "colours.css", {"themes": themes}, media_type="text/css")
+
+    def listing(request: Request) -> Response:
+        return _json({"runs": [run.line() for run in runs.all()]})
+
+    def detail(request: Request) -> Response:
+        return _json(_one(runs, request).detail())
+
+    def curves(request: Request) -> Response:
+        asked = request.query_params
+        buckets = int(min(max(_number(asked.get("buckets"), 300), 10), MOST_BUCKETS))
+        low, high = _number(asked.get("low"), float("-inf")), _number(asked.get("high"), float("inf"))
+        have = dict(zip(_keys(request), asked.get("have", "").split(","), strict=False))
+        found = runs.of(_keys(request))
+        return _json({"runs": [run.curves(have.get(run.key, ""), buckets, low, high) for run in found]})
+
+    def comparison(request: Request) -> Response:
+        found = runs.of(_keys(request))
+        return _json(
+            {
+                "runs": [{"key": run.key, "name": run.name} for run in found],
+                "settings": differing([run.settings() for run in found]),
+                "figures": _beside([run.final_figures() for run in found]),
+                "latest": _latest(found),
+            }
+        )
+
+    def log(request: Request) -> Response:
+        start = request.query_params.get("from", "")
+        try:
+            rank = request.path_params["rank"]
+            part = _one(runs, request).log(rank, int(start) if start.isdecimal() and start.isascii() else None)
+        except OSError:
+            raise HTTPException(404, "This rank has no log.") from None
+        return _json(part)
+
+    def picture(request: Request) -> Response:
+        found = _one(runs, request).pictures.content(request.path_params["name"])
+        if found is None:
+            raise HTTPException(404, "There is no such picture, or it cannot be drawn.")
+        return Response(found[0], media_type=found[1])
+
+    routes = [
+        Route("/", page),
+        Route("/colours.css", colours),
+        Route("/api/runs", listing),
+        Route("/api/curves", curves),
+        Route("/api/compare", comparison),
+        Route("/api/run/{key}", detail),
+        Route("/api/run/{key}/log/{rank:int}", log),
+        Route("/api/run/{key}/picture/{name}", picture),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Guard(GZipMiddleware(Starlette(routes=routes)), token)
+
+
+def _one(runs: WatchedRuns, request: Request) -> WatchedRun:
+    found = runs.of([request.path_params["key"]])
+    if not found:
+        raise HTTPException(404, "There is no such run.")
+    return found[0]
+
+
+def _keys(request: Request) -> list[str]:
+    return [key for key in request.query_params.get("runs", "").split(",") if key][:MOST_COMPARED]
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    try:
+        value = float(text) if text else otherwise
+    except ValueError:
+        return otherwise
+    return otherwise if value != value else value
+
+
+def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
+    evaluations = [run.last_evaluation() for run in runs]
+    of = [
+        f"{run.name}: {one.split} split, {one.weights} weights, update {one.update:,}" if one else ""
+        for run, one in zip(runs, evaluations, strict=True)
+    ]
+    return {"of": of, "figures": _beside([finite_figures(one.figures) if one else {} for one in evaluations])}
+
+
+def _beside(of_each: list[dict[str, float]]) -> dict[str, list[float | None]]:
+    """Figures by name, with a value for each run; None of a run that has none."""
+    names = dict.fromkeys(name for figures in of_each for name in figures)
+    return {name: [figures.get(name) for figures in of_each] for name in names}
+
+
+def _json(content: Any) -> Response:
+    return Response(strict_json(content), media_type="application/json")

@@ -1,0 +1,177 @@
+"""What the rows of a run say, as curves. No torch here."""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from noether.report.time_strip import BANDS
+from noether.runs.records import Row, mapping, number
+from noether.tracking.tracker import POSITION
+from noether.watch.thinning import block_sums, rising, thinned
+
+PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
+MOST_CURVES = 400
+"""A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
+_NOT_A_CURVE = (*POSITION, "time")
+_LOSS = "loss"
+
+
+class _Curve:
+    """Values over updates, in the order in which they were written."""
+
+    def __init__(self) -> None:
+        self.x, self.y = array("d"), array("d")
+
+    def add(self, x: float, y: float) -> None:
+        self.x.append(x)
+        self.y.append(y)
+
+    def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
+        x, y = np.array(self.x), np.array(self.y)
+        order = rising(x)
+        if order is not None:
+            x, y = x[order], y[order]
+        # One value more on either side, so that the curve reaches the edges of a part that is looked at.
+        first = max(0, int(np.searchsorted(x, low, "left")) - 1)
+        last = int(np.searchsorted(x, high, "right")) + 1
+        return _plain(*thinned(x[first:last], y[first:last], buckets))
+
+
+@dataclass
+class Evaluation:
+    """One evaluation: after which update, of which split, with which weights, and its figures."""
+
+    update: int
+    split: str
+    weights: str
+    figures: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """The curves of a run, and the few rows that a summary needs.
+
+    curves: by name: `training/loss`, `validation (ema)/loss`. recent: the last 20 training rows. slowest: by rank, how
+    often it was the slowest of those rows, the sum of its lags, and its host. rows: how many were taken.
+    """
+
+    curves: dict[str, _Curve] = field(default_factory=dict)
+    times: dict[str, _Curve] = field(default_factory=dict)
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=20))
+    rows: int = 0
+    update: int | None = None
+    epoch: float | None = None
+    last_time: float | None = None
+    last: Evaluation | None = None
+    best: Evaluation | None = None
+    hosts: dict[int, str] = field(default_factory=dict)
+    whole_time: Row = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Takes further rows, in their order."""
+        for row in rows:
+            self.rows += 1
+            self.update = row["update"] if self.update is None else max(self.update, row["update"])
+            epoch, moment = number(row, "epoch"), number(row, "time")
+            self.epoch = self.epoch if epoch is None else epoch
+            self.last_time = self.last_time if moment is None else moment
+            if row["kind"] == "training":
+                self._add_training(row)
+            elif row["kind"] == "evaluation":
+                self._add_evaluation(row)
+            elif row["kind"] == "time_use":
+                self.whole_time = row
+
+    def _add_training(self, row: Row) -> None:
+        self.recent.append(row)
+        self._add_numbers("training", row["update"], row)
+        seconds = mapping(row, "time_use")
+        if seconds:
+            for part in PARTS:
+                self.times.setdefault(part, _Curve()).add(row["update"], number(seconds, part) or 0.0)
+        slowest = mapping(row, "slowest")
+        rank, host = slowest.get("rank"), slowest.get("host")
+        if isinstance(rank, int) and isinstance(host, str) and len(self.hosts) < 100_000:
+            self.hosts[rank] = host
+
+    def _add_evaluation(self, row: Row) -> None:
+        figures = mapping(row, "figures")
+        split, weights = str(row.get("split", "")), str(row.get("weights", ""))
+        self._add_numbers(f"{split} ({weights})", row["update"], figures)
+        this = Evaluation(row["update"], split, weights, figures)
+        # Of one evaluation the selected weights come first (averaged ones, where there are any).
+        if self.last is None or self.last.update != this.update:
+            self.last = this
+        loss, lowest = number(figures, _LOSS), number(self.best.figures, _LOSS) if self.best else None
+        if loss is not None and this is self.last and (lowest is None or loss < lowest):
+            self.best = this
+
+    def _add_numbers(self, tag: str, update: int, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if name in _NOT_A_CURVE or not (value is None or isinstance(value, (int, float))):
+                continue
+            full = f"{tag}/{name}"
+            if full not in self.curves and len(self.curves) >= MOST_CURVES:
+                continue
+            found = number(values, name)
+            # JSON has no NaN: a loss that was one is null, and a gap in its curve.
+            self.curves.setdefault(full, _Curve()).add(update, float("nan") if found is None else found)
+
+    def thinned(self, buckets: int, low: float, high: float) -> dict[str, tuple[list[float], list[float | None]]]:
+        """Returns every curve between two updates, with about twice `buckets` values at most."""
+        return {name: curve.thinned(buckets, low, high) for name, curve in self.curves.items()}
+
+    def time_shares(self, buckets: int, low: float, high: float) -> dict[str, Any]:
+        """Returns the share of each band of the time, by name, over updates; empty lists where no row says."""
+        if not self.times:
+            return {"x": [], "bands": {name: [] for name in BANDS}}
+        curves = [self.times[part] for part in PARTS]
+        x, table = np.array(curves[0].x), np.array([np.array(curve.y) for curve in curves])
+        order = rising(x)
+        if order is not None:
+            x, table = x[order], table[:, order]
+        inside = (x >= low) & (x <= high)
+        x, table = block_sums(x[inside], table[:, inside], buckets)
+        total = np.maximum(table.sum(axis=0), 1e-12)
+        shares = dict(zip(PARTS, table / total, strict=True))
+        bands = {name: sum((shares[part] for part in parts), np.zeros(len(x))) for name, (_, parts) in BANDS.items()}
+        return {"x": x.tolist(), "bands": {name: np.round(share, 5).tolist() for name, share in bands.items()}}
+
+    def recent_pace(self) -> dict[str, Any]:
+        """Returns the means of the last 20 training rows: pace, shares of the time, and the slowest rank."""
+        rows = list(self.recent)
+        paces = [pace for row in rows if (pace := number(row, "samples_per_second")) is not None]
+        parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
+        whole = sum(parts.values())
+        bands = {name: sum(parts[part] for part in own) / whole for name, (_, own) in BANDS.items()} if whole else {}
+        return {
+            "samples_per_second": sum(paces) / len(paces) if paces else None,
+            "bands": bands,
+            "slowest": _slowest(rows),
+            **{name: number(rows[-1], name) if rows else None for name in ("loss", "memory_mib", "device_use")},
+        }
+
+
+def _slowest(rows: list[Row]) -> dict[str, Any] | None:
+    lags: dict[int, list[float]] = {}
+    hosts: dict[int, Any] = {}
+    for row in rows:
+        slowest = mapping(row, "slowest")
+        rank, behind = slowest.get("rank"), number(slowest, "behind")
+        if isinstance(rank, int) and behind is not None:
+            lags.setdefault(rank, []).append(behind)
+            hosts[rank] = slowest.get("host")
+    if not lags:
+        return None
+    rank = max(lags, key=lambda one: (len(lags[one]), sum(lags[one])))
+    behind, times = sum(lags[rank]) / len(lags[rank]), len(lags[rank])
+    return {"rank": rank, "host": hosts[rank], "behind": behind, "times": times, "of": len(rows)}
+
+
+def _plain(x: Any, y: Any) -> tuple[list[float], list[float | None]]:
+    # Six digits are more than a screen shows, and half of what Python would write.
+    return x.tolist(), [None if value != value else float(f"{value:.6g}") for value in y.tolist()]

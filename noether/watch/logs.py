@@ -1,0 +1,58 @@
+"""The logs of a run's ranks: which there are, and their ends, read on from where a page has read. No torch here."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from noether.runs.folder import RunFolder
+from noether.watch.inside import is_inside, opened_inside
+
+TAIL = 2**16
+"""Bytes of a log that a page begins with, and the most it is given at once."""
+_NAME = re.compile(r"rank-(\d{1,9})\.log")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def rank_logs(folder: RunFolder) -> dict[int, Path]:
+    """Returns the log of each rank that has one, by rank."""
+    found = {}
+    for path in folder.logs.glob("rank-*.log"):
+        match = _NAME.fullmatch(path.name)
+        if match and is_inside(folder.path, path):
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
+    """Returns what stands in a log from `start` on: `text`, `from` and `next`, in bytes.
+
+    Without a start, or where the file is shorter than it or has grown by more than TAIL since, the text is the file's
+    end, from the beginning of a line on. A character that is not whole yet is left for the next time.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with opened_inside(folder.path, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = start if start is not None and size - TAIL <= start <= size else max(0, size - TAIL)
+        file.seek(begin)
+        content = file.read(TAIL)
+    if begin and begin != start:
+        cut = content.find(b"\n") + 1
+        begin, content = begin + cut, content[cut:]
+    end = len(content) - _unfinished(content)
+    text = content[:end].decode(errors="replace")
+    return {"text": _ESCAPES.sub("", text), "from": begin, "next": begin + end}
+
+
+def _unfinished(content: bytes) -> int:
+    """How many bytes at the end begin a UTF-8 character that is not whole."""
+    for back in range(1, min(3, len(content)) + 1):
+        byte = content[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < length else 0
+        if byte < 0x80:
+            break
+    return 0

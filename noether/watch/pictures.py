@@ -1,0 +1,162 @@
+"""Pictures of a run: the image files in its folder, and fields drawn from what its evaluations kept. No torch here."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from scipy.spatial import QhullError
+
+from noether.report.cases import FieldCases, NothingToDraw, field_cases
+from noether.report.field_picture import field_picture
+from noether.report.numbers import finite, percent
+from noether.report.phrases import heading, in_words
+from noether.report.run import ReportedRun, read_evaluation
+from noether.runs.folder import RunFolder
+from noether.watch.inside import is_inside, opened_inside
+
+TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+"""Image files that are shown. SVG is not: it can hold scripts."""
+MOST_FILES = 200
+MOST_LOOKED_AT = 5000
+MOST_BYTES = 32 * 2**20
+MOST_ARRAYS_BYTES = 256 * 2**20
+_KEPT = 64
+_NOT_SEARCHED = ("checkpoints", "tensorboard")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: its group's title, its own, and where it comes from.
+
+    field, case, column: of a drawn one; -1 and "" of an image file. changed: the file's time, in nanoseconds.
+    """
+
+    group: str
+    title: str
+    note: str
+    path: Path
+    changed: int
+    field: str = ""
+    case: int = -1
+    column: int = -1
+
+    @property
+    def id(self) -> str:
+        """Its name in addresses; another one once its file has changed."""
+        parts = (str(self.path), str(self.changed), self.field, str(self.case), str(self.column))
+        return sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+class Pictures:
+    """The pictures of one run; drawn ones are made when they are asked for, one at a time."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._fields: dict[Path, tuple[int, list[FieldCases]]] = {}
+        self._made: OrderedDict[str, bytes] = OrderedDict()
+        self._listed: dict[str, Picture] = {}
+        self._lock = threading.Lock()
+
+    def listing(self) -> list[Picture]:
+        """Returns the pictures that there are now, drawn ones first."""
+        with self._lock:
+            found = [*self._drawn(), *self._files()]
+            self._listed = {picture.id: picture for picture in found}
+            return found
+
+    def content(self, name: str) -> tuple[bytes, str] | None:
+        """Returns a listed picture's bytes and type; None where there is none of this name, or it cannot be drawn."""
+        with self._lock:
+            picture = self._listed.get(name)
+            if picture is None:
+                return None
+            if picture.case < 0:
+                try:
+                    with opened_inside(self._folder.path, picture.path) as file:
+                        return file.read(MOST_BYTES), TYPES[picture.path.suffix.lower()]
+                except OSError:
+                    return None
+            made = self._made.get(name) or self._draw(picture)
+            if made is None:
+                return None
+            self._made[name] = made
+            self._made.move_to_end(name)
+            while len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+            return made, "image/webp"
+
+    def _files(self) -> Iterator[Picture]:
+        count, looked_at = 0, 0
+        for parent, folders, names in os.walk(self._folder.path):
+            looked_at += len(names)
+            folders[:] = sorted(name for name in folders if name not in _NOT_SEARCHED and not name.startswith("."))
+            for name in sorted(names):
+                path = Path(parent) / name
+                if path.suffix.lower() not in TYPES or not is_inside(self._folder.path, path):
+                    continue
+                place = path.relative_to(self._folder.path)
+                group = "Image files" if place.parent == Path(".") else f"Image files in {place.parent}"
+                yield Picture(group, name, "", path, path.lstat().st_mtime_ns)
+                count += 1
+                if count >= MOST_FILES:
+                    return
+            if looked_at >= MOST_LOOKED_AT:
+                return
+
+    def _drawn(self) -> Iterator[Picture]:
+        for path in sorted(self._folder.evaluation.glob("*.npz")):
+            if not is_inside(self._folder.path, path) or path.lstat().st_size > MOST_ARRAYS_BYTES:
+                continue
+            changed = path.lstat().st_mtime_ns
+            if path not in self._fields or self._fields[path][0] != changed:
+                self._fields[path] = (changed, _fields(self._folder, path))
+            for field in self._fields[path][1]:
+                for number, case in enumerate(field.cases):
+                    error = percent(finite(case.relative_l2, None))
+                    note = f"{heading(case.label)} case {case.sample}, relative L2 {error}"
+                    group = f"{heading(field.name)}, {path.stem} split"
+                    for column, (title, _, _) in enumerate(field.columns(case)):
+                        yield Picture(group, title, note, path, changed, field.name, number, column)
+
+    def _draw(self, picture: Picture) -> bytes | None:
+        fields = {field.name: field for field in self._fields[picture.path][1]}
+        field = fields[picture.field]
+        case = field.cases[picture.case]
+        _, values, scale = field.columns(case)[picture.column]
+        try:
+            return field_picture(field.view(case), values, scale)
+        except (QhullError, ValueError):  # Too few points, or all in a plane.
+            return None
+
+
+def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
+    try:
+        meta, arrays = read_evaluation(path)
+    except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
+        return []
+    run = ReportedRun(folder.path.name, "", {}, {}, {"split": path.stem}, [], meta, arrays)
+    found = []
+    for name in run.fields if meta.get("cases") else ():
+        try:
+            found.append(field_cases(run, name))
+        except (NothingToDraw, KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return found
+
+
+def described(pictures: list[Picture]) -> list[dict[str, str]]:
+    """Returns the pictures for the page."""
+    return [
+        {
+            "id": picture.id,
+            "group": picture.group,
+            "title": picture.title,
+            "note": picture.note,
+            "alt": f"{picture.title}, {in_words(picture.field) or picture.group}, {picture.note}".rstrip(", "),
+        }
+        for picture in pictures
+    ]

@@ -1,0 +1,104 @@
+"""`noether watch`: serves the page on this machine's loopback until Ctrl-C. No torch here."""
+
+import contextlib
+import getpass
+import secrets
+import socket
+from collections.abc import Sequence
+
+from noether.errors import ExitCode, RequestError
+from noether.watch.watched_runs import WatchedRuns, find_runs
+
+PORT = 8642
+"""Tried first, so that a tunnel can be set up once; where it is taken, any free port is."""
+
+
+def watch_here(paths: Sequence[str], port: str | None) -> int:
+    """Serves the page until SIGINT or SIGTERM.
+
+    Args:
+        paths: runs, or folders of runs; none: the folder `runs`.
+        port: the port to listen at, as text; None: PORT, or any free one.
+
+    Raises:
+        RequestError: no such run, a port that is not one or is taken, or the extra is not installed.
+    """
+    runs = find_runs(paths)
+    try:
+        import jinja2  # noqa: F401
+        import uvicorn
+
+        from noether.watch.app import make_app
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "starlette", "uvicorn"):
+            raise
+        raise RequestError(
+            "noether watch needs a package that is not installed",
+            seen=f"no module {error.name}",
+            expected="the extra watch: starlette, uvicorn and jinja2",
+            fix="pip install 'noether[watch]'",
+        ) from None
+    with contextlib.closing(_listen(port)) as listening:
+        token = secrets.token_urlsafe(24)
+        app = make_app(runs, token)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
+        _say_address(runs, listening.getsockname()[1], token)
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has shut down, and raises the signal once more.
+            server.run(sockets=[listening])
+    print("\nnoether watch has ended; the runs go on as they were", flush=True)
+    return ExitCode.DONE
+
+
+def _listen(port: str | None) -> socket.socket:
+    wanted = _port(port) if port is not None else PORT
+    for number in (wanted,) if port is not None else (wanted, 0):
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", number))
+        except OSError as error:
+            listening.close()
+            reason = error.strerror
+            continue
+        return listening
+    raise RequestError(
+        f"cannot listen at port {wanted}",
+        seen=f"{reason} (127.0.0.1:{wanted})",
+        expected="a free port of this machine",
+        fix="noether watch      (takes any free port)",
+    )
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdecimal() and 0 <= int(text) < 2**16:
+        return int(text)
+    raise RequestError(
+        "--port is not a port",
+        seen=f"--port {text}",
+        expected="a number from 1 to 65535, or 0 for any free port",
+        fix=f"--port {PORT}",
+    )
+
+
+def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
+    what = [str(path) for path in (*runs.named, *runs.folders)]
+    print(f"noether watch: {', '.join(what)}")
+    print(f"  open      http://127.0.0.1:{port}/{token}/")
+    print(f"  from afar ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}      then open the same")
+    print("  end       Ctrl-C", flush=True)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # A container's user without a name.
+        return "USER"

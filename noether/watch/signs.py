@@ -1,0 +1,69 @@
+"""Whether a run is alive, as its folder alone tells: also one on another machine. No torch here."""
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.runs.folder import RunFolder
+from noether.runs.overview import LOST, RUNNING, WAITING, leader, state_and_reason, submitted_job
+from noether.runs.records import Row, number
+
+SILENT = "silent"
+"""A run on another host that has not ended, and has written nothing for longer than it usually takes."""
+LEAST_PATIENCE_S = 60.0
+_PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class Signs:
+    """A run's state and what it was read from.
+
+    last_sign: when it last wrote anything, in seconds since the epoch; None where it has written nothing.
+    """
+
+    state: str
+    why: str
+    last_sign: float | None
+
+
+def signs(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Signs:
+    """Reads a run's state from its folder; its process is looked up only where it runs on this host.
+
+    Args:
+        folder: the run's.
+        recent: its last training rows, which say how often it writes.
+        now: seconds since the epoch; None: the clock's.
+    """
+    now = time.time() if now is None else now
+    process = leader(folder)
+    state, why = state_and_reason(folder, process, None)
+    logs = folder.logs.glob("rank-*.log") if folder.logs.is_dir() else ()
+    sign = _newest((folder.metrics, folder.attempt, folder.plan, *logs))
+    if process is None and state == LOST and (job := submitted_job(folder)):
+        return Signs(WAITING, f"submitted as job {job}, not started yet", sign)
+    if state == LOST and process is not None and process.exit_code is None and process.alive() is None:
+        patience, silent_for = patience_s(recent), now - (sign or process.began)
+        where = f"on {process.host}, as its folder tells"
+        if silent_for <= patience:
+            return Signs(RUNNING, where, sign)
+        return Signs(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
+    return Signs(state, why, sign)
+
+
+def patience_s(recent: Sequence[Row]) -> float:
+    """Returns the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
+    times = [moment for row in recent if (moment := number(row, "time")) is not None]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
+
+
+def _newest(paths: Iterable[Path]) -> float | None:
+    times = []
+    for path in paths:
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=None)

@@ -1,0 +1,181 @@
+// Charts of lines over updates, all on one range of updates, and the strip of where the time goes.
+/* global uPlot */
+
+import { h } from "./dom.js";
+import { figure, count } from "./format.js";
+
+const HEIGHT = 208;
+const SYNC = "updates";
+
+/** Reads a colour of the page, of the theme that is shown now. */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+export const RUN_COLOURS = ["accent", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
+export const BAND_COLOURS = ["accent", "third", "second", "fourth", "muted", "line"];
+
+function faded(hex, share) {
+  const value = parseInt(hex.slice(1), 16);
+  return `rgba(${value >> 16}, ${(value >> 8) & 255}, ${value & 255}, ${share})`;
+}
+
+function axis(more) {
+  return { stroke: colour("muted"), font: "11px system-ui, sans-serif", grid: { stroke: colour("line"), width: 1 },
+    ticks: { show: false }, gap: 4, ...more };
+}
+
+function updatesAxis() {
+  return axis({ size: 28, space: 64, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) });
+}
+
+/** Ticks of a log axis: 1, 2 and 5 of each decade, decades alone where there are many. */
+function logTicks(min, max) {
+  const [first, last] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
+  const steps = last - first > 3 ? [1] : Math.log10(max / min) < 0.8 ? [1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9] : [1, 2, 5];
+  const every = steps.length > 1 ? 1 : Math.ceil((last - first) / 6);
+  const ticks = [];
+  for (let power = first; power <= last; power += every) ticks.push(...steps.map((step) => Number(`${step}e${power}`)));
+  return ticks.filter((tick) => tick >= min && tick <= max);
+}
+
+/** A chart of any number of lines, which keeps its place and size whatever it shows. */
+export class LineChart {
+  constructor(title, name, onRange) {
+    this.name = name;
+    this.onRange = onRange;
+    this.key = "";
+    this.value = h("span", { class: "at-cursor" });
+    this.space = h("div", { class: "plot" });
+    this.node = h("figure", { class: "chart", "data-curve": name, role: "group", "aria-label": `Chart: ${title}` },
+      h("figcaption", {}, h("b", {}, title), this.value), this.space);
+    new ResizeObserver(() => this.resize()).observe(this.space);
+  }
+
+  /** Shows lines {label, x, y, colour, width, dash, points}. */
+  show(lines, { log, low, high }) {
+    this.lines = lines.filter((line) => line.x.length);
+    const isLog = log && this.lines.some((line) => line.y.some((y) => y > 0));
+    const tables = this.lines.map((line) => [line.x, isLog ? line.y.map((y) => (y > 0 ? y : null)) : line.y]);
+    const data = tables.length ? uPlot.join(tables) : [[]];
+    this.range = [low, high];
+    const key = JSON.stringify([isLog, colour("ink"), this.lines.map((line) => [line.label, line.colour, line.width, line.dash, line.points])]);
+    if (this.plot && key === this.key) {
+      this.plot.setData(data, true);
+    } else {
+      this.plot?.destroy();
+      this.key = key;
+      this.plot = new uPlot(this.options(isLog), data, this.space);
+    }
+    this.say(null);
+  }
+
+  options(isLog) {
+    const paddedLog = (_, min, max) => (min > 0 && Number.isFinite(max) ? [min / 1.15, max * 1.15] : [0.1, 1]);
+    const padded = (_, min, max) => {
+      if (min === null || !Number.isFinite(min)) return [0, 1];
+      const pad = 0.06 * (max - min) || Math.abs(max) * 0.1 || 1;
+      return [min >= 0 && min - pad < 0.25 * (max - min) && min - pad < 0 ? 0 : min - pad, max + pad];
+    };
+    return {
+      width: this.space.clientWidth || 300, height: HEIGHT, legend: { show: false },
+      cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
+      scales: { x: { time: false, range: (_, min, max) => this.xRange(min, max) }, y: { distr: isLog ? 3 : 1, range: isLog ? paddedLog : padded } },
+      axes: [updatesAxis(), axis({ size: 62, space: 30, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(this.name, tick, 3))),
+        ...(isLog ? { splits: (_, axisNumber, min, max) => logTicks(min, max), filter: (_, ticks) => ticks } : {}) })],
+      series: [{}, ...this.lines.map((line) => ({
+        label: line.label, spanGaps: false, dash: line.dash, width: line.width,
+        stroke: line.faded ? faded(colour(line.colour), 0.5) : colour(line.colour),
+        points: { show: Boolean(line.points), size: 5, fill: colour("paper"), width: 1.5 },
+      }))],
+      hooks: {
+        setCursor: [(plot) => this.say(plot.cursor.idx)],
+        setSelect: [(plot) => {
+          const { left, width } = plot.select;
+          if (width > 4) this.onRange(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+          plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        }],
+      },
+    };
+  }
+
+  xRange(min, max) {
+    const low = this.range[0] ?? (min === null ? 0 : Math.min(min, 0));
+    const high = this.range[1] ?? (max === null ? 1 : max);
+    return high > low ? [low, high] : [low, low + 1];
+  }
+
+  /** Writes the values under the cursor, or the last ones. */
+  say(index) {
+    const parts = this.lines.map((line, number) => {
+      const values = this.plot.data[number + 1];
+      let place = index ?? values.length - 1;
+      while (place >= 0 && (values[place] === null || values[place] === undefined)) place -= 1;
+      return place < 0 ? null : [line, values[place]];
+    }).filter(Boolean);
+    const where = index === null || index === undefined ? "" : `${count(Math.round(this.plot.data[0][index]))}: `;
+    this.value.replaceChildren(where, ...parts.slice(0, 6).map(([line, value]) => {
+      const part = h("span", { title: line.label }, figure(this.name, value));
+      part.style.setProperty("--key", `var(--${line.colour})`);
+      if (line.faded) part.classList.add("faded");
+      return part;
+    }));
+  }
+
+  resize() {
+    const width = this.space.clientWidth;
+    if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
+  }
+
+  destroy() {
+    this.plot?.destroy();
+    this.node.remove();
+  }
+}
+
+/** The share of each band over the updates, one on top of the other. */
+export class TimeStrip {
+  constructor(onRange) {
+    this.chart = new LineChart("Share of the time", "device_use", onRange);
+  }
+
+  get node() { return this.chart.node; }
+
+  show(times, { low, high }) {
+    const names = Object.keys(times.bands);
+    let sum = times.x.map(() => 0);
+    const lines = names.map((name, number) => {
+      sum = sum.map((value, place) => value + (times.bands[name][place] ?? 0));
+      return { label: name, x: times.x, y: sum, colour: BAND_COLOURS[number] };
+    });
+    // From the whole downwards, each painted over the one before.
+    const stacked = lines.reverse();
+    const chart = this.chart;
+    chart.lines = stacked;
+    chart.range = [low, high];
+    const key = JSON.stringify([colour("ink"), names]);
+    const data = [times.x, ...stacked.map((line) => line.y)];
+    if (chart.plot && chart.key === key) chart.plot.setData(data, true);
+    else {
+      chart.plot?.destroy();
+      chart.key = key;
+      const options = chart.options(false);
+      options.scales.y = { range: () => [0, 1] };
+      options.series = [{}, ...stacked.map((line) => ({ label: line.label, fill: colour(line.colour), stroke: colour(line.colour), width: 0,
+        points: { show: false }, paths: uPlot.paths.stepped({ align: -1 }) }))];
+      options.hooks.setCursor = [(plot) => this.say(plot.cursor.idx, times)];
+      chart.plot = new uPlot(options, data, chart.space);
+    }
+    chart.plot.hooks.setCursor = [(plot) => this.say(plot.cursor.idx, times)];
+    this.say(null, times);
+  }
+
+  say(index, times) {
+    const place = index ?? times.x.length - 1;
+    const names = Object.keys(times.bands);
+    const where = index === null || index === undefined || !times.x.length ? "" : `${count(Math.round(times.x[place]))}: `;
+    this.chart.value.replaceChildren(where, ...(times.x.length ? names.map((name, number) => {
+      const part = h("span", { title: name }, figure("device_use", times.bands[name][place], 2));
+      part.style.setProperty("--key", `var(--${BAND_COLOURS[number]})`);
+      return part;
+    }) : []));
+  }
+}

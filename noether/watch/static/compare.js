@@ -1,0 +1,41 @@
+// The figures of the runs that are ticked, beside each other, and the settings in which they differ.
+
+import { fill, h, table } from "./dom.js";
+import { better, figure, words } from "./format.js";
+
+function best(name, values) {
+  const known = values.filter((value) => typeof value === "number");
+  const way = better(name);
+  if (known.length < 2 || !way) return null;
+  return way === "less" ? Math.min(...known) : Math.max(...known);
+}
+
+function figuresTable(title, runs, figures, note) {
+  const rows = Object.entries(figures).map(([name, values]) => {
+    const winner = best(name, values);
+    return [{ text: name.split("/").map(words).join(": "), title: name }, ...values.map((value) => ({
+      text: figure(name, value, 4), value: value ?? "", title: value === null ? "not known" : String(value),
+      kind: `n${value !== null && value === winner ? " best" : ""}`,
+    }))];
+  });
+  return h("div", {}, h("h3", {}, title), note ? h("p", { class: "note" }, note) : null,
+    table(["", ...runs.map((run, number) => ({ text: run.name, title: run.name, kind: `n run-${number}` }))], rows, "figures"));
+}
+
+export function compare(answer) {
+  const { runs, settings, figures, latest } = answer;
+  fill("settings-differ", [runs, settings], () => {
+    if (runs.length < 2) return [];
+    const rows = Object.entries(settings).map(([name, values]) => [{ text: name, kind: "mono" }, ...values.map((value) => ({ text: value ?? "–", kind: "mono n" }))]);
+    return [h("h3", {}, "Settings that differ"), rows.length
+      ? table(["setting", ...runs.map((run) => ({ text: run.name, title: run.name, kind: "n" }))], rows, "differ")
+      : h("p", { class: "absent" }, "These runs have the same settings.")];
+  });
+  fill("figure-tables", [runs, figures, latest], () => {
+    const parts = [];
+    const mark = runs.length > 1 ? "Bold: the better of each line, where one is known to be." : "";
+    if (Object.keys(figures).length) parts.push(figuresTable("Final figures", runs, figures, mark));
+    if (Object.keys(latest.figures).length) parts.push(figuresTable("Last evaluation while training", runs, latest.figures, latest.of.filter(Boolean).join("; ")));
+    return parts.length ? parts : h("p", { class: "absent" }, "No evaluation yet.");
+  });
+}

@@ -1,0 +1,54 @@
+// How numbers and times are written.
+
+const EN_DASH = "–";
+const plain = new Intl.NumberFormat("en-GB");
+
+/** A figure with so many significant digits. */
+export function number(value, digits = 4) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace("e+", "e");
+  return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits }).format(value);
+}
+
+export const count = (value) => (typeof value === "number" ? plain.format(value) : EN_DASH);
+
+export const percent = (value, digits = 3) => (typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, digits)}\u202f%` : EN_DASH);
+
+/** Whether a figure is a ratio, which is read as a percentage. */
+export const isRatio = (name) => /(^|\/)(weighted_|pooled_)?(relative_l2|accuracy)$/.test(name) || name === "device_use";
+
+export const figure = (name, value, digits = 4) => (isRatio(name) ? percent(value, digits) : number(value, digits));
+
+/** Whether more is better, of the figures that the tasks know; null where neither is certain. */
+export function better(name) {
+  if (/(^|\/)(accuracy|r2|spearman)$/.test(name)) return "more";
+  return /(^|\/)(loss|relative_l2|weighted_relative_l2|pooled_relative_l2|mse|mae|weighted_mae|max)$/.test(name) ? "less" : null;
+}
+
+export function duration(seconds) {
+  if (typeof seconds !== "number" || !Number.isFinite(seconds)) return EN_DASH;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+export const ago = (then, now) => (typeof then === "number" ? `${duration(now - then)} ago` : EN_DASH);
+
+export function clock(seconds) {
+  const moment = new Date(1000 * seconds);
+  const time = moment.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+}
+
+export function bytes(size) {
+  for (const unit of ["B", "KiB", "MiB"]) {
+    if (size < 1024) return `${number(size, 3)} ${unit}`;
+    size /= 1024;
+  }
+  return `${number(size, 3)} GiB`;
+}
+
+export const words = (name) => String(name).replaceAll("_", " ");

@@ -1,0 +1,284 @@
+"""One run as the page shows it: read through its folder, each byte of its history once. No torch here."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from noether.checkpoints.table import describe_checkpoints
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
+from noether.runs.overview import FAILED, LOST, RUNNING, seconds_left
+from noether.runs.records import is_count, mapping, number, read_record
+from noether.runs.status import shown_figures
+from noether.watch.followed_rows import FollowedRows, last_rows
+from noether.watch.history import Evaluation, History
+from noether.watch.inside import is_inside
+from noether.watch.logs import log_part, rank_logs
+from noether.watch.pictures import Pictures, described
+from noether.watch.settings import flat_settings
+from noether.watch.signs import signs
+
+READ_S = 0.4
+"""Seconds for which one answer may read a history; the next answer goes on."""
+RANKS_SHOWN = 512
+CHECKPOINTS_SHOWN = 100
+TRACEBACK = "Traceback (most recent call last)"
+
+
+class WatchedRun:
+    """A run's folder, and what has been read of it so far. Any thread may ask."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.key = sha256(str(folder.path.absolute()).encode(errors="surrogateescape")).hexdigest()[:16]
+        self.pictures = Pictures(folder)
+        self._followed = FollowedRows(folder.path, folder.metrics)
+        self._history = History()
+        self._lock = threading.Lock()
+        self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
+        self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its folder."""
+        return self.folder.path.absolute().name
+
+    def line(self) -> dict[str, Any]:
+        """Returns what a list of runs shows, from the end of the history alone."""
+        rows = self._kept_of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
+        training = [row for row in rows if row["kind"] == "training"]
+        seen = signs(self.folder, training[-20:])
+        total = self._total()
+        return {
+            "key": self.key,
+            "name": self.name,
+            "state": seen.state,
+            "why": seen.why,
+            "last_sign": seen.last_sign,
+            "update": max((row["update"] for row in rows), default=None),
+            "total": total,
+            "loss": number(training[-1], "loss") if training else None,
+            "seconds_left": seconds_left(training, total) if seen.state == RUNNING else None,
+        }
+
+    def detail(self) -> dict[str, Any]:
+        """Returns all that the page shows of a run but its curves, logs and pictures themselves."""
+        with self._lock:
+            self._read_on()
+            history, total = self._history, self._total()
+            recent = list(history.recent)
+            seen = signs(self.folder, recent)
+            result = self._record(self.folder.result)
+            pace = history.recent_pace()
+            return {
+                "key": self.key,
+                "name": self.name,
+                "path": str(self.folder.path),
+                "now": time.time(),
+                "state": seen.state,
+                "why": seen.why,
+                "last_sign": seen.last_sign,
+                "update": history.update,
+                "total": total,
+                "epoch": history.epoch,
+                "epochs": number(mapping(self._record(self.folder.plan), "length"), "epochs"),
+                "seconds_left": seconds_left(recent, total) if seen.state == RUNNING else None,
+                "reading": self._reading(),
+                "damaged": self._followed.damaged,
+                "pace": pace,
+                "last": _evaluation(history.last),
+                "best": _evaluation(history.best),
+                "result": _result(result),
+                "time": _whole_time(history),
+                "plan": self._plan(),
+                "ranks": self._ranks(seen.state, pace["slowest"]),
+                "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
+                "checkpoints": self._checkpoints(),
+                "pictures": described(self.pictures.listing()),
+                "settings": self.settings(),
+                "environment": self._environment(),
+            }
+
+    def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
+        """Returns the curves between two updates; only their version where the page `have`s that one."""
+        with self._lock:
+            self._read_on()
+            version = f"{self._followed.generation}.{self._history.rows}"
+            if version == have:
+                return {"key": self.key, "version": version}
+            return {
+                "key": self.key,
+                "name": self.name,
+                "version": version,
+                "reading": self._reading(),
+                "curves": self._history.thinned(buckets, low, high),
+                "times": self._history.time_shares(buckets, low, high),
+            }
+
+    def settings(self) -> dict[str, str]:
+        """Returns the run's settings by dotted names."""
+        found: dict[str, str] = self._kept_of(
+            self.folder.config, lambda path: flat_settings(self.folder.path, path), {}
+        )
+        return found
+
+    def final_figures(self) -> dict[str, float]:
+        """Returns the figures of result.json; none before the run is done."""
+        return finite_figures(mapping(self._record(self.folder.result), "figures"))
+
+    def last_evaluation(self) -> Evaluation | None:
+        """Returns the last evaluation of the history as far as it has been read."""
+        with self._lock:
+            return self._history.last
+
+    def log(self, rank: int, start: int | None) -> dict[str, Any]:
+        """Returns what stands in a rank's log from a byte on, as `log_part`.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+        """
+        path = rank_logs(self.folder).get(rank)
+        if path is None:
+            raise FileNotFoundError(f"no log of rank {rank}")
+        return log_part(self.folder, path, start)
+
+    def _read_on(self) -> None:
+        until = time.monotonic() + READ_S
+        while True:
+            rows, anew = self._followed.read()
+            if anew:
+                self._history = History()
+            self._history.add(rows)
+            if self._followed.offset >= self._followed.size or time.monotonic() > until:
+                return
+
+    def _reading(self) -> float:
+        """The share of the history that has been read."""
+        return self._followed.offset / self._followed.size if self._followed.size else 1.0
+
+    def _kept_of(self, path: Path, read: Callable[[Path], Any], empty: Any) -> Any:
+        """What a file holds, read again once it has changed."""
+        if not is_inside(self.folder.path, path):
+            return empty
+        try:
+            status = path.stat()
+        except OSError:
+            return empty
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if path not in self._kept or self._kept[path][0] != signature:
+            self._kept[path] = (signature, read(path))
+        return self._kept[path][1]
+
+    def _record(self, path: Path) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._kept_of(path, read_record, {})
+        return found
+
+    def _total(self) -> int | None:
+        total = mapping(self._record(self.folder.plan), "length").get("total_updates")
+        return total if is_count(total) and total else None
+
+    def _plan(self) -> dict[str, Any]:
+        plan = self._record(self.folder.plan)
+        names = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons")
+        return {name: plan.get(name) for name in (*names, "warnings")}
+
+    def _ranks(self, state: str, slowest: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        plan, logs = self._record(self.folder.plan), rank_logs(self.folder)
+        nodes = [str(node) for node in plan.get("nodes") or ()] if isinstance(plan.get("nodes"), list) else []
+        workers = [one for one in plan.get("workers") or () if isinstance(one, Mapping) and is_count(one.get("rank"))]
+        about = {worker["rank"]: worker for worker in workers}
+        size = plan.get("world_size")
+        known = set(range(min(size, RANKS_SHOWN))) if is_count(size) else set()
+        rows = []
+        for rank in sorted(known | set(about) | set(logs))[:RANKS_SHOWN]:
+            worker = about.get(rank, {})
+            node = worker.get("node_rank")
+            planned = nodes[node] if is_count(node) and node < len(nodes) else None
+            rows.append(
+                {
+                    "rank": rank,
+                    "host": self._history.hosts.get(rank) or planned,
+                    "device": str(worker.get("device", "")),
+                    "state": self._rank_state(state, logs.get(rank)),
+                    "last_sign": _changed(logs.get(rank)),
+                    "has_log": rank in logs,
+                    "slowest": bool(slowest) and slowest is not None and slowest.get("rank") == rank,
+                }
+            )
+        return rows
+
+    def _rank_state(self, state: str, log: Path | None) -> str:
+        """A run's state for each of its ranks: of one that failed, those whose log ends with a traceback failed."""
+        if state not in (FAILED, LOST) or log is None:
+            return state if log is not None or state != RUNNING else "no log yet"
+        tail = self._kept_of(log, lambda path: log_part(self.folder, path, None)["text"], "")
+        return FAILED if TRACEBACK in tail else "ended"
+
+    def _checkpoints(self) -> list[dict[str, Any]]:
+        """The newest checkpoints; looked at again once the folder's entries have changed."""
+        try:
+            changed = self.folder.checkpoints.stat().st_mtime_ns
+            if self._seen_checkpoints[0] != changed:
+                now = time.time()
+                rows = describe_checkpoints(self.folder, verify=False)[-CHECKPOINTS_SHOWN:]
+                self._seen_checkpoints = (changed, [{**asdict(row), "saved": now - row.age_s} for row in rows])
+        except OSError:
+            return []
+        return self._seen_checkpoints[1]
+
+    def _environment(self) -> dict[str, str]:
+        record = self._record(self.folder.environment)
+        names = ("noether", "python", "git_revision", "driver", "nccl", "host", "platform", "cpus", "started")
+        found = {name: str(record[name]) for name in names if record.get(name) is not None}
+        packages = mapping(record, "packages")
+        return found | {str(name): str(version) for name, version in list(packages.items())[:50]}
+
+
+def finite_figures(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the figures that are finite numbers."""
+    return {name: value for name in figures if (value := number(figures, name)) is not None}
+
+
+def _changed(path: Path | None) -> float | None:
+    try:
+        return None if path is None else path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None
+    return {
+        "update": evaluation.update,
+        "split": evaluation.split,
+        "weights": evaluation.weights,
+        "shown": shown_figures(evaluation.figures),
+        "loss": number(evaluation.figures, "loss"),
+    }
+
+
+def _result(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    figures = mapping(result, "figures")
+    if not figures:
+        return None
+    names = ("split", "weights", "checkpoint", "samples", "parameters", "seconds", "samples_per_second")
+    return {**{name: result.get(name) for name in names}, "shown": shown_figures(figures)}
+
+
+def _whole_time(history: History) -> dict[str, Any] | None:
+    """The seconds of the last start by part, and of each rank, once it has ended."""
+    row = history.whole_time
+    if not row:
+        return None
+    ranks = row.get("ranks")
+    return {
+        "seconds": number(row, "seconds"),
+        "parts": dict(mapping(row, "parts")),
+        "slowest": dict(mapping(row, "slowest")),
+        "ranks": ranks[:RANKS_SHOWN] if isinstance(ranks, list) else [],
+    }

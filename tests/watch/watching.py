@@ -1,0 +1,91 @@
+"""Starts `noether watch` as a user does, and asks it as a browser would."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from conftest import REPOSITORY
+
+LIMIT_S = 60
+
+
+@dataclass
+class Page:
+    """A page that is being served."""
+
+    process: subprocess.Popen[str]
+    address: str
+    said: str
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.address).port or 0
+
+    @property
+    def path(self) -> str:
+        """The address's path: /TOKEN/."""
+        return urlsplit(self.address).path
+
+    def ask(
+        self, path: str, method: str = "GET", host: str | None = None, *, raw: bool = False
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Sends one request as it stands: nothing is normalised. `raw`: the path is not under the token."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        try:
+            connection.putrequest(method, path if raw else self.path + path, skip_host=True)
+            if host != "":
+                connection.putheader("Host", host or f"127.0.0.1:{self.port}")
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def json(self, path: str) -> Any:
+        status, _, body = self.ask(path)
+        assert status == 200, (path, status, body[:300])
+        return json.loads(body)
+
+    def end(self) -> tuple[int, str]:
+        """Presses Ctrl-C; returns the exit code and what was said since."""
+        self.process.send_signal(signal.SIGINT)
+        said, _ = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, said
+
+
+def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Page:
+    """Starts the page at any free port, and waits for its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"],
+        cwd=cwd,
+        env={**environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    said = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said += line
+        if "Ctrl-C" in line:
+            break
+    found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", said)
+    assert found, said
+    return Page(process, found[0], said)
+
+
+def kill(page: Page) -> None:
+    """Ends what a test has left running."""
+    if page.process.poll() is None:
+        os.killpg(page.process.pid, signal.SIGKILL)
+    page.process.communicate()
