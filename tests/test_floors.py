@@ -26,7 +26,7 @@ FLOORS = (
     ("report",),
     ("training",),
     ("sweep",),
-    ("slurm", "doctor", "lint"),
+    ("slurm", "doctor", "lint", "project"),
     ("cli",),
 )
 """From the ground up. A room may import from the floors below it, and from itself."""

@@ -24,6 +24,7 @@ SUITE = "bookworm"
 PACKAGES = {"/usr/sbin/debootstrap": "debootstrap"}
 # What the wheels of the image are chosen for: Debian bookworm's Python.
 PYTHON = "3.11"
+GLIBC = 36  # 2.36, bookworm's
 LEFT_OUT = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./var/cache/apt/*.bin")
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 CUDA = ("nvidia-", "cuda-", "triton")
@@ -73,7 +74,8 @@ def make_wheels(places: Places, flavour: str) -> str:
         return name
     wanted = places.state / "wheels.txt"
     wanted.write_text("\n".join(names) + "\n")
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (36, 34, 28, 27, 26, 24, 17, 12, 5)]
+    # pip reads a platform that it is given as it stands: one glibc left out, and its wheels are not found.
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(GLIBC, 4, -1)]
     call(
         # Where nothing is installed to ask, the tools of development are among them, and may be too new for the image.
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"),

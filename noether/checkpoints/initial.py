@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.format import list_checkpoints, selected_checkpoint
+from noether.checkpoints.state import model_tensors
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
@@ -74,7 +75,7 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
         raise RequestError(
             f"{path} cannot be read as weights", seen=str(error)[:200], expected="a safetensors file"
         ) from None
-    own = model.state_dict()
+    own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(
         path,

@@ -94,8 +94,8 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     with checkpoint.loading(file) as path:
         tensors = load_file(path)
     try:
-        own = model.state_dict()
-        model.load_state_dict({name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
+        own = model_tensors(model)
+        load_tensors(model, {name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
     except RuntimeError as error:
         # torch lists every key that differs; the first says enough.
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
@@ -153,8 +153,27 @@ _STATE_KEYS = {
 _PROGRESS = TypeAdapter(Progress)
 
 
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and buffers of a model by name.
+
+    A state_dict may hold more: neuraloperator's models put their options there, Transformer Engine's their scaling
+    factors (get_extra_state). Checkpoints hold tensors alone; a resumed run names the rest.
+    """
+    return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Loads parameters and buffers, and leaves what get_extra_state returns as it is.
+
+    Raises:
+        RuntimeError: names or shapes differ.
+    """
+    extra = {name: value for name, value in model.state_dict().items() if name.endswith("_extra_state")}
+    model.load_state_dict({**extra, **tensors})
+
+
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: _for_file(value.detach()) for name, value in model.state_dict().items()}
+    return {name: _for_file(value) for name, value in model_tensors(model).items()}
 
 
 def _for_file(value: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, Clust
     """noether: one training program for every machine."""
 
 
-ALONE = ("evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
+ALONE = ("init", "evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
 
 

@@ -44,7 +44,7 @@ READS_SETTINGS = ("train", "plan", "submit", "data describe")
 METAVARS = {
     "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
     "scale": "NUMBER", "chunk": "NUMBER", "keep": "NUMBER", "workers": "NUMBER", "rank": "NUMBER",
-    "timeout": "SECONDS", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
+    "timeout": "SECONDS", "port": "NUMBER", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
 }  # fmt: skip
 
 

@@ -45,6 +45,17 @@ class RunCommands:
             print(write_report(folder))
         return ExitCode.DONE
 
+    def tensorboard(self, *runs: str, port: str | None = None) -> int:
+        """Serve the curves of runs by TensorBoard, on this machine's loopback, until Ctrl-C.
+
+        Args:
+            runs: run folders, and folders of run folders (default: runs)
+            port: where (default: the first free one from 6006 on; 0: any free one)
+        """
+        from noether.tracking.tensorboard_page import serve_here
+
+        return serve_here(runs, port)
+
     def status(self, *, output_path: str = "runs", json: bool = False) -> int:
         """Show the state of the runs in a folder: waiting, running, stopped, done.
 

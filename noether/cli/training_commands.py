@@ -1,4 +1,4 @@
-"""The commands of training: train and plan."""
+"""The commands of training: init, train and plan."""
 
 import json as json_module
 
@@ -6,7 +6,20 @@ from noether.errors import ExitCode, RequestError
 
 
 class TrainingCommands:
-    """Start a run, or show what it would be."""
+    """Begin a project, start a run, or show what it would be."""
+
+    def init(self, name: str, *, dry_run: bool = False) -> int:
+        """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
+
+        It trains and its test passes as it is written: put your own problem in its place.
+
+        Args:
+            name: the folder to make; its last part names the project
+            dry_run: list the files and write nothing
+        """
+        from noether.project.create import create_here
+
+        return create_here(name, dry_run=dry_run)
 
     def train(
         self,
@@ -14,6 +27,8 @@ class TrainingCommands:
         hp: str | None = None,
         multirun: bool = False,
         dry_run: bool = False,
+        reset: bool = False,
+        tb: bool = False,
         json: bool = False,
     ) -> int:
         """Train on the devices of this machine or job, and write a report.
@@ -25,6 +40,8 @@ class TrainingCommands:
             hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
             multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
             dry_run: build everything, make one update and one evaluation batch, leave nothing behind
+            reset: start the run run_id over; the folder that is there is kept as RUN.replaced-1
+            tb: serve TensorBoard beside the run, on this machine's loopback, and print its address
             json: print the dry run as one JSON object
         """
         from noether.config.compose import load_config
@@ -40,9 +57,18 @@ class TrainingCommands:
         if multirun:
             from noether.sweep import sweep_here
 
+            if reset or tb:
+                raise RequestError(
+                    "--reset and --tb belong to one run",
+                    seen="train -m " + "--reset" * reset + " --tb" * tb,
+                    expected="a sweep without them; noether tensorboard serves several runs",
+                    fix="noether train -m …      (without them, and with another run_id)",
+                )
             return sweep_here(overrides, hp, dry_run=dry_run)
         config = load_config(overrides, hp)
-        return dry_run_here(config, as_json=json) if dry_run else train_here(config)
+        if dry_run:
+            return dry_run_here(config, as_json=json, reset=reset)
+        return train_here(config, reset=reset, tensorboard=tb)
 
     def plan(
         self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from noether import __version__
+from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
 from noether.data.layout import CASE
 from noether.data.points import KNOWN
@@ -141,7 +142,7 @@ def check_program(folder: Path, trained: TrainedModel, physical: PhysicalModel) 
 def _write_weights(
     folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor], request: ExportRequest
 ) -> None:
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in trained.model.state_dict().items()}
+    tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
     config = request.config
     about: dict[str, Any] = {

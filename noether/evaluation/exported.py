@@ -84,16 +84,18 @@ class ExportedModel:
         return value[None]
 
 
-def load_exported(folder: str | Path, *, program: bool | None = None) -> ExportedModel:
+def load_exported(folder: str | Path, *, program: bool | None = None, trust: bool = False) -> ExportedModel:
     """Loads an export on the CPU.
 
     Args:
         folder: made by `noether export`.
         program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the first of
             these that is there.
+        trust: import the model and task that model.json names by dotted path, where the weights are loaded. Importing
+            runs their code, so read model.json first if the export is not yours. The compiled graph needs no such code.
 
     Raises:
-        RequestError: the folder holds no export, or not that part of it.
+        RequestError: the folder holds no export, or not that part of it, or names code and is not trusted.
     """
     folder = Path(folder)
     try:
@@ -114,13 +116,23 @@ def load_exported(folder: str | Path, *, program: bool | None = None) -> Exporte
             return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
     from safetensors.torch import load_file
 
+    from noether.checkpoints.state import load_tensors
     from noether.models.build import build_model
+    from noether.runs.trust import foreign_kinds
     from noether.tasks.build import build_task
 
+    named = list(foreign_kinds({name: about[name] for name in ("task", "model")}))
+    if named and not trust:
+        raise RequestError(
+            f"{folder} names code that would run with your rights",
+            seen=", ".join(f"{name}.kind={kind}" for name, kind in named),
+            expected="an export that you have made, or whose model.json you have read",
+            fix=f"load_exported({str(folder)!r}, trust=True)",
+        )
     task = build_task(about["task"]["kind"], **about["task"]["options"])
     task.load_state(about["task"]["state"])
     model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    load_tensors(model, load_file(folder / WEIGHTS))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
 
 

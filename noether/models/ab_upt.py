@@ -133,9 +133,15 @@ class ABUPT(AnchoredModel):
         masks = {name: mask_of(context, name) for name in tokens}
         physics: list[BySet] = []
         for number, block in enumerate(_blocks(self.physics)):
+            if number % 2 == 0:
+                passed = {
+                    name: block.with_keys_values(x, tables[name], masks[name], condition) for name, x in tokens.items()
+                }
+                tokens = {name: x for name, (x, _) in passed.items()}
+                physics.append({name: own for name, (_, own) in passed.items()})
+                continue
             made = {name: block.keys_values(x, tables[name], masks[name], condition) for name, x in tokens.items()}
-            crosses = number % 2 == 1
-            physics.append({name: _of_others(made, name) if crosses else made[name] for name in tokens})
+            physics.append({name: _of_others(made, name) for name in tokens})
             tokens = {name: block.read(x, physics[-1][name], tables[name], condition) for name, x in tokens.items()}
         branch: dict[str, list[KeysValues]] = {name: [] for name in tokens}
         for name, blocks in self.branch.items():

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from noether.errors import RequestError
 
+REPLACED = ".replaced-"
+"""Between the name of a run that was started over and the number of its earlier folder."""
+
 
 class _Inside:
     """A file or folder of a run, by its name."""
@@ -156,6 +159,10 @@ def existing_run(path: str | Path) -> RunFolder:
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
-    """Returns the run under `output_path` whose checkpoints changed last, or None."""
-    folders = [path for path in output_path.glob("*/checkpoints") if path.is_dir() and any(path.glob("update-*"))]
+    """Returns the run under `output_path` whose checkpoints changed last, or None; none that was started over."""
+    folders = [
+        path
+        for path in output_path.glob("*/checkpoints")
+        if REPLACED not in path.parent.name and path.is_dir() and any(path.glob("update-*"))
+    ]
     return RunFolder(max(folders, key=lambda folder: folder.stat().st_mtime).parent) if folders else None

@@ -32,7 +32,7 @@ def mark_own(folder: RunFolder, settings: Mapping[str, Any]) -> None:
 
     Only runs that name code of their own need one.
     """
-    key = _own_key(make=True) if any(_dotted_kinds(settings)) else None
+    key = _own_key(make=True) if any(foreign_kinds(settings)) else None
     if key is not None:
         write_json(folder.path / MARK, {"signature": _signature(key, settings)})
 
@@ -48,7 +48,7 @@ def check_trust(folder: RunFolder, trust: bool) -> None:
         RequestError: the run names code outside of this package, and this user did not start it.
     """
     settings = _settings(folder)
-    named = list(_dotted_kinds(settings))
+    named = list(foreign_kinds(settings))
     if trust or not named:
         return
     why = _why_not_own(folder, settings)
@@ -84,11 +84,11 @@ def _settings(folder: RunFolder) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _dotted_kinds(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+def foreign_kinds(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     """Yields (section, dotted path) of everything outside of this package that the settings would have built."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _dotted_kinds(value, f"{path}{name}.")
+            yield from foreign_kinds(value, f"{path}{name}.")
         elif name == "kind" and "." in str(value) and not str(value).startswith(OWN_PACKAGE):
             yield path.rstrip("."), str(value)
 

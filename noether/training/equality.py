@@ -7,6 +7,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from noether.checkpoints.state import model_tensors
+
 
 def layers_that_see_ranks(model: nn.Module) -> list[str]:
     """Returns what in a model makes its weights depend on the number of ranks, beyond rounding.
@@ -44,4 +46,7 @@ def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int
     before = meta.get("threads", threads)  # Checkpoints of older versions do not say.
     if before != threads:
         said.append(f"{before} threads a rank before, {threads} now: sums are rounded in another order")
+    tensors = model_tensors(model)
+    if others := [name for name in model.state_dict() if name not in tensors]:
+        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
     return said

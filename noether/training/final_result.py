@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from noether.checkpoints.format import selected_checkpoint
-from noether.checkpoints.state import load_weights
+from noether.checkpoints.state import load_weights, model_tensors
 from noether.common.console import Console
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.distributed.group import LONGEST_FINISH_S
@@ -57,7 +57,7 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
         load_weights(model, selected, weights)
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
     name = group.from_first(name)
-    group.copy_from_first(model.state_dict().values())
+    group.copy_from_first(model_tensors(model).values())
     evaluator = build_evaluator(
         run.config, built.problem, group, built.precision, batch_size=built.plan.micro, at_boundary=stop.check
     )

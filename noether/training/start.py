@@ -28,7 +28,9 @@ from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
+from noether.runs.reset import is_own_start, place_aside, set_aside
 from noether.runs.trust import mark_own
+from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
 from noether.workers.context import RunTerms, Timeouts
@@ -36,9 +38,16 @@ from noether.workers.run import run_placement
 from noether.workers.spawner import warm_up
 
 
-def train_here(config: RunConfig) -> int:
-    """Trains on the workers that this process answers for, and returns the exit code of the run."""
+def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = False) -> int:
+    """Trains on the workers that this process answers for, and returns the exit code of the run.
+
+    Args:
+        config: the run's.
+        reset: start the run of this name over; its folder is kept aside.
+        tensorboard: serve its events beside it, on this machine's loopback.
+    """
     started = time.monotonic()
+    check_flags(config, reset, tensorboard)
     plan = plan_run(config)
     placement = plan.placement
     check_compiler(config, plan)
@@ -46,13 +55,16 @@ def train_here(config: RunConfig) -> int:
         return _join(config, plan)
     console = Console(None, speaks=True)
     try:
-        start = find_start(config, console.warn)
+        start, aside = _find_start(config, console, placement, reset)
         start.folder.check_writable()
         if len(placement.workers) > 1:
             warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
         console.say(*render_plan(plan), "", sep="\n")
         data = prepare_with_bar(config, console)
-        # Last, so that a request that is refused leaves no empty folder among the runs.
+        # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
+        if aside is not None:
+            set_aside(start.folder, aside)
+            console.say(f"reset  the run that was there is kept as {aside}")
         start.folder.create()
         with refusals_told(start.folder.path):
             lease = take_lease(start.folder, placement.attempt, is_task=placement.launcher == "slurm")
@@ -74,7 +86,8 @@ def train_here(config: RunConfig) -> int:
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
-    code = _run(placement, request, start.folder.logs)
+    with beside_run(start.folder, tensorboard):
+        code = _run(placement, request, start.folder.logs)
     lease.release(code)
     return code
 
@@ -115,12 +128,60 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     )
 
 
-def dry_run_here(config: RunConfig, *, as_json: bool) -> int:
+def check_flags(config: RunConfig, reset: bool, tensorboard: bool = False) -> None:
+    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes.
+
+    Raises:
+        RequestError: with the line to change.
+    """
+    if tensorboard and not config.tracker.tensorboard:
+        raise RequestError(
+            "--tb needs event files",
+            seen="--tb and tracker.tensorboard=false",
+            expected="a run that writes them, which is the default",
+            fix="--tb tracker.tensorboard=true",
+        )
+    if reset and config.resume is not None:
+        raise RequestError(
+            "a run is either resumed or started over",
+            seen=f"--reset and resume={config.resume}",
+            expected="one of the two",
+            fix="--reset resume=null      (or leave out --reset)",
+        )
+    if reset and config.run_id is None:
+        raise RequestError(
+            "--reset needs to know which run",
+            seen="run_id is not set",
+            expected="the name of the run that is started over",
+            fix="--reset run_id=NAME",
+        )
+
+
+def _find_start(
+    config: RunConfig, console: Console, placement: Placement, reset: bool
+) -> tuple[StartingPoint, Path | None]:
+    """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
+
+    A job that was queued again, or a launcher's next attempt, has the same words: it goes on with what the first start
+    has begun.
+    """
+    if not reset:
+        return find_start(config, console.warn), None
+    folder = RunFolder(config.output_path.expanduser() / str(config.run_id))
+    if placement.attempt > 0 and is_own_start(folder):
+        return find_start(config.model_copy(update={"resume": "auto"}), console.warn), None
+    return StartingPoint(folder, None), place_aside(folder)
+
+
+def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
+    check_flags(config, reset)
     plan = plan_run(config)
     check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-    find_start(config, console.warn)
+    aside = _find_start(config, console, plan.placement, reset)[1]
+    if aside is not None:
+        console.say(f"reset  the run that is there would be kept as {aside}\n")
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan), "", sep="\n")
     data = prepare_with_bar(config, console)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from noether.common.freed_memory import keep_freed_memory
 from noether.common.signals import STOP_SIGNALS
 from noether.errors import ExitCode, InterruptedStartError, NoetherError
 from noether.workers.context import WorkerContext, WorkerReport
@@ -84,6 +85,8 @@ def worker_main(
 def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
     """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
     started = time.time()
+    if context.worker.device.kind == "cpu":
+        keep_freed_memory()
     try:
         module, _, name = target.rpartition(".")
         function: Target = getattr(importlib.import_module(module), name)

@@ -69,3 +69,14 @@ def test_models_whose_points_attend_to_points_are_exported(experiment, overrides
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="holds no exported model"):
         load_exported(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["task", "model"])
+def test_an_export_that_names_code_is_loaded_only_if_trusted(part: str, tmp_path: Path) -> None:
+    kinds = {"task": "fields", "model": "upt", part: "os.system"}
+    about = {"format": 1, **{name: {"kind": kind, "options": {}} for name, kind in kinds.items()}}
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    with pytest.raises(RequestError) as refused:
+        load_exported(tmp_path)
+    assert refused.value.seen == f"{part}.kind=os.system"
+    assert refused.value.fix == f"load_exported({str(tmp_path)!r}, trust=True)"

@@ -113,6 +113,16 @@ def test_rope_is_the_same_for_every_head_and_for_fused_queries_and_keys():
             assert torch.equal(rotated[:, :, part, head], rotate(x[:, :, part, head], table))
 
 
+@pytest.mark.parametrize("rotated", [1, 2])
+def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
+    fused, table = random(2, 5, 3, 3, 16).requires_grad_(), rotary_table(random(2, 5, 3, scale=1000, seed=1), 16)
+    parts, alone = positions.rotate_first(fused, table, rotated), fused.unbind(2)
+    expected = [rotate(one, table) if part < rotated else one for part, one in enumerate(alone)]
+    assert all(torch.equal(one, other) for one, other in zip(parts, expected, strict=True))
+    ours, theirs = (torch.autograd.grad(sum(o.sin().sum() for o in p), fused)[0] for p in (parts, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
 def test_rope_scores_depend_on_the_difference_of_positions_only():
     query, key = random(1, 1, 64), random(1, 1, 64, seed=1)
     here, there = random(1, 1, 3, scale=1000, seed=2), random(1, 1, 3, scale=1000, seed=3)

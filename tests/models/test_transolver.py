@@ -23,9 +23,10 @@ def test_slice_weights_of_a_point_sum_to_one():
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-def test_slice_attention_is_the_paper_s_formula_point_by_point():
+@pytest.mark.parametrize("slices", [5, 3], ids=["head-by-head", "joined"])
+def test_slice_attention_is_the_paper_s_formula_point_by_point(slices):
     """w = softmax(W x / τ); token = Σ w f / (Σ w + 1e-5); softmax(q·k / √4) v; Σ w · token."""
-    attention, x = random_attention(), draw(7, 12, 1)
+    attention, x = random_attention(slices=slices), draw(7, 12, 1)
     weights = attention.slice_weights(x)
     found = attention.scatter(weights, attention.slice_tokens(x, weights))
     for b in range(2):
@@ -37,13 +38,13 @@ def test_slice_attention_is_the_paper_s_formula_point_by_point():
                 logits = attention.slice(attention.assigned(x[b, n])[channels]) / attention.temperature[h]
                 w.append([math.exp(logit) for logit in logits.tolist()])
                 w[n] = [value / sum(w[n]) for value in w[n]]
-            for g in range(5):
+            for g in range(slices):
                 total = sum(w[n][g] for n in range(7)) + 1e-5
                 tokens.append(sum(w[n][g] * attention.features(x[b, n])[channels] for n in range(7)) / total)
             tokens = torch.stack(tokens)
             scores = attention.query(tokens) @ attention.key(tokens).T / 4**0.5
             attended = scores.softmax(dim=-1) @ attention.value(tokens)
-            heads.append(torch.stack([sum(w[n][g] * attended[g] for g in range(5)) for n in range(7)]))
+            heads.append(torch.stack([sum(w[n][g] * attended[g] for g in range(slices)) for n in range(7)]))
         expected = attention.output(torch.cat(heads, dim=-1))
         torch.testing.assert_close(found[b], expected, rtol=0, atol=1e-12)
 

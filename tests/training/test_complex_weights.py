@@ -1,5 +1,6 @@
 """Complex weights and buffers stay complex, in the precision of the run; both parts are learned, saved and resumed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,40 @@ def test_both_parts_are_learned_and_a_resumed_run_is_the_same(options, noether, 
     assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)
 
 
+OPERATOR = """\
+defaults: [/optimizer: adamw, /schedule: constant, _self_]
+dataset: {kind: own_operator.Diffusion, count: 64, validation_fraction: 0.25}
+model:
+  kind: neuralop.models.FNO
+  input: before
+  output: after
+  n_modes: [8, 8]
+  in_channels: 1
+  out_channels: 1
+  hidden_channels: 8
+  n_layers: 2
+task: {kind: own_operator.Regression}
+optimizer: {learning_rate: 0.01}
+accelerator: cpu
+trainer: {effective_batch_size: 16, max_updates: 24, checkpoint_every: 12 updates, evaluate_every: null, ema_decay: 0.7}
+tracker: {tensorboard: false, report: false}
+"""
+
+
 @pytest.mark.slow
-def test_a_public_fourier_neural_operator_keeps_its_complex_weights() -> None:
-    operators = pytest.importorskip("neuralop.models", reason="needs: pip install neuraloperator")
-    torch.manual_seed(0)
-    model = operators.FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=4)
-    names = [name for name, value in model.named_parameters() if value.is_complex()]
-    assert names
-    x = torch.randn(1, 1, 8, 8)
-    before = model(x)
-    torch.testing.assert_close(place_model(model, torch.device("cpu"), Precision("float32", "cpu"))(x), before)
-    assert all(model.get_parameter(name).is_complex() for name in names)
+def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(noether, tmp_path) -> None:
+    hp = tmp_path / "operator.yaml"
+    hp.write_text(OPERATOR)
+
+    def train(name: str, *more: str) -> RunFolder:
+        words = ["--hp", str(hp), f"output_path={tmp_path}", f"run_id={name}", *more]
+        done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
+        assert done.code == 0, done.out + done.err
+        return RunFolder(tmp_path / name)
+
+    whole = train("whole")
+    weights = load_file(list_checkpoints(whole.checkpoints)[-1].path / "model.safetensors")
+    assert any(value.is_complex() for value in weights.values())
+    assert json.loads(whole.result.read_text())["figures"]["loss"] < 0.06  # Half of the variance.
+    train("cut", "trainer.max_updates=12")
+    assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)

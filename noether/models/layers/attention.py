@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noether.models.layers.positions import rotate
+from noether.models.layers.positions import rotate, rotate_first
 
 
 class KeysValues(NamedTuple):
@@ -46,11 +46,8 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, KeysValues]:
         """`forward`, and the keys and values that the tokens made, for others to read."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
-        queries_keys, values = fused.split((2, 1), dim=2)
-        if table is not None:
-            queries_keys = rotate(queries_keys, table)
-        queries, keys = queries_keys.unbind(2)
-        attended_to = KeysValues(keys.transpose(1, 2), values.squeeze(2).transpose(1, 2), _over_queries(mask))
+        queries, keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 2)
+        attended_to = KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
         return self.output(_attend(queries, attended_to)), attended_to
 
     def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
@@ -116,9 +113,8 @@ def head_width(dim: int, heads: int) -> int:
 
 
 def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
-    keys, values = fused.unflatten(-1, (2, heads, -1)).unbind(2)
-    if table is not None:
-        keys = rotate(keys, table)
+    fused = fused.unflatten(-1, (2, heads, -1))
+    keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 1)
     return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
 
 

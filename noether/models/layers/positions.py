@@ -1,7 +1,10 @@
 """Where is this point: the sine-cosine embedding of a position, and its rotary table (RoPE)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 FREQUENCY_BASE = 10_000.0
@@ -72,6 +75,51 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     # as the real one on CPU. The compiler has no complex code generation but fuses the real one.
     rotated = _rotate_real(x, table) if torch.compiler.is_compiling() else _rotate_complex(x, table)
     return rotated.to(x.dtype)
+
+
+def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
+    """Takes the parts of a fused projection apart, the first `rotated` of them rotated as `rotate` does.
+
+    Args:
+        fused: (batch, points, parts, heads, head_dim), such as queries, keys and values.
+        table: (batch, points, head_dim/2, 2) from `rotary_table`.
+        rotated: how many parts.
+
+    Returns:
+        The parts, each (batch, points, heads, head_dim).
+    """
+    if fused.dtype == table.dtype and not table.requires_grad and not torch.compiler.is_compiling():
+        parts: tuple[Tensor, ...] = _RotateFirst.apply(fused, table, rotated)  # type: ignore[no-untyped-call]
+        return parts
+    turned, others = fused.split((rotated, fused.shape[2] - rotated), dim=2)
+    return (*rotate(turned, table).unbind(2), *others.unbind(2))
+
+
+class _RotateFirst(torch.autograd.Function):
+    """Writes the gradients of all parts into one tensor, where autograd would copy each of them twice."""
+
+    @staticmethod
+    def forward(ctx: Any, fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(table)
+        ctx.shape, ctx.rotated = fused.shape, rotated
+        turned = torch.view_as_complex(fused[:, :, :rotated].unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(turned * torch.view_as_complex(table)[:, :, None, None]).flatten(-2)
+        return (*turned.unbind(2), *fused[:, :, rotated:].unbind(2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (table,) = ctx.saved_tensors
+        back = torch.view_as_complex(table).conj().resolve_conj()[:, :, None]
+        together = table.new_empty(ctx.shape)
+        for part, gradient in enumerate(gradients):
+            into = together[:, :, part]
+            if part < ctx.rotated:
+                pairs = torch.view_as_complex(gradient.unflatten(-1, (-1, 2)))
+                torch.mul(pairs, back, out=torch.view_as_complex(into.unflatten(-1, (-1, 2))))
+            else:
+                into.copy_(gradient)
+        return together, None, None
 
 
 def _rotate_real(x: Tensor, table: Tensor) -> Tensor:

@@ -1,0 +1,184 @@
+"""How long an update and a prediction of each model take, against a straightforward implementation of it.
+
+    python benchmarks/model_time.py [MODEL ...] [--sizes small published] [--rounds N] [--points N] [--json FILE]
+
+Two processes for each model take turns: noether's model in noether's update, and the model of plain_models.py in the
+loop that a good user of PyTorch writes (AdamW, clip_grad_norm_, AveragedModel, task and data the same). Both begin with
+the same weights and must predict the same. `small` is the size for two CPU cores on 8 samples of 256 points;
+`published` is the published size on one sample of `--points` points of each kind, by default a quarter of the
+published 3,586 and 4,096: all of them need 9 GB and minutes for plain attention. Ratios are of process CPU time on one
+thread, which other work on a machine disturbs least. Memory is what a process needs at most beyond what it had before
+the first update. `share` is matrix arithmetic as torch counts it against square products on one thread.
+"""
+
+import itertools
+import os
+import sys
+import tempfile
+from typing import Any
+
+import torch
+from plain_models import PLAIN
+from record import Arm, finish, parser, row, serve
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.flop_counter import FlopCounterMode
+
+from noether.common.freed_memory import keep_freed_memory
+from noether.config.compose import load_config
+from noether.data.build import prepare_data
+from noether.distributed.group import Group
+from noether.environments.placement import Device, Endpoint, Worker
+from noether.training.arithmetic import matmul_ceiling
+from noether.training.build import Run, build_run
+from noether.training.update import Updater
+from noether.workers.context import WorkerContext
+
+MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}
+GOAL = 1.3
+QUARTER = 896
+LEARNING_RATE = 1e-4
+# The ellipsoids have as many points as are asked for; few shapes, because only the shapes of tensors matter here.
+DATA = ("dataset.train_shapes=16", "dataset.test_shapes=2", "trainer.max_updates=1000000")
+
+
+def one_rank() -> Group:
+    """One rank on the CPU."""
+    worker = Worker(0, 0, 0, Device("cpu"))
+    return Group(WorkerContext(worker, 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1), torch.device("cpu"))
+
+
+def settings(model: str, size: str, points: int) -> list[str]:
+    """Returns the words of a run at one size."""
+    if size == "small":
+        return [f"model={model}_small", *DATA]
+    sizes = [f"dataset.{kind}_points={points}" for kind in ("surface", "volume", "geometry")]
+    drawn = f"dataset.points_per_update={{surface: {points}, volume: {points}}}"
+    return [f"model={model}", *DATA, *sizes, drawn, "trainer.effective_batch_size=1"]
+
+
+def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
+    """Returns a built run, its configuration, and batches to go round."""
+    from noether.data.loader import to_device, training_batches
+    from noether.data.order import GlobalOrder, RankOrder
+
+    config = load_config(["output_path=" + tempfile.gettempdir(), *settings(model, size, points)])
+    run = build_run(config, prepare_data(config), one_rank())
+    order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, 0)
+    own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
+    stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
+    batches = [to_device(next(stream), torch.device("cpu"), torch.float32) for _ in range(4)]
+    return run, config, batches
+
+
+def plain_copy(run: Run, config: Any) -> nn.Module:
+    """Returns the straightforward implementation with the weights of the run's model; SystemExit where it differs."""
+    options = config.model.model_dump(exclude={"kind"})
+    plain = PLAIN[config.model.kind](**{key: value for key, value in options.items() if key != "layout"})
+    plain.load_state_dict(run.state.model.state_dict())
+    return plain
+
+
+def difference(plain: nn.Module, run: Run, batch: Any) -> float:
+    """Returns the largest difference of the predictions, relative to the largest prediction."""
+    with torch.no_grad():
+        ours, theirs = run.state.model(given := run.problem.task.prepare(batch)), plain(given)
+    return max(float((ours[key] - theirs[key]).abs().max() / ours[key].abs().max()) for key in theirs)
+
+
+def arm_of(kind: str, model: str, size: str, points: int) -> None:
+    """Is an arm: `ours` or `plain`, with `-predict` for predictions in place of updates."""
+    what, _, predicts = kind.partition("-")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if what == "ours":
+        keep_freed_memory()
+    run, config, batches = prepared(model, size, points)
+    task, turns = run.problem.task, itertools.cycle(batches)
+    network = run.state.model if what == "ours" else plain_copy(run, config)
+    if predicts:
+
+        @torch.no_grad()
+        def predict(count: int) -> None:
+            network.eval()
+            for _ in range(count):
+                network(task.prepare(next(turns)))
+
+        return serve(predict)
+    if what == "ours":
+        updater = Updater(run.state, one_rank(), config.trainer, run.precision, 1)
+
+        def update(count: int) -> None:
+            for _ in range(count):
+                updater.update([next(turns)], LEARNING_RATE)
+
+        return serve(update)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
+    averages = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.998))
+
+    def plain_update(count: int) -> None:
+        for _ in range(count):
+            batch = task.prepare(next(turns))
+            optimizer.zero_grad()
+            task.loss(network(batch), batch).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            averages.update_parameters(network)
+
+    return serve(plain_update)
+
+
+def compare(model: str, size: str, points: int, rounds: int, updates: int) -> list[dict[str, Any]]:
+    """Measures one model at one size."""
+    run, config, batches = prepared(model, size, points)
+    apart = difference(plain_copy(run, config), run, batches[0])
+    if apart > 1e-3:
+        raise SystemExit(f"{model}: the plain implementation predicts otherwise (relative difference {apart:.1e})")
+    with FlopCounterMode(display=False) as counter:
+        run.problem.task.loss(run.state.model(given := run.problem.task.prepare(batches[0])), given).backward()
+    torch.set_num_threads(1)
+    name, rows, found = f"{MODELS[model]}, {size}", [], {}
+    for what in ("", "-predict"):
+        arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in ("plain", "ours")}
+        try:
+            for arm in arms.values():
+                arm.answer()
+            answers = [{kind: arm.ask(updates) for kind, arm in arms.items()} for _ in range(rounds)]
+        finally:
+            for arm in arms.values():
+                arm.close()
+        ratios = [one["plain"]["cpu_ms"] / one["ours"]["cpu_ms"] for one in answers]
+        said = "predictions" if what else "updates"
+        rows.append(row(f"{name}: {said} a second of noether / plain", ratios, None if what else GOAL))
+        found[what] = answers
+    memory = [one["ours"]["memory_mib"] / one["plain"]["memory_mib"] for one in found[""][-1:]]
+    rows.append(row(f"{name}: memory of noether / plain", memory, 1.0, at_least=False))
+    ceiling = max(matmul_ceiling(torch.device("cpu"), torch.float32) for _ in range(4))
+    shares = [counter.get_total_flops() / (one["ours"]["cpu_ms"] / 1e3) / ceiling for one in found[""]]
+    rows.append(row(f"{name}: share of the matmul ceiling", shares))
+    rows.append(row(f"{name}: ms of CPU time an update", [one["ours"]["cpu_ms"] for one in found[""]]))
+    rows.append(row(f"{name}: MiB at most", [found[""][-1]["ours"]["memory_mib"]]))
+    return rows
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("models", nargs="*", metavar="MODEL")
+    own.add_argument("--sizes", nargs="+", default=["small", "published"], choices=["small", "published"])
+    own.add_argument("--points", type=int, default=QUARTER)
+    options = own.parse_args()
+    rows: list[dict[str, Any]] = []
+    for model in options.models or MODELS:
+        for size in options.sizes:
+            small = size == "small"
+            own_rows = compare(model, size, options.points, options.rounds or (7 if small else 3), 4 if small else 1)
+            for one in own_rows:
+                print(f"  {one['what']}: {one['median']:.3f}", file=sys.stderr, flush=True)
+            rows += own_rows
+    finish("model_time", rows, options.json)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--arm"]:
+        arm_of(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    else:
+        main()

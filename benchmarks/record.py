@@ -1,0 +1,142 @@
+"""What every benchmark shares: the machine, ratios and their spread, arms as processes, a file of results.
+
+A result is `{"benchmark", "machine", "command", "rows"}`; a row has `what`, `median`, `low`, `high` of its rounds, and
+where something is promised `goal` and `at_least` (whether the goal is a lower bound).
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Returns what a figure depends on: processor, cores, load, and versions."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            break
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "gpus": gpus,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def row(what: str, values: Sequence[float], goal: float | None = None, *, at_least: bool = True) -> dict[str, Any]:
+    """Returns one row: the median of the rounds and their range."""
+    own: dict[str, Any] = {"what": what, "median": statistics.median(values), "low": min(values), "high": max(values)}
+    own["rounds"] = len(values)
+    if goal is not None:
+        own |= {"goal": goal, "at_least": at_least}
+    return own
+
+
+def reached(own: dict[str, Any]) -> bool | None:
+    """Whether a row's median reaches its goal; None where nothing is promised."""
+    if "goal" not in own:
+        return None
+    return own["median"] >= own["goal"] if own["at_least"] else own["median"] <= own["goal"]
+
+
+def text_of(own: dict[str, Any]) -> str:
+    """Returns a row as a line."""
+    said = f"{own['what']:<68} {own['median']:8.3f}  ({own['low']:.3f} to {own['high']:.3f})"
+    if (good := reached(own)) is not None:
+        said += f"  goal {'≥' if own['at_least'] else '≤'} {own['goal']:g}{'' if good else '  MISSED'}"
+    return said
+
+
+def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **more: Any) -> None:
+    """Prints the rows, and writes them where `--json` says."""
+    for own in rows:
+        print(text_of(own), flush=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        content = {"benchmark": benchmark, "machine": machine(), "command": command, "rows": list(rows), **more}
+        out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """Returns a parser with what every benchmark takes: `--rounds`, `--json FILE`."""
+    own = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    own.add_argument("--rounds", type=int)
+    own.add_argument("--json", type=Path)
+    return own
+
+
+class Arm:
+    """A process that measures when it is asked: a line of JSON for each number of updates."""
+
+    def __init__(self, script: str, *words: str, threads: int = 1) -> None:
+        path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
+        # PYTHONWARNINGS: peers warn about what they are told to do here.
+        environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
+        environ.setdefault("GOMP_SPINCOUNT", "10000")
+        self._log = subprocess.PIPE
+        command = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Returns the next answer; RuntimeError where the process has ended."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise RuntimeError(f"{' '.join(self.process.args[1:])} ended with {self.process.wait()}")  # type: ignore[arg-type]
+
+    def ask(self, updates: int) -> dict[str, Any]:
+        """Has the process make so many updates, and returns what it measured."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{updates}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def peak_mib() -> float:
+    """Returns the most memory that this process has held, in MiB. getrusage would begin with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def serve(update: Any) -> None:
+    """Is an arm: makes updates as they are asked for on stdin; answers with milliseconds each and the peak memory."""
+    started = peak_mib()
+    update(2)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        count, cpu, wall = int(line), time.process_time(), time.perf_counter()
+        update(count)
+        answer = {
+            "cpu_ms": (time.process_time() - cpu) / count * 1e3,
+            "wall_ms": (time.perf_counter() - wall) / count * 1e3,
+            "memory_mib": peak_mib() - started,
+        }
+        print(json.dumps(answer), flush=True)

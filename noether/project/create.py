@@ -1,0 +1,125 @@
+"""Writes a project of one's own: a data set, a model and a task that train, with settings, test, job and image."""
+
+import keyword
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from noether.errors import ExitCode, RequestError
+
+TEMPLATE = Path(__file__).resolve().parent / "template"
+"""A project that works as it lies there, under the names below."""
+NAME, PACKAGE = "my-project", "my_project"
+OWN_FOLDERS = ("tests", "runs", "slurm")
+"""Folders of a project, which its package cannot be called."""
+
+
+def create_here(project: str, *, dry_run: bool) -> int:
+    """Writes the project, or lists its files; returns the exit code.
+
+    Args:
+        project: the folder to make, whose last part is the project's name.
+        dry_run: list the files and write nothing.
+
+    Raises:
+        RequestError: the name cannot be a Python package, or the folder is there already or cannot be written.
+    """
+    folder = Path(project).expanduser()
+    _refuse_existing(folder)
+    package = package_name(folder)
+    files = {_named(relative, folder.name, package): relative for relative in template_files()}
+    for name in sorted(files):
+        print(folder / name)
+    if dry_run:
+        return ExitCode.DONE
+    try:
+        _write(folder, files, package)
+    except OSError as error:
+        raise RequestError(
+            f"cannot write {folder}",
+            seen=f"{error.strerror} ({error.filename or folder})",
+            expected="a folder in which a new one can be made",
+            fix=f"noether init /tmp/{folder.name}      (or another folder of your own)",
+            mount=str(folder.absolute().parent),
+        ) from None
+    print(f"\nnext:\n  cd {folder}\n  noether train --hp settings.yaml\n  python -m pytest")
+    return ExitCode.DONE
+
+
+def package_name(folder: Path) -> str:
+    """Returns the Python package of the project in this folder: heat_rod for heat-rod.
+
+    Raises:
+        RequestError: Python could not import it, or it would hide a module that is there.
+    """
+    package = folder.name.replace("-", "_")
+    usable = re.sub(r"\W+", "_", package, flags=re.ASCII).strip("_").lower()
+    usable = usable if usable[:1].isalpha() else f"my_{usable}".rstrip("_")
+    if not re.fullmatch(r"[A-Za-z]\w*", package, flags=re.ASCII):
+        raise _refused(folder, "letters, digits, - and _, a letter first", usable)
+    if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in OWN_FOLDERS:
+        raise _refused(folder, f"another name: {package} is Python's own, or a folder of every project", f"my_{usable}")
+    installed = find_spec(package)
+    if installed is not None and installed.origin:
+        raise _refused(folder, f"another name: a module {package} is installed here", f"my_{usable}")
+    return package
+
+
+def _refused(folder: Path, expected: str, name: str) -> RequestError:
+    return RequestError(
+        f"a project cannot be called {folder.name!r}",
+        seen=f"noether init {folder}",
+        expected=expected,
+        fix=f"noether init {folder.parent / name}",
+    )
+
+
+def template_files() -> Iterator[Path]:
+    """Yields the template's files, relative to it."""
+    for path in sorted(TEMPLATE.rglob("*")):
+        relative = path.relative_to(TEMPLATE)
+        if path.is_file() and not any(part.endswith("_cache") or part == "__pycache__" for part in relative.parts):
+            yield relative
+
+
+def _named(text: str | Path, name: str, package: str) -> str:
+    # In one pass: the name may hold the template's.
+    return re.sub(f"{NAME}|{PACKAGE}", lambda found: name if found[0] == NAME else package, str(text))
+
+
+def _refuse_existing(folder: Path) -> None:
+    if not os.path.lexists(folder):
+        return
+    number = next(n for n in range(2, 10_000) if not os.path.lexists(f"{folder}_{n}"))
+    raise RequestError(
+        f"{folder} is there already",
+        seen="a folder" if folder.is_dir() else "a file",
+        expected="a folder that does not exist yet",
+        fix=f"noether init {folder}_{number}",
+    )
+
+
+def _write(folder: Path, files: dict[str, Path], package: str) -> None:
+    """Writes the whole project beside its place and renames it, so that half of one is never left."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for name, relative in files.items():
+            target = scratch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_named((TEMPLATE / relative).read_text("utf-8"), folder.name, package), "utf-8")
+        scratch.chmod(0o777 & ~_umask())
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""A surrogate of one's own: data set, model and task."""

@@ -1,0 +1,18 @@
+"""The task: what is learned, and how good it is."""
+
+from noether.tasks.base import Task
+from torch import Tensor
+
+
+class Cooling(Task):
+    """Mean square error of the later temperatures."""
+
+    def loss(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+        """Return the mean over the batch, in K²."""
+        return (predictions["later"] - batch["later"]).square().mean()
+
+    def metrics(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return figures of each sample, (B,): `loss` in K², the others in K."""
+        error = predictions["later"] - batch["later"]
+        loss = error.square().mean(dim=1)
+        return {"loss": loss, "rms_error_K": loss.sqrt(), "largest_error_K": error.abs().amax(dim=1)}

@@ -1,0 +1,136 @@
+"""`noether init` writes a project that trains and whose test passes, in an environment that has the wheel alone."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from noether.project.create import create_here, package_name, template_files
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new virtual environment: noether from a wheel of this checkout, the rest from this one's.
+
+    A path file lends the packages that noether needs, which would take minutes to install again; the editable noether
+    of this environment does not come with them.
+    """
+    root = tmp_path_factory.mktemp("fresh")
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}", str(REPOSITORY)]
+    built = subprocess.run(wheel, capture_output=True, text=True, timeout=180, cwd=root)
+    if built.returncode and os.environ.get("CI") != "true":
+        pytest.skip(f"the wheel could not be built, which needs hatchling from PyPI: {built.stderr[-300:]}")
+    assert built.returncode == 0, built.stderr
+    environment = root / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
+    install = [str(environment / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, *map(str, root.glob("*.whl"))], check=True, timeout=120)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment / "bin"
+
+
+def run(program: Path, *words: str, cwd: Path, environ: dict[str, str]) -> str:
+    variables = {name: value for name, value in environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    path = f"{program.parent}{os.pathsep}{environ['PATH']}"
+    done = subprocess.run(
+        [str(program), *words], cwd=cwd, env={**variables, "PATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_new_project_trains_and_its_test_passes_in_a_fresh_environment(fresh: Path, environ, tmp_path: Path) -> None:
+    where = run(fresh / "python", "-Ic", "import noether; print(noether.__file__)", cwd=tmp_path, environ=environ)
+    assert where.startswith(str(fresh.parent)), "not the noether of this checkout"
+    run(fresh / "noether", "init", "heat-rod", cwd=tmp_path, environ=environ)
+    project = tmp_path / "heat-rod"
+    run(fresh / "noether", "train", "--hp", "settings.yaml", "--dry-run", cwd=project, environ=environ)
+    run(fresh / "noether", "train", "--hp", "settings.yaml", "run_id=first", cwd=project, environ=environ)
+    result = json.loads((project / "runs" / "first" / "result.json").read_text())
+    assert result["figures"]["rms_error_K"] < 0.05
+    assert (project / "runs" / "first" / "report.html").is_file()
+    assert "5 passed" in run(fresh / "python", "-m", "pytest", cwd=project, environ=environ)
+    found = run(
+        fresh / "noether", "lint", "job.sbatch", "--hp", "settings.yaml", "--json", cwd=project, environ=environ
+    )
+    assert json.loads(found) == []
+    subprocess.run(["git", "init", "--quiet"], cwd=project, check=True, timeout=60)
+    seen = subprocess.run(
+        ["git", "status", "--short", "-uall"], cwd=project, capture_output=True, text=True, timeout=60
+    )
+    assert "runs/" not in seen.stdout
+    assert "heat_rod/data.py" in seen.stdout
+
+
+def test_a_dry_run_lists_the_files_that_are_then_written(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert create_here("deep/heat-rod", dry_run=True) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert list(tmp_path.iterdir()) == []
+    create_here("deep/heat-rod", dry_run=False)
+    written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert sorted(listed) == written
+    assert len(written) == len(list(template_files()))
+    assert "deep/heat-rod/heat_rod/data.py" in written
+    assert all("my_project" not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("heat-rod", "heat_rod"), ("Wing2", "Wing2"), ("my-project-2", "my_project_2"), ("sub/heat", "heat")],
+)
+def test_names(name: str, package: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert package_name(Path(name)) == package
+    create_here(name, dry_run=False)
+    assert f"kind: {package}.data.Rods" in (tmp_path / name / "settings.yaml").read_text()
+    assert f'name = "{Path(name).name}"' in (tmp_path / name / "pyproject.toml").read_text()
+
+
+REFUSED = {
+    "module-of-python": ("json", "noether init my_json"),
+    "keyword": ("class", "noether init my_class"),
+    "installed": ("torch", "noether init my_torch"),
+    "noether-itself": ("noether", "noether init my_noether"),
+    "folder-of-the-project": ("tests", "noether init my_tests"),
+    "digit-first": ("2wings", "noether init my_2wings"),
+    "blank": ("heat rod", "noether init heat_rod"),
+    "dots": ("heat.rod", "noether init heat_rod"),
+    "letters-of-another-alphabet": ("Wärme", "noether init w_rme"),
+    "nothing-left": ("...", "noether init my"),
+    "option": ("heat\nrod", "noether init heat_rod"),
+    "in-a-folder": ("deep/json", "noether init deep/my_json"),
+}
+
+
+@pytest.mark.parametrize(("name", "fix"), REFUSED.values(), ids=REFUSED)
+def test_a_name_that_python_cannot_import_is_refused_and_the_fix_works(name, fix, noether, tmp_path: Path) -> None:
+    done = noether("init", name, cwd=tmp_path)
+    assert done.code == 2, done.err
+    assert f"fix       {fix}" in done.err
+    assert list(tmp_path.iterdir()) == []
+    assert noether(*fix.split()[1:], "--dry-run", cwd=tmp_path).code == 0
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(noether, tmp_path: Path) -> None:
+    (tmp_path / "heat").mkdir()
+    (tmp_path / "heat_2").write_text("")
+    done = noether("init", "heat", cwd=tmp_path)
+    assert (done.code, list((tmp_path / "heat").iterdir())) == (2, [])
+    assert "fix       noether init heat_3" in done.err
+
+
+def test_a_place_that_cannot_be_written_is_named(noether, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = noether("init", "file/heat", cwd=tmp_path)
+    assert done.code == 2
+    assert "cannot write file/heat" in done.err
+    assert "Traceback" not in done.err

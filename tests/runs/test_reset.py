@@ -1,0 +1,147 @@
+"""A run is started over without losing the old one, and never under a start that may be alive."""
+
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.checkpoints.format import list_checkpoints
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder, newest_run
+from noether.runs.lease import read_attempt, take_lease
+from noether.runs.records import write_record
+from noether.runs.reset import is_own_start, place_aside, set_aside
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "cars")
+    run.create()
+    run.config.write_text("seed: 0\n")
+    write_record(run.result, {"figures": {}})
+    return run
+
+
+def test_the_place_has_the_next_free_number(folder: RunFolder) -> None:
+    take_lease(folder, 0, {}).release(0)
+    assert place_aside(folder, {}) == folder.path.with_name("cars.replaced-1")
+    folder.path.with_name("cars.replaced-1").mkdir()
+    place = place_aside(folder, {})
+    assert place is not None
+    assert place.name == "cars.replaced-2"
+    set_aside(folder, place)
+    assert not folder.path.exists()
+    assert RunFolder(place).result.is_file()
+
+
+@pytest.mark.parametrize("made", ["nothing", "a-start-that-failed"])
+def test_what_has_made_nothing_is_not_kept(made: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "cars")
+    if made != "nothing":
+        run.create()
+        take_lease(run, 0, {}).release(1)
+    assert place_aside(run, {}) is None
+
+
+def test_a_start_that_is_alive_keeps_its_run(folder: RunFolder) -> None:
+    take_lease(folder, 0, {})
+    with pytest.raises(RequestError) as caught:
+        place_aside(folder, {})
+    assert caught.value.fix.startswith(f"noether cancel {folder.path}")
+
+
+def test_a_start_on_a_host_that_cannot_be_asked_keeps_its_run(folder: RunFolder) -> None:
+    own = take_lease(folder, 0, {}).own
+    write_record(folder.attempt, asdict(replace(own, host="elsewhere")))
+    with pytest.raises(RequestError) as caught:
+        place_aside(folder, {})
+    assert "elsewhere" in caught.value.seen
+    assert caught.value.fix.startswith(f"mv {folder.path} {folder.path}.replaced-1")
+
+
+def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: RunFolder, monkeypatch) -> None:
+    take_lease(folder, 0, {}).release(0)
+    place = place_aside(folder, {})
+    assert place is not None
+    rename = Path.rename
+
+    def another_start_first(self: Path, target: Path) -> Path:
+        if self == folder.path:
+            take_lease(folder, 0, {})
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", another_start_first)
+    with pytest.raises(RequestError, match="has not ended"):
+        set_aside(folder, place)
+    assert folder.result.is_file()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "own"),
+    [({}, True), ({"SLURM_JOB_ID": "7"}, True), ({"SLURM_JOB_ID": "8"}, False)],
+    ids=["torchrun", "requeued", "another-job"],
+)
+def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, folder: RunFolder) -> None:
+    """A job that was requeued before it trained still starts the earlier run over."""
+    take_lease(folder, 0, {"SLURM_JOB_ID": "7"}).release(75)
+    assert is_own_start(folder, environ) is own
+
+
+REFUSED = {
+    "resumed": (["--reset", "run_id=cars", "resume=auto"], "fix       --reset resume=null"),
+    "without-a-name": (["--reset"], "fix       --reset run_id=NAME"),
+    "sweep": (["--reset", "-m", "seed=1,2", "run_id=cars"], "belong to one run"),
+    "nothing-to-serve": (["--tb", "tracker.tensorboard=false"], "fix       --tb tracker.tensorboard=true"),
+}
+
+
+@pytest.mark.parametrize(("words", "way_out"), REFUSED.values(), ids=REFUSED)
+def test_mistakes_are_answered(words, way_out, noether, tmp_path: Path) -> None:
+    done = noether("train", "--hp", str(TINY), f"output_path={tmp_path}", *words)
+    assert (done.code, way_out in done.err) == (2, True), done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_is_started_over_once(train_in, noether, tmp_path: Path) -> None:
+    first = train_in(tmp_path, "cars", "devices=2", "trainer.max_updates=2", "seed=1")
+    before = read_attempt(first)
+    words = ("--hp", str(TINY), f"output_path={tmp_path}", "run_id=cars", "devices=2", "trainer.max_updates=4")
+    dry = noether("train", "--reset", "--dry-run", *words)
+    assert dry.code == 0, dry.err
+    assert "would be kept as" in dry.out
+    assert [path.name for path in tmp_path.iterdir()] == ["cars"]
+    done = noether("train", "--reset", *words)
+    assert done.code == 0, done.err
+    old = RunFolder(tmp_path / "cars.replaced-1")
+    assert f"kept as {old.path}" in done.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cars", "cars.replaced-1"]
+    assert read_attempt(old) == before
+    assert list_checkpoints(first.checkpoints)[0].updates == 4
+    assert list_checkpoints(old.checkpoints)[-1].updates == 2
+    new = read_attempt(first)
+    assert new is not None
+    assert new.number == 1
+    assert noether("checkpoints", str(old.path), "--verify").code == 0
+
+
+def test_the_newest_run_is_not_one_that_was_started_over(tmp_path: Path) -> None:
+    for name in ("cars", "cars.replaced-1"):
+        (tmp_path / name / "checkpoints" / "update-000000002").mkdir(parents=True)
+    newest = newest_run(tmp_path)
+    assert newest is not None
+    assert newest.path.name == "cars"
+
+
+def test_a_name_with_blanks_is_kept_too(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "my cars")
+    run.create()
+    write_record(run.result, {})
+    place = place_aside(run, {})
+    assert place is not None
+    set_aside(run, place)
+    listed = subprocess.run(["ls", tmp_path], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert listed == "my cars.replaced-1\n"

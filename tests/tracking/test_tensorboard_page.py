@@ -1,0 +1,111 @@
+"""TensorBoard is served on the loopback, for runs that are done and beside one that trains."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder
+from noether.tracking.tensorboard import TensorBoardFile
+from noether.tracking.tensorboard_page import event_folders
+
+ADDRESS = re.compile(r"tensorboard  (http://127\.0\.0\.1:\d+)/")
+
+
+def make_run(folder: Path, losses: list[float]) -> Path:
+    run = RunFolder(folder)
+    run.create()
+    run.config.write_text("seed: 0\n")
+    events = TensorBoardFile(run.tensorboard, 0)
+    for update, loss in enumerate(losses, 1):
+        events.log({"kind": "training", "update": update, "loss": loss})
+    events.sync()
+    events.close()
+    return folder
+
+
+def ask(address: str, path: str) -> object:
+    with urllib.request.urlopen(address + path, timeout=30) as answer:
+        return json.load(answer)
+
+
+def address_of(process: "subprocess.Popen[str]", limit_s: float = 90) -> str:
+    deadline, said = time.monotonic() + limit_s, ""
+    assert process.stdout is not None
+    while time.monotonic() < deadline:
+        line = process.stdout.readline()
+        said += line
+        if found := ADDRESS.search(line):
+            return found[1]
+        assert line, said
+    pytest.fail(said)
+
+
+def curve(address: str, run: str, limit_s: float = 60) -> list[tuple[int, float]]:
+    """The points of the training loss, once the server has read them."""
+    deadline = time.monotonic() + limit_s
+    while "training/loss" not in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    points = ask(address, f"/data/plugin/scalars/scalars?tag=training/loss&run={run}")
+    return [(step, value) for _, step, value in points]  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_several_runs_are_served_by_their_names(start, tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "one" / "a", [3.0, 2.0]), make_run(tmp_path / "two, three" / "b", [5.0])
+    process = start("tensorboard", str(first), str(tmp_path / "two, three"), "--port", "0")
+    address = address_of(process)
+    assert curve(address, "a") == [(1, 3.0), (2, 2.0)]
+    assert curve(address, "b") == [(1, 5.0)]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert second.is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_it_is_served_beside_a_run_and_ends_with_it(devices: str, start, tmp_path: Path) -> None:
+    words = ("--hp", str(TINY), f"output_path={tmp_path}", "run_id=live", f"devices={devices}")
+    process = start(
+        "train", "--tb", *words, "tracker.tensorboard=true", "trainer.max_updates=100000", "dataset.train_shapes=20"
+    )
+    address = address_of(process)
+    assert curve(address, "live")[0][0] > 0
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 75
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=5)
+
+
+def test_runs_of_one_name_keep_their_paths(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / folder / "cars", [1.0]) for folder in ("one", "two")]
+    found = event_folders(tuple(map(str, paths)))
+    assert list(found) == ["cars", str(paths[1]).lstrip("/")]
+
+
+WRONG = {
+    "nothing-there": ("none", "is not a run folder"),
+    "without-events": ("bare", "has no event files"),
+}
+
+
+@pytest.mark.parametrize(("name", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_served_is_named(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.yaml").write_text("seed: 0\n")
+    with pytest.raises(RequestError, match=said):
+        event_folders((str(tmp_path / name),))
+
+
+def test_a_port_is_a_number(noether, tmp_path: Path) -> None:
+    done = noether("tensorboard", "--port", "http", cwd=tmp_path)
+    assert (done.code, "fix       --port 0" in done.err) == (2, True)
