@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -116,19 +116,15 @@ def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., R
 
 
 @pytest.fixture
-def start(environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `noether ARGUMENTS` and ends it, with its whole process group, after the test."""
+def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command in a session of its own, and ends it, with its whole process group, after the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str) -> subprocess.Popen[str]:
+    def run(
+        command: Sequence[str], *, env: Mapping[str, str], cwd: Path = REPOSITORY, stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "noether", *arguments],
-            cwd=REPOSITORY,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
         )
         started.append(process)
         return process
@@ -137,7 +133,15 @@ def start(environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[st
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def start(
+    environ: dict[str, str], start_process: Callable[..., subprocess.Popen[str]]
+) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `noether ARGUMENTS`, which is ended after the test."""
+    return lambda *arguments: start_process([sys.executable, "-m", "noether", *arguments], env=environ)
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:

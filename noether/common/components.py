@@ -103,8 +103,10 @@ def _check_options(
 
 
 def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
-    if getattr(getattr(factory, "__init__", None), "__qualname__", "") == "Module.__init__":
-        return []  # An nn.Module without a constructor of its own: torch's is declared as taking anything.
+    if isinstance(factory, type):
+        owner = next(base for base in factory.__mro__ if "__init__" in vars(base))
+        if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
+            return []  # Without a constructor of its own: torch's is declared as taking anything.
     return list(inspect.signature(factory).parameters.values())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from noether.lint.options import DASHES, OptionProblem, Options, read_options
+from noether.lint.options import OptionProblem, Options, read_options
 from noether.lint.shell import Command, ShellText
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
@@ -170,8 +170,3 @@ def split_directive(text: str) -> list[str] | None:
         return list(lexer)
     except ValueError:
         return None
-
-
-def begins_with_dash(word: str) -> bool:
-    """Says whether a word begins with a character that only looks like a hyphen."""
-    return word[:1] != "" and word[0] in DASHES

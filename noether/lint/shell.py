@@ -13,7 +13,6 @@ STATEMENTS = (
 )  # fmt: skip
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "for_statement", "c_style_for_statement",
                "while_statement", "function_definition")  # fmt: skip
-LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(.*)", re.DOTALL)

@@ -82,11 +82,6 @@ class RunLength:
         )
 
     @property
-    def samples_per_epoch(self) -> int:
-        """The samples that an epoch uses: whole batches only; what is left over is not used in this epoch."""
-        return self.updates_per_epoch * self.effective_batch_size
-
-    @property
     def epochs(self) -> float:
         """Length in epochs."""
         return self.total_updates / self.updates_per_epoch

@@ -2,46 +2,16 @@
 
 import contextlib
 import importlib
-import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .victim import Victim
+from .victim import fork
 
 NO_TRACEBACK = "Traceback (most recent call last)"
-
-
-def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Victim:
-    """Starts a process of its own session that acts and leaves with 0; what it prints is appended to `log`."""
-    pid = os.fork()
-    if pid:
-        return Victim(pid, log)
-    code = 70
-    try:
-        os.setsid()
-        os.environ.clear()
-        os.environ.update(environ)
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.stdout = os.fdopen(1, "w", buffering=1)
-        sys.stderr = os.fdopen(2, "w", buffering=1)
-        try:
-            act()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code if isinstance(leave.code, int) else 1
-        sys.stdout.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str], limit_s: float = 120) -> int:
@@ -81,12 +51,6 @@ def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[st
     for name in listed.read_text().splitlines():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-
-
-def numbers_in(record: Path | None) -> set[int]:
-    """Returns the numbers of the cases that a record says are done."""
-    lines = record.read_text().splitlines() if record is not None and record.exists() else []
-    return {json.loads(line)["number"] for line in lines}
 
 
 def wait_for(true: Callable[[], object], limit_s: float) -> bool:

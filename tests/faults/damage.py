@@ -8,7 +8,6 @@ where the damage makes a difference that nobody is told of: other weights, other
 With --record, each case that is done adds a line to FILE, and a later call goes on after the last one.
 """
 
-import argparse
 import json
 import random
 import shutil
@@ -24,8 +23,9 @@ from noether.runs.folder import RunFolder
 from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
 
-from .commands import NO_TRACEBACK, import_what_is_used, numbers_in, run_command, wait_for
+from .commands import NO_TRACEBACK, import_what_is_used, run_command, wait_for
 from .room import LIMIT_S, Blow, Room, Undisturbed, ended, final_hashes, history
+from .series import options, run_series
 
 MORE = ("tracker.tensorboard=true",)
 
@@ -257,36 +257,19 @@ class Scene(Room):
             wrong.append(f"{command}: exit code {code}\n{said}")
 
 
-def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
-    """Runs so many cases, evenly from all; returns what went wrong, and prints it."""
-    scene, failed = Scene(folder), []
-    every = scene.cases()
-    random.Random(0).shuffle(every)
-    done = numbers_in(record)
-    print(f"{len(every)} different damages; {count} asked for, {len(done)} done before", flush=True)
-    for number in range(first, first + count):
-        if number in done:
-            continue
-        case = every[number % len(every)]
-        wrong = scene.run_case(number, case)
-        for text in wrong:
-            print(f"FAIL {number} {case}: {text}", flush=True)
-        failed += [f"{number} {case}: {text}" for text in wrong]
-        if record:
-            with record.open("a") as file:
-                file.write(json.dumps({"number": number, "case": str(case), "wrong": wrong}) + "\n")
-    print(f"{count} damages, {len(failed)} tracebacks or silent differences", flush=True)
-    return failed
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1500, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first")
-    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
-    given = parser.parse_args()
+    given = options(__doc__, 1500)
     with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
-        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+        scene = Scene(Path(scratch))
+        every = scene.cases()
+        random.Random(0).shuffle(every)
+        print(f"{len(every)} different damages", flush=True)
+
+        def run_case(number: int) -> tuple[str, list[str]]:
+            case = every[number % len(every)]
+            return str(case), scene.run_case(number, case)
+
+        return run_series(given, run_case, summary="damages, {failed} tracebacks or silent differences")
 
 
 if __name__ == "__main__":

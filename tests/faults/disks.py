@@ -7,9 +7,7 @@ which of these calls it lasts: one, some, or all to the end. The run ends well, 
 disk that is well again, ends with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
 """
 
-import argparse
 import errno
-import json
 import os
 import random
 import shutil
@@ -19,8 +17,9 @@ import tempfile
 from pathlib import Path
 
 from . import victim
-from .commands import NO_TRACEBACK, import_what_is_used, numbers_in
+from .commands import NO_TRACEBACK, import_what_is_used
 from .room import LIMIT_S, Room, ended, final_hashes, history
+from .series import options, run_series
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 CALLS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "stat", "any")
@@ -77,32 +76,12 @@ class Scene(Room):
         left = list(self.run_folder(name).path.rglob(".attempt-*"))
         if again == 0 and left:
             wrong.append(f"left behind: {left}")
+        shutil.rmtree(self.run_folder(name).path, ignore_errors=True)
         return story, [f"{text}\n{log.read_text(errors='replace')}" for text in wrong]
 
 
-def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
-    """Runs so many cases; returns what went wrong, and prints it."""
-    scene, failed, done = Scene(folder), [], numbers_in(record)
-    for seed in range(first, first + count):
-        if seed in done:
-            continue
-        story, wrong = scene.run_case(seed)
-        print(f"{'FAIL' if wrong else 'ok  '} {seed} {story}", *wrong, sep="\n  ", flush=True)
-        failed += wrong
-        if record:
-            with record.open("a") as file:
-                file.write(json.dumps({"number": seed, "story": story, "wrong": wrong}) + "\n")
-        shutil.rmtree(scene.run_folder(f"disk-{seed}").path, ignore_errors=True)
-    print(f"{count} disks, {len(failed)} differences or tracebacks", flush=True)
-    return failed
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=200, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first")
-    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
-    given = parser.parse_args()
+    given = options(__doc__, 200)
     with tempfile.TemporaryDirectory(prefix="disks-") as scratch:
         if "disk_shim" not in os.environ.get("LD_PRELOAD", ""):
             shim = build_shim(Path(scratch))
@@ -111,7 +90,7 @@ def main() -> int:
                 return 2
             command = [sys.executable, "-m", "tests.faults.disks", *sys.argv[1:]]
             return subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(shim)}).returncode
-        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+        return run_series(given, Scene(Path(scratch)).run_case, summary="disks, {failed} differences or tracebacks")
 
 
 if __name__ == "__main__":

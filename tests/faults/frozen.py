@@ -8,8 +8,6 @@ trains to the end; the first is let go. In the end the checkpoint has the SHA-25
 history the same rows, and the first start has ended in words.
 """
 
-import argparse
-import json
 import os
 import random
 import shutil
@@ -26,9 +24,10 @@ from noether.common.processes import is_stopped
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
 
-from .commands import NO_TRACEBACK, fork, import_what_is_used, numbers_in, wait_for
+from .commands import NO_TRACEBACK, import_what_is_used, wait_for
 from .room import LIMIT_S, Room, final_hashes, history
-from .victim import FILE_EVENTS, Victim
+from .series import options, run_series
+from .victim import FILE_EVENTS, Victim, fork
 
 
 class Scene(Room):
@@ -70,7 +69,10 @@ class Scene(Room):
         older_code = older.wait(LIMIT_S)
         if older_code is None:
             older.end()
-        return f"{story} ({'' if frozen else 'not '}frozen): {older_code}, {code}", self._wrong(name, older_code, code)
+        wrong = self._wrong(name, older_code, code)
+        if not wrong:
+            shutil.rmtree(self.run_folder(name).path)
+        return f"{story} ({'' if frozen else 'not '}frozen): {older_code}, {code}", wrong
 
     def _wrong(self, name: str, older: int | None, newer: int | None) -> list[str]:
         folder, said, wrong = self.run_folder(name), self.log(name).read_text(errors="replace"), []
@@ -118,33 +120,12 @@ def count_operations(folder: str, before: Callable[[int], object]) -> None:
     sys.addaudithook(on_event)
 
 
-def run_cases(count: int, first: int, record: Path | None, folder: Path) -> list[str]:
-    """Runs so many cases; returns what went wrong, and prints it."""
-    scene, failed = Scene(folder), []
-    done = numbers_in(record)
-    for seed in range(first, first + count):
-        if seed in done:
-            continue
-        story, wrong = scene.run_case(seed)
-        print(f"{'FAIL' if wrong else 'ok  '} {seed} {story}", *wrong, sep="\n  ", flush=True)
-        failed += wrong
-        if record:
-            with record.open("a") as file:
-                file.write(json.dumps({"number": seed, "story": story, "wrong": wrong}) + "\n")
-        if not wrong:
-            shutil.rmtree(scene.run_folder(f"frozen-{seed}").path)
-    print(f"{count} frozen starts, {len(failed)} differences or tracebacks", flush=True)
-    return failed
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first")
-    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
-    given = parser.parse_args()
+    given = options(__doc__, 100)
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
-        return 1 if run_cases(given.cases, given.first, given.record, Path(scratch)) else 0
+        return run_series(
+            given, Scene(Path(scratch)).run_case, summary="frozen starts, {failed} differences or tracebacks"
+        )
 
 
 if __name__ == "__main__":

@@ -48,22 +48,16 @@ class Victim:
         return code
 
 
-def start(
-    config: RunConfig, log: Path, environ: Mapping[str, str], *, die_at: int | None = None, count: Path | None = None
-) -> Victim:
-    """Starts `noether train` by forking this process, which has imported torch and started no thread.
+def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Victim:
+    """Starts a process of its own session that acts, by forking this one, which has started no thread.
 
-    Args:
-        config: of the run.
-        log: its output is appended here.
-        environ: its environment.
-        die_at: dies by SIGKILL right before its operation of this number, from 1, on the run folder.
-        count: where the number of operations is written at the end.
+    What it prints is appended to `log`. It leaves with 0, with the code of a SystemExit, or
+    with 70 after a traceback.
     """
     pid = os.fork()
     if pid:
         return Victim(pid, log)
-    code = 1
+    code = 70
     try:
         os.setsid()
         os.environ.clear()
@@ -73,6 +67,33 @@ def start(
         os.dup2(descriptor, 2)
         sys.stdout = os.fdopen(1, "w", buffering=1)
         sys.stderr = os.fdopen(2, "w", buffering=1)
+        try:
+            act()
+            code = 0
+        except SystemExit as leave:
+            code = leave.code if isinstance(leave.code, int) else 1
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def start(
+    config: RunConfig, log: Path, environ: Mapping[str, str], *, die_at: int | None = None, count: Path | None = None
+) -> Victim:
+    """Starts `noether train` by forking this process, which has imported torch.
+
+    Args:
+        config: of the run.
+        log: its output is appended here.
+        environ: its environment.
+        die_at: dies by SIGKILL right before its operation of this number, from 1, on the run folder.
+        count: where the number of operations is written at the end.
+    """
+
+    def act() -> None:
         operations = _Operations(config.output_path / str(config.run_id), die_at)
         from noether.training.start import train_here
 
@@ -83,10 +104,9 @@ def start(
             code = int(getattr(error, "exit_code", 1))
         if count is not None:
             count.write_text(str(operations.done))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+        sys.exit(code)
+
+    return fork(act, log, environ)
 
 
 class _Operations:

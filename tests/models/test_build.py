@@ -102,6 +102,15 @@ def test_users_own_model_from_the_working_directory(user_folder, kind, options, 
     assert count_parameters(model) == parameters
 
 
+def test_a_class_without_a_constructor_takes_nothing_after_a_compilation_too(user_folder):
+    """torch.compile puts another function in the place of nn.Module.__init__."""
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+    install_generation_tagging_init()
+    with pytest.raises(RequestError, match="has no option 'width'"):
+        build_model("user_package.networks.Empty", width=4)
+
+
 def test_users_own_model_runs(user_folder):
     model = build_model("user_package.networks.Small", width=4)
     assert model({"x": torch.ones(2, 4)})["y"].shape == (2, 4)

@@ -1,12 +1,11 @@
 """A stop in the middle of what is long, before a limit, and at numbers that are not finite: all ranks, in words."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,29 +26,13 @@ def words(output: Path, name: str, *overrides: str) -> list[str]:
 
 
 @pytest.fixture
-def begin(environ, tmp_path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
+def begin(environ, tmp_path, start_process) -> Callable[..., subprocess.Popen[str]]:
     def run(*overrides: str, **variables: str) -> subprocess.Popen[str]:
         own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", **variables}
         command = [sys.executable, "-m", "noether", "train", *words(tmp_path, "run", *overrides)]
-        process = subprocess.Popen(
-            command,
-            env=own,
-            cwd=OWN,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+        return start_process(command, env=own, cwd=OWN, stderr=subprocess.STDOUT)
 
-    yield run
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return run
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,14 @@ Launch = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    started: list[subprocess.Popen[str]] = []
-
+def launch(tmp_path: Path, start_process: Launch) -> Launch:
     def start(target: str, *options: str, method: str = "spawn", workers: int = 2) -> subprocess.Popen[str]:
         inherited = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
         paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "NOETHER_START_METHOD": method}
-        launcher = subprocess.Popen(
-            [sys.executable, str(HERE / "light_launcher.py"), target, str(tmp_path), str(workers), *options],
-            env={**inherited, **paths},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(launcher)
-        return launcher
+        command = [sys.executable, str(HERE / "light_launcher.py"), target, str(tmp_path), str(workers), *options]
+        return start_process(command, env={**inherited, **paths}, cwd=tmp_path)
 
-    yield start
-    for launcher in started:
-        if launcher.poll() is None:
-            os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.communicate(timeout=LIMIT_S)
+    return start
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = LIMIT_S) -> bool:

@@ -24,29 +24,17 @@ Run = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def run(environ: dict[str, str], tmp_path: Path) -> Iterator[Run]:
-    started: list[subprocess.Popen[str]] = []
+def run(environ: dict[str, str], tmp_path: Path, start_process: Run) -> Iterator[Run]:
     paths = {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
 
     def start(*words: str, **variables: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), *words]
-        process = subprocess.Popen(
-            [*command, f"output_path={tmp_path}", "run_id=run"],
-            cwd=REPOSITORY,
-            env={**environ, **paths, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+        own = [f"output_path={tmp_path}", "run_id=run"]
+        return start_process([*command, *own], env={**environ, **paths, **variables})
 
     yield start
     for pid in processes_of(str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
-    for process in started:
-        process.communicate(timeout=GONE_S)
 
 
 def free_port() -> int:

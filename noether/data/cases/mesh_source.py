@@ -14,7 +14,6 @@ from noether.data.mesh_files import import_pyvista, to_numpy
 from noether.errors import RequestError
 
 SUFFIXES = (".vtp", ".vtu", ".vtm", ".vtk", ".stl", ".obj", ".ply", ".case", ".encas", ".cgns", ".foam", ".npz")
-INTERNAL = "internalMesh"
 
 
 @dataclass
