@@ -119,7 +119,8 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
 def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
     """One update of one model: the figures, the table and the pictures are there; a second start makes nothing."""
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
-             "--seeds", "1", "--few", "0", "--length", "0.0005", "dataset.geometry_points=128",
+             "--seeds", "1", "--few", "0", "--length", "0.0005", "trainer.effective_batch_size=2",
+             "dataset.geometry_points=128",
              "dataset.points_per_update={surface: 64, volume: 64}"]  # fmt: skip
     first = subprocess.run(words, timeout=900, capture_output=True, text=True)
     assert first.returncode == 0, first.stdout + first.stderr
@@ -134,7 +135,7 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
     assert "| UPT |" in table
     assert "| nearest shape |" in table
     pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
-    assert pictures == {"study-coefficients.png", "study-surface.png", "study-wake.png"}
+    assert pictures == {"study-coefficients.webp", "study-surface.webp", "study-wake.webp"}
     again = subprocess.run(words, timeout=900, capture_output=True, text=True)
     assert (again.returncode, "1 of 1 runs are finished" in again.stdout) == (0, True)
     assert json.loads((tmp_path / "figures.json").read_text())["runs"] == figures["runs"]
@@ -144,7 +145,7 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
 @pytest.mark.timeout(1000)
 def test_a_stopped_study_saves_its_run(solved: Path, tmp_path: Path) -> None:
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
-             "--seeds", "1", "--few", "0", "dataset.geometry_points=128",
+             "--seeds", "1", "--few", "0", "trainer.effective_batch_size=2", "dataset.geometry_points=128",
              "dataset.points_per_update={surface: 64, volume: 64}"]  # fmt: skip
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as study:
         log = tmp_path / "logs" / "upt-0.log"
