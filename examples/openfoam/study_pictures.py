@@ -19,7 +19,10 @@ SHARED = {"constrained_layout": True, "dpi": 110}
 
 
 def draw_pictures(runs: Path, figures: Mapping[str, Any], out: Path) -> None:
-    """Draws coefficients.png, and surface.png and wake.png of the median test case of the best model's first run."""
+    """Draws study-coefficients.webp, study-surface.webp and study-wake.webp.
+
+    The latter two show the median test case of the best model's first run.
+    """
     out.mkdir(exist_ok=True)
     best = best_group(figures)
     found = {name: run for name, run in figures["runs"].items() if run["group"] == best}
@@ -30,9 +33,9 @@ def draw_pictures(runs: Path, figures: Mapping[str, Any], out: Path) -> None:
         about = json.loads(str(arrays["meta"]))
         median = next((i for i, case in enumerate(about["cases"]) if case["label"] == "median"), 0)
         title = f"{GROUPS[best]}, {about['cases'][median]['sample']}"
-        draw_coefficients(arrays, GROUPS[best], out / "study-coefficients.png")
-        draw_surface(_case(arrays, median), title, out / "study-surface.png")
-        draw_wake(_case(arrays, median), title, out / "study-wake.png")
+        draw_coefficients(arrays, GROUPS[best], out / "study-coefficients.webp")
+        draw_surface(_case(arrays, median), title, out / "study-surface.webp")
+        draw_wake(_case(arrays, median), title, out / "study-wake.webp")
 
 
 def _case(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, dict[str, np.ndarray]]:
@@ -61,7 +64,7 @@ def draw_coefficients(arrays: Mapping[str, np.ndarray], model: str, path: Path) 
         axis.set(title=f"{what} coefficient, {model}", xlabel="OpenFOAM", ylabel="prediction")
         axis.grid(alpha=0.3)
         axis.legend()
-    figure.savefig(path)
+    figure.savefig(path, pil_kwargs={"quality": 88, "method": 4})
     pyplot.close(figure)
 
 
@@ -82,7 +85,7 @@ def draw_surface(case: Mapping[str, Mapping[str, np.ndarray]], title: str, path:
             axis.set_frame_on(False)
             figure.colorbar(drawn, ax=axis, shrink=0.8)
     figure.suptitle(title)
-    figure.savefig(path)
+    figure.savefig(path, pil_kwargs={"quality": 88, "method": 4})
     pyplot.close(figure)
 
 
@@ -138,5 +141,5 @@ def draw_wake(case: Mapping[str, Mapping[str, np.ndarray]], title: str, path: Pa
             axis.set(title=f"{label}: {what}", xticks=[], yticks=[])
             figure.colorbar(picture, ax=axis, shrink=0.8)
     figure.suptitle(title)
-    figure.savefig(path)
+    figure.savefig(path, pil_kwargs={"quality": 88, "method": 4})
     pyplot.close(figure)

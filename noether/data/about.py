@@ -1,4 +1,4 @@
-"""What a data set says of itself beside its samples: names, fields, units, axes, parts; each if it wishes to."""
+"""What a data set may say about itself beside its samples: names, fields, units, axes, parts."""
 
 from collections.abc import Mapping
 from typing import Any

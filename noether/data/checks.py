@@ -1,4 +1,4 @@
-"""What is wrong with samples before they are trained on: values that are not finite, odd rows, names, types, shapes."""
+"""Checks samples before training: values that are not finite, numbers of rows, names, types and shapes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

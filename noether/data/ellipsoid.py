@@ -69,7 +69,7 @@ class EllipsoidDataset:
 
 @cache
 def _yawing_moment(half_length: float, height: float, half_width: float, yaw: float) -> float:
-    # Once for a car, not once for each time that its sample is asked for: it takes as long as the rest of the sample.
+    # Cached for each car: it takes as long as the rest of the sample.
     return EllipsoidCar(half_length, height, half_width, yaw).yawing_moment
 
 

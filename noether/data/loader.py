@@ -16,8 +16,8 @@ from noether.data.points import PointDraw, Sample
 from noether.errors import RequestError
 from noether.workers.death_signal import die_with_parent
 
-# Loader processes are forked, also where this rank came from a fork server, whose way they would take otherwise: they
-# would import torch anew, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+# Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import
+# torch again, which takes seconds in each evaluation. They do no arithmetic that needs threads.
 _FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""A user's own data set: its samples as dictionaries of tensors, or words about what they are instead."""
+"""Checks that the samples of a user's own data set are dictionaries of tensors, and says what they are instead."""
 
 from collections.abc import Mapping
 from typing import Any

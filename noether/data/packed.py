@@ -1,4 +1,4 @@
-"""How is a split of a data set kept in one file that costs no memory to open?
+"""A split of a data set in one file that is memory-mapped, so that opening it costs no memory.
 
 The file is a standard safetensors file: eight bytes with the length of the header (little-endian), a JSON
 header, then the raw data of the arrays, back to back. Each array holds all samples along its first axis, so

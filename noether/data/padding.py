@@ -1,4 +1,4 @@
-"""How samples of differing numbers of points become one batch: padded to the most, with masks of what is real."""
+"""Pads samples of differing numbers of points to one batch, with masks of the real points."""
 
 from collections.abc import Sequence
 

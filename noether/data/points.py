@@ -19,7 +19,7 @@ ANCHOR = "anchor_"
 STATISTICS_POINTS = 262_144
 """Of a set of shuffled points, as many make a field's statistics: more would change them by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
-"""What is known of a point before any flow is: all that an anchor may show."""
+"""What is known of a point before the flow is solved; anchors may hold nothing else."""
 
 
 @dataclass(frozen=True)

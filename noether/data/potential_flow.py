@@ -1,4 +1,4 @@
-"""What is the exact potential flow past a triaxial ellipsoid, on its surface and around it?
+"""The exact potential flow past a triaxial ellipsoid, on its surface and around it.
 
 The ellipsoid sits at the origin with its semi-axes along x, y and z (its body frame), in a uniform free
 stream U. All arrays are float64; lengths, speeds and pressures may be in any consistent units.

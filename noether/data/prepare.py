@@ -1,4 +1,4 @@
-"""Makes or checks the data of a run, with a bar while it is made. No torch."""
+"""Makes or checks the data of a run, with a progress bar. No torch."""
 
 from pathlib import Path
 

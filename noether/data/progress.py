@@ -1,4 +1,4 @@
-"""The bar of long work on data: on a terminal a bar, elsewhere a line every tenth of it."""
+"""Progress of long work on data: a bar on a terminal, elsewhere a line after every tenth."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from noether.common.console import Console
 
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for long work, on a terminal; a line every tenth of it elsewhere. Yields what is called as it goes on."""
+    """Shows a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
     progress = Progress(
         TextColumn(what),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""How the raw ShapeNet-Car archive becomes the preprocessed folder: in parallel, each car whole or not at all.
+"""Turns the raw ShapeNet-Car archive into the preprocessed folder: in parallel, each car whole or not at all.
 
 `OUT/preprocessed/param{0..8}/<id>/*.pt`, one tensor a file, and `sha256.json` with each file's digest, by which a
 car that is there already is known to be whole.
@@ -45,7 +45,7 @@ def prepare_folder(
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prepared:
-    """Makes the cars that the folder lacks. What is there and verifies is kept, what does not verify is made anew.
+    """Makes the cars that the folder lacks. What is there and verifies is kept, what does not verify is made again.
 
     Args:
         source: the raw archive or its unpacked folder.

@@ -1,4 +1,4 @@
-"""What does the raw ShapeNet-Car archive hold of a car, and does it fit together? Without torch.
+"""Reads a car from the raw ShapeNet-Car archive and checks that its files belong together. Without torch.
 
 ShapeNet-Car (N. Umetani and B. Bickel, Learning Three-Dimensional Flow for Interactive Aerodynamic Design, 2018):
 `param{0..8}/<id>/` with `quadpress_smpl.vtk` (the surface), `hexvelo_smpl.vtk` (hexahedra around it) and

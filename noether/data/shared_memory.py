@@ -1,4 +1,4 @@
-"""Is there room in /dev/shm for what loader workers hand over? Asked before any is started. No torch here."""
+"""Checks, before loader workers start, that /dev/shm has room for the batches they hand over. No torch."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How is data made once, by all cores: a place for it, a lock, leftovers removed, work dealt to processes."""
+"""Makes data once, with all cores: finds a folder, locks it, removes leftovers and shares the work among processes."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""What a surface mesh says: its area and normals at points, the force of a pressure on it, its frontal area.
+"""Geometry of a surface mesh: area and normals at points, the force of a pressure on it, its frontal area.
 
 Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), wound counter-clockwise
 seen from outside. Lengths are in metres.
@@ -104,7 +104,7 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     pixel = float((high - low).max()) / FRONTAL_PIXELS
     if pixel == 0:
         return 0.0
-    # In pixels, whose centres are the whole numbers.
+    # In pixels; a pixel's centre has whole coordinates.
     flat = (flat - low) / pixel - 0.5
     width, height = np.ceil((high - low) / pixel).astype(int) + 1
     covered = np.zeros((width, height), bool)

@@ -1,4 +1,4 @@
-"""What needs no training: the mean field, and the field of the most similar training shape."""
+"""Baselines that need no training: the mean field, and the field of the most similar training shape."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What a person looks at: fields of a few telling samples, and how the errors of all points are spread."""
+"""What the report shows: the fields of a few chosen samples, and histograms of the errors at all points."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -138,7 +138,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Errors alone: torch warns of every size that its simplified graph names no more, which is no one's mistake."""
+    """Shows errors only: torch warns about every size that its simplified graph no longer names, which is harmless."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""The axes and the unit of the files that a model was trained on: a shape of one's own comes in them, fields go back.
+"""Turns a user's shape from the axes and unit of the training files to the model's, and predicted fields back.
 
 A model has axes of its own where `noether data prepare` turned the files to them. Without torch.
 """

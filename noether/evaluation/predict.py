@@ -1,4 +1,4 @@
-"""A trained model on a shape of one's own: fields at any resolution, in chunks of bounded memory, as VTK files."""
+"""Predicts fields on a user's own shape, at any resolution and with bounded memory, and writes VTK files."""
 
 import time
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ class EvaluateRequest:
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What is predicted: the fields of a run's model on a user's own shape."""
+    """What is predicted: the fields of a run's model on a user's shape."""
 
     config: RunConfig
     checkpoint: Path

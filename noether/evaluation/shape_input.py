@@ -1,4 +1,4 @@
-"""Someone's own mesh or points → what a trained model must be given: the shape as in training, and the points asked.
+"""A user's mesh or points → the input of a trained model: the shape as in training, and the query points.
 
 Without torch: arrays in, arrays out.
 """

@@ -81,7 +81,7 @@ def predict_here(
     weights: str | None = None,
     checkpoint: str | None = None,
 ) -> int:
-    """Predicts a run's fields on a user's own shape, on one device of this machine.
+    """Predicts a run's fields on a user's shape, on one device of this machine.
 
     Raises:
         RequestError: there is no such run or file, or the shape is nothing like what was trained on.

@@ -1,4 +1,4 @@
-"""A checkpoint's model with the task that scales for it, evaluated on a user's own shape."""
+"""A trained model and the task that scales its fields, loaded from a checkpoint to predict on a new shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -205,7 +205,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
             name: 0.5 * (np.array(span["low"]) + span["high"]) if span else np.zeros(1) for name, span in spans.items()
         }
         raise RequestError(
-            f"the model reads {', '.join(missing)}, of which nothing is said",
+            f"the model reads {', '.join(missing)}, and they were not given",
             seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
             expected=", ".join(
                 f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()

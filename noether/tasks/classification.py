@@ -107,7 +107,7 @@ class ClassificationTask(Task):
     def _check_labels(self, labels: Tensor) -> None:
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             raise RequestError(
-                "a sample's class is none of the task's",
+                "a sample's class is not one of the task's",
                 seen=f"classes {int(labels.min())} to {int(labels.max())}",
                 expected=f"0 to {self.classes - 1}",
                 fix=f"task.classes={int(labels.max()) + 1}",

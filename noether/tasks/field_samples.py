@@ -1,4 +1,4 @@
-"""Do samples hold what a task of fields needs: keys, components, rows, finite numbers? Refused before training."""
+"""Checks that samples hold what a task of fields needs: keys, components, rows, finite numbers."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -56,7 +56,7 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
         count = len(sample[points])
         if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
             raise RequestError(
-                f"{key} has not one row for each of {points}",
+                f"{key} does not have one row for each of {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
                 fix=f"give the samples as many {key} as {points}",

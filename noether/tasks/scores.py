@@ -1,4 +1,4 @@
-"""How good are the figures of a split: the table of fields, the scores of scalars."""
+"""Scores of a split: the table of fields, and R², Spearman and mean error of scalars."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -63,7 +63,9 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
     """
     lost = int((~np.isfinite(prediction)).sum())
     if lost:
-        return undefined_scalar(f"it is undefined: the prediction is no number for {lost} of {len(prediction)} samples")
+        return undefined_scalar(
+            f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
+        )
     error = np.abs(prediction - truth)
     scores: dict[str, Any] = {
         "r2": r_squared(prediction, truth),

@@ -14,7 +14,7 @@ WHOLE = np.dtype("<i4")
 
 @dataclass
 class Column:
-    """One array of a set: the source's rows, what is done to them, and the range of what was handed out.
+    """One array of a set: the source's rows, what is done to them, and the range of the rows returned so far.
 
     source: (N, C) or (N,); step: from a block of source rows in float64 to the store's numbers.
     where: names the array in errors; shape: of one row ((), or (components,)).
@@ -50,7 +50,7 @@ class Column:
         return np.ascontiguousarray(block, self.dtype)
 
     def span(self) -> dict[str, Any]:
-        """What was handed out: components, smallest and largest value of each."""
+        """Components of the rows returned so far, with the smallest and largest value of each."""
         low, high = (np.atleast_1d(side) if side is not None else np.zeros(0) for side in (self.low, self.high))
         return {"components": int(np.prod(self.shape, dtype=int)), "low": low.tolist(), "high": high.tolist()}
 

@@ -103,7 +103,7 @@ class CasesDataset:
 
 
 def _files_space(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes and the unit of the files, for whoever gives a model a shape in them; nothing where they are ours."""
+    """The axes and unit of the source files, for shapes given to `predict`; empty where they are the house's."""
     files = CaseMap.model_validate(yaml.safe_load(metadata["map"]) or {})
     if files.axes is None and files.metres == 1.0:
         return {}

@@ -17,6 +17,13 @@ BACKGROUND = re.compile(
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
 OUTPUTS = re.compile(r"(average[ _]?)?(cd|cl|cs|cm\w*|nu)$|drag|lift|force|moment|coeff|heat", re.I)
+KNOWN_NUMBERS = {
+    "drag_coefficient": re.compile(r"(average_)?cd$"),
+    "lift_coefficient": re.compile(r"(average_)?cl$"),
+    "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
+    "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
+}
+NUMBER_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
 LONGEST = 500.0  # of a body, in m
 
 
@@ -221,12 +228,18 @@ def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
 def _add(parameters: dict[str, str], outputs: dict[str, str], column: str, values: list[float], where: str) -> None:
     if not np.isfinite(values).all():
         return
-    name, into = _plain(column), outputs if OUTPUTS.search(column) else parameters
-    name = {"cd": "drag_coefficient", "cl": "lift_coefficient", "average_cd": "drag_coefficient"}.get(name, name)
+    name, into = number_name(column), outputs if OUTPUTS.search(column) else parameters
     if not name or name in parameters or name in outputs or name == "density":
         return
     own = f", column: {json.dumps(column)}" if column != name else ""
-    into[name] = f'{{{where}{own}, unit: ""}}      # {min(values):.4g} to {max(values):.4g}'
+    unit = json.dumps(NUMBER_UNITS.get(name, ""))
+    into[name] = f"{{{where}{own}, unit: {unit}}}      # {min(values):.4g} to {max(values):.4g}"
+
+
+def number_name(column: str) -> str:
+    """What a number is called in a draft: those that force coefficients are made with by their meaning."""
+    plain = _plain(column)
+    return next((name for name, pattern in KNOWN_NUMBERS.items() if pattern.match(plain)), plain)
 
 
 def _plain(name: str) -> str:

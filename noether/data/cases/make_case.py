@@ -1,4 +1,4 @@
-"""One case from its files into the store: read, scaled, turned to the house's axes, checked, shuffled and written."""
+"""Makes one case: its files are read, scaled, turned to the house's axes, checked, shuffled and written."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`dataset.json`: what a prepared folder holds, for training, prediction and whoever reads the samples."""
+"""`dataset.json`: what a prepared folder holds, for training, for prediction and for readers of the samples."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -112,7 +112,8 @@ def _last_row(path: Path) -> dict[str, float]:
     lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
     comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
     data = [line for line in lines if not line.startswith("#")]
-    names = comments[-1].split() if comments else []
+    # force.dat puts its vectors in brackets, "(total_x total_y total_z)"; "Cd(f)" keeps its own.
+    names = [name if "(" in name[1:] else name.strip("()") for name in comments[-1].split()] if comments else []
     values = re.sub(r"[()]", " ", data[-1]).split() if data else []
     if not values or (names and len(names) != len(values)):
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Units that cannot be: pressures and speeds that do not belong together, angles and lengths of another unit."""
+"""Warns about units that cannot be right: pressures that do not fit the speeds, speeds beyond reason, empty fields."""
 
 from collections.abc import Mapping
 from typing import Any

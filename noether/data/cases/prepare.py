@@ -1,4 +1,4 @@
-"""A folder of cases into the store: in parallel, each case whole or not there, what is there and current kept."""
+"""Prepares a folder of cases into the store: in parallel, each case whole or absent, current ones kept."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ def _prepare(
     progress(len(cases), len(jobs) + len(cases))
     for job, result in surviving_map(make_case, jobs, max(1, min(workers, len(jobs)))):
         if isinstance(result, RequestError):
-            # What an earlier map or file made of this case is not what was asked for.
+            # An earlier map or file made this one: it is out of date.
             shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
             done.broken[job.case] = result
             if not skip_broken:

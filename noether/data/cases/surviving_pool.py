@@ -1,4 +1,4 @@
-"""Work dealt to processes that may crash: an item whose process dies is named, and the others go on."""
+"""Shares work among processes that may crash: an item whose process dies is named, and the others go on."""
 
 import multiprocessing
 from collections import deque

@@ -9,8 +9,9 @@ from simulated_cases import body, write_cases
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
-from noether.data.cases.draft import draft_map
+from noether.data.cases.draft import draft_map, number_name
 from noether.data.cases.grouping import group_files
+from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
 from noether.errors import RequestError
@@ -142,3 +143,19 @@ def test_a_folder_without_cases_is_refused(content: dict[str, str], tmp_path: Pa
         (tmp_path / name).write_text(text)
     with pytest.raises(RequestError, match="holds no cases"):
         survey_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [("Cd", "drag_coefficient"), ("average_cl", "lift_coefficient"), ("frontal_area", "reference_area"),
+     ("Aref", "reference_area"), ("magUInf", "wind_speed"), ("wind speed", "wind_speed"),
+     ("slant_angle", "slant_angle"), ("area_of_the_roof", "area_of_the_roof")],
+)  # fmt: skip
+def test_what_coefficients_are_made_with_has_its_name_in_a_draft(column: str, name: str) -> None:
+    assert number_name(column) == name
+
+
+def test_the_columns_of_openfoam_are_named_without_the_brackets_of_vectors(tmp_path: Path) -> None:
+    table = tmp_path / "force.dat"
+    table.write_text("# Force\n# Time  (total_x total_y total_z) Cd(f)\n1 (1 2 3) 0\n2 (4 5 6) 7\n")
+    assert read_numbers(table) == {"Time": 2, "total_x": 4, "total_y": 5, "total_z": 6, "Cd(f)": 7}

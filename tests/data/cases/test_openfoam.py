@@ -1,9 +1,11 @@
 """Cases really solved by OpenFOAM: the forces of the prepared fields are those of the solver."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +102,7 @@ def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
     assert about.sets["surface"].fields["wall_shear"].scale == -1
     assert about.sets["volume"].patches == ["internalMesh"]
     assert {"drag_coefficient", "lift_coefficient"} <= set(about.outputs)
-    assert {"slant_angle", "wind_speed"} <= set(about.parameters)
+    assert {"slant_angle", "wind_speed", "reference_area"} <= set(about.parameters)
     assert about.forces is not None
 
 
@@ -110,3 +112,50 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
     words = [str(solved), "--cases", str(CASES), "--mesh", "tiny", "--iterations", str(ITERATIONS), "--spread", "1"]
     again = subprocess.run([sys.executable, str(EXAMPLE), *words], timeout=900, capture_output=True, text=True)
     assert ", 0 to make" in again.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
+    """One update of one model: the figures, the table and the pictures are there; a second start makes nothing."""
+    words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
+             "--seeds", "1", "--few", "0", "--length", "0.0005", "trainer.effective_batch_size=2",
+             "dataset.geometry_points=128",
+             "dataset.points_per_update={surface: 64, volume: 64}"]  # fmt: skip
+    first = subprocess.run(words, timeout=900, capture_output=True, text=True)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "1 of 1  upt-0: surface pressure" in first.stdout
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["cases"] == {"train": 2, "validation": 1, "test": 1}
+    run = figures["runs"]["upt-0"]
+    assert set(run["fields"]) == {"surface_pressure", "surface_wall_shear", "volume_velocity", "volume_pressure"}
+    assert set(run["baselines"]) == {"mean_field", "nearest_shape"}
+    assert run["cpu_minutes"] > 0
+    table = (tmp_path / "table.md").read_text()
+    assert "| UPT |" in table
+    assert "| nearest shape |" in table
+    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert pictures == {"study-coefficients.webp", "study-surface.webp", "study-wake.webp"}
+    again = subprocess.run(words, timeout=900, capture_output=True, text=True)
+    assert (again.returncode, "1 of 1 runs are finished" in again.stdout) == (0, True)
+    assert json.loads((tmp_path / "figures.json").read_text())["runs"] == figures["runs"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_a_stopped_study_saves_its_run(solved: Path, tmp_path: Path) -> None:
+    words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
+             "--seeds", "1", "--few", "0", "trainer.effective_batch_size=2", "dataset.geometry_points=128",
+             "dataset.points_per_update={surface: 64, volume: 64}"]  # fmt: skip
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as study:
+        log = tmp_path / "logs" / "upt-0.log"
+        try:
+            end = time.monotonic() + 600
+            while time.monotonic() < end and not (log.is_file() and "update " in log.read_text()):
+                time.sleep(0.2)
+            study.terminate()
+            said = study.communicate(timeout=300)[0]
+        finally:
+            study.kill()
+    assert (study.returncode, "stopped, and will go on" in said) == (75, True), said + log.read_text()
+    assert list((tmp_path / "runs" / "upt-0" / "checkpoints").iterdir())
