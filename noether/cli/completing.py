@@ -139,7 +139,7 @@ def _overrides(word: str) -> list[str]:
 
 def _stepwise(typed: str, names: Iterable[str]) -> list[str]:
     """Returns the names that begin so, each up to its next dot: sections first, then what is in them."""
-    found = {}
+    found: dict[str, None] = {}
     for name in names:
         if name.startswith(typed):
             rest, dot, _ = name[len(typed) :].partition(".")
