@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-nightly faults lint format docs site venv clean
+.PHONY: train shell test test-fast test-nightly faults lint format docs site transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -59,6 +59,11 @@ docs: $(READY)
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Every command of README and docs, each with its exit code and last lines, or what it needs and this machine has not:
+# transcript.md. make transcript ARGS=--full runs them as they stand.
+transcript: $(READY)
+	$(BIN)/python -m tests.documented $(ARGS)
 
 venv: $(READY)
 
