@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-nightly faults lint format docs site venv clean
+.PHONY: train shell test test-fast test-nightly faults lint format docs site transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -57,8 +57,19 @@ docs: $(READY)
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
-site: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+# The report in it is that of `make train`, in runs/site: trained first where there is none, and kept.
+SITE_REPORT ?= runs/site/report.html
+
+site: $(READY) $(SITE_REPORT)
+	NO_MKDOCS_2_WARNING=1 NOETHER_SITE_REPORT=$(SITE_REPORT) $(BIN)/mkdocs build --quiet --strict
+
+runs/site/report.html: | $(READY)
+	$(BIN)/noether train run_id=site output_path=runs resume=auto $(ARGS)
+
+# Every command of README and docs, each with its exit code and last lines, or what it needs and this machine has not:
+# transcript.md. make transcript ARGS=--full runs them as they stand.
+transcript: $(READY)
+	$(BIN)/python -m tests.documented $(ARGS)
 
 venv: $(READY)
 

@@ -3,51 +3,23 @@
 import json
 import os
 import re
-import shlex
-import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT
+from documented import SMALL, commands, make_workplace
 
 from noether.config.reference import settings_reference
 
-# The documented words run as they stand; only the embedded data and its models are made small behind them.
-DATA = (
-    "dataset.train_shapes=20 dataset.test_shapes=5 dataset.surface_points=48 dataset.volume_points=40 "
-    "dataset.geometry_points=32 dataset.points_per_update.surface=24 dataset.points_per_update.volume=16 "
-)
-MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.0"
-SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
-AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
-
-
-def commands(path: Path, program: str) -> list[str]:
-    """The lines of a page's code blocks that start with a program's name, without their comments."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith(f"{program} ")]
+__all__ = ["SMALL", "commands"]
 
 
 @pytest.fixture
 def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
     """A user's folder, with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
-    (folder / "my.yaml").write_text("seed: 3\n")
-    (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
-    (folder / "examples").symlink_to(REPOSITORY / "examples")
-    program = folder / "bin" / "noether"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\nsmall=\n"
-        f'case "$*" in *mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";; esac\n'
-        f'exec {shlex.quote(sys.executable)} -m noether "$@" $small\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    path = f"{program.parent}{os.pathsep}{environ['PATH']}"
-    return folder, {**environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+    return folder, make_workplace(folder, environ)
 
 
 @pytest.mark.slow
@@ -60,8 +32,7 @@ def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether")
-    # The line on ShapeNet-Car runs on cars of its format in tests/data.
-    lines = [line for line in lines if "/data/" not in line]
+    lines = [line for line in lines if "/data/" not in line]  # Those run on data of their format in tests/data.
     assert len(lines) >= least
     for line in lines:
         done = subprocess.run(

@@ -24,6 +24,7 @@ from typing import Any
 from noether import __version__
 from noether.common.container import container_engine
 from noether.common.cpus import usable_cpus
+from noether.doctor.gpu_health import Fabric, GpuHealth, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
 from noether.environments.devices import Gpu, NvmlDriver
 
@@ -93,6 +94,9 @@ class HostFacts:
     memlock: int | None = None
     infiniband: Infiniband | None = None
     driver: Driver | None = None
+    gpu_health: tuple[GpuHealth, ...] | None = None
+    xids: tuple[tuple[str, int], ...] | None = None
+    fabric: Fabric | None = None
     user: User | None = None
     cpus: int | None = None
     cpu_quota: float | None = None
@@ -120,6 +124,14 @@ class HostFacts:
             if seen["gpus"] is not None:
                 gpus = tuple(Gpu(gpu["index"], gpu["uuid"], tuple(gpu["mig_uuids"])) for gpu in seen["gpus"])
             values["driver"] = Driver(seen["version"], gpus, seen["error"], tuple(seen["nodes"]))
+        if values.get("gpu_health") is not None:
+            health = values["gpu_health"]
+            values["gpu_health"] = tuple(GpuHealth(**{**gpu, "slowed_by": tuple(gpu["slowed_by"])}) for gpu in health)
+        if values.get("xids") is not None:
+            values["xids"] = tuple((address, number) for address, number in values["xids"])
+        if values.get("fabric"):
+            seen = values["fabric"]
+            values["fabric"] = Fabric(**{**seen, "cxi": tuple(seen["cxi"]), "efa": tuple(seen["efa"])})
         if values.get("user"):
             values["user"] = User(**values["user"])
         return cls(**values)
@@ -161,6 +173,9 @@ def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SEC
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "infiniband": lambda: asdict(_infiniband()),
         "driver": lambda: asdict(_driver()),
+        "gpu_health": lambda: [asdict(gpu) for gpu in probe_gpus()],
+        "xids": lambda: xids(read_kernel_log()),
+        "fabric": lambda: asdict(probe_fabric(os.environ)),
         "user": lambda: asdict(_user(os.environ)),
         "cpus": usable_cpus,
         "cpu_quota": lambda: cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text()),

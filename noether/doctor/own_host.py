@@ -15,6 +15,7 @@ from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.doctor.child import Child, ChildError, ask_all
 from noether.doctor.diagnosis import Diagnosis, refused
+from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
 from noether.doctor.machine_checks import (
     check_container,
@@ -241,10 +242,12 @@ def host_findings(
         check_torch(torch),
         check_driver(facts, torch),
         check_devices(facts, devices, environ),
+        *check_gpu_health(facts),
         check_imports(facts),
         check_container(facts),
         check_shared_memory(facts, needs_memory),
         check_infiniband(facts),
+        check_fabric(facts, environ),
         check_locked_memory(facts),
         check_cores(facts, environ, ranks_here),
         check_user(facts, environ),

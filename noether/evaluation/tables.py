@@ -54,7 +54,7 @@ class FiguresTable:
 def result_tables(result: dict[str, Any], fields: Mapping[str, FieldConfig]) -> list[Any]:
     """Returns a table of the fields in physical units beside the baselines, one of the scalars, and the pace."""
     if "fields" not in result:
-        plain = Table("figure", "value", box=None, padding=(0, 3, 0, 0))
+        plain = Table(Column("figure", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
         for name, value in result["figures"].items():
             plain.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
         return [plain, _pace(result)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from noether.common.limits import read_limits, why_too_large
@@ -117,7 +117,9 @@ def render_plan(plan: RunPlan) -> list[Any]:
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
     headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
-    table = Table("rank", "host", "local rank", "device", "samples per update", box=None, padding=(0, 3, 0, 0))
+    # Folded: a name that is too long for a narrow terminal would otherwise be cut.
+    heads = (Column(head, overflow="fold") for head in ("rank", "host", "local rank", "device", "samples per update"))
+    table = Table(*heads, box=None, padding=(0, 3, 0, 0))
     for worker in placement.workers[:ROWS_SHOWN]:
         steps = plan.batch.accumulation_steps
         share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
@@ -130,7 +132,7 @@ def render_plan(plan: RunPlan) -> list[Any]:
         )
     if len(placement.workers) > ROWS_SHOWN:
         table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
-    reasons = Table.grid(padding=(0, 3, 0, 2))
+    reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
     for name, reason in plan.reasons.items():
         reasons.add_row(Text(name, style="dim"), reason)
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]

@@ -2,20 +2,33 @@
 
 from collections.abc import Iterable
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.columns import Columns
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
+from rich.text import Text
 
 from noether.common.console import Console
 from noether.tracking.tracker import Row
 
-# Widths, in columns: the whole display; without learning rate, memory and elapsed time; with a bar.
-WIDE, MEDIUM, NARROW = 115, 76, 60
+
+class _Display(Progress):
+    """A bar, and below it the facts, side by side as far as the width allows: none is left out or cut."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yields the bar and the facts."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Columns([Text(fact, no_wrap=True) for fact in (*task.fields["facts"], *_times(task))], padding=(0, 2))
+
+
+def _times(task: Task) -> list[str]:
+    elapsed, left = task.elapsed or 0.0, task.time_remaining
+    return [f"{_clock(elapsed)} elapsed", "–:–– left" if left is None else f"{_clock(left)} left"]
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 
 
 class ConsoleTracker:
@@ -26,20 +39,9 @@ class ConsoleTracker:
         self._total_updates, self._total_epochs = total_updates, total_epochs
         self._progress: Progress | None = None
         if console.is_live:
-            width = console.terminal.width
-            self._progress = Progress(
-                TextColumn("[bold]{task.description}"),
-                *([BarColumn(bar_width=None)] if width >= NARROW else []),
-                *([MofNCompleteColumn()] if width >= MEDIUM else []),
-                TextColumn("{task.fields[numbers]}"),
-                *([TimeElapsedColumn(), TextColumn("/")] if width >= WIDE else []),
-                TimeRemainingColumn(elapsed_when_finished=False),
-                TextColumn("left"),
-                console=console.terminal,
-                refresh_per_second=4,
-                expand=True,
-            )
-            self._bar = self._progress.add_task("training", total=total_updates, completed=start, numbers="")
+            columns = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
+            self._progress = _Display(*columns, console=console.terminal, refresh_per_second=4, expand=True)
+            self._bar = self._progress.add_task("training", total=total_updates, completed=start, facts=())
             self._progress.start()
 
     def advance(self, update: int) -> None:
@@ -63,16 +65,18 @@ class ConsoleTracker:
             self._console.warn(row["text"])
 
     def _log_training(self, row: Row) -> None:
-        loss, pace = f"loss {row['loss']:.4f}", f"{row['samples_per_second']:.1f} samples/s"
-        numbers = f"{loss}  lr {row['learning_rate']:.1e}  {pace}  {row['memory_mib']:.0f} MiB"
-        line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  {numbers}"
+        facts = (
+            f"loss {row['loss']:.4f}",
+            f"lr {row['learning_rate']:.1e}",
+            f"{row['samples_per_second']:.1f} samples/s",
+            f"{row['memory_mib']:.0f} MiB",
+        )
+        line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  " + "  ".join(facts)
         if self._progress is None:
             self._console.say(line)
             return
         description = f"epoch {min(int(row['epoch']) + 1, round(self._total_epochs) or 1)}/{self._total_epochs:.0f}"
-        width = self._console.terminal.width
-        shown = numbers if width >= WIDE else f"{loss}  {pace}" if width >= MEDIUM else loss
-        self._progress.update(self._bar, description=description, numbers=shown)
+        self._progress.update(self._bar, description=description, facts=facts)
         self._console.only_log(line)
 
     def sync(self) -> None:

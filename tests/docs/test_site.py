@@ -1,6 +1,7 @@
 """The documentation site builds without a warning, and its generated pages are what the program says."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,20 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "site" / "index.html").read_text()
     outside = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', page)
     assert not outside, "the site must open without the network"
+
+
+def test_a_report_is_a_page_of_the_site(tmp_path: Path) -> None:
+    """As `make site` does it, after a training."""
+    pytest.importorskip("mkdocs")
+    (tmp_path / "made.html").write_text("<h1>a report</h1>")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    environ = {**os.environ, "NOETHER_SITE_REPORT": str(tmp_path / "made.html")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "report.html").read_text() == "<h1>a report</h1>"
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert page.count('<a href="report.html">') == 2
+    assert 'src="images/report.png"' in page
 
 
 def test_the_reference_of_commands_is_what_they_say() -> None:

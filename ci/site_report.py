@@ -1,0 +1,32 @@
+"""Makes a run's report a page of the documentation site: a hook of mkdocs, which `make site` gives the report.
+
+Reports are megabytes, so none is kept in the repository. Without NOETHER_SITE_REPORT the site has no report
+and no link to one.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "NOETHER_SITE_REPORT"
+PICTURE = "![The report of make train](images/report.png)"
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links the picture on the first page to the whole report."""
+    if page.file.src_uri != "index.md" or not os.environ.get(VARIABLE):
+        return markdown
+    if PICTURE not in markdown:
+        raise ValueError(f"docs/index.md has no longer the line {PICTURE}")
+    link = '<a href="report.html"><img alt="The report of make train" src="images/report.png"></a>'
+    return markdown.replace(
+        PICTURE, f'{link}\n\n<a href="report.html">The whole report of a run</a>, as `make train` ends.'
+    )
+
+
+def on_post_build(*, config: Any, **_: Any) -> None:
+    """Copies the report into the site."""
+    report = os.environ.get(VARIABLE)
+    if report:
+        shutil.copy(report, Path(config["site_dir"]) / "report.html")

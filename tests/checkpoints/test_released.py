@@ -1,0 +1,49 @@
+"""A checkpoint and an export of each released version still load, predict what they did, and train on."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints.make_released import HERE, inputs
+from conftest import REPOSITORY
+
+from noether.evaluation.exported import load_exported
+
+VERSIONS = sorted(path.name for path in HERE.iterdir() if path.is_dir())
+
+
+def test_each_version_of_the_changelog_has_its_fixture() -> None:
+    """`python -m tests.checkpoints.make_released` makes that of this checkout."""
+    listed = re.findall(r"^## (\d+\.\d+\.\d+)", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert set(listed) <= set(VERSIONS)
+
+
+@pytest.mark.parametrize("program", [True, False], ids=["program", "weights"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_export_predicts_what_it_did(version: str, program: bool) -> None:
+    export = HERE / version / "export"
+    about = json.loads((export / "model.json").read_text())
+    predicted = json.loads((HERE / version / "predicted.json").read_text())
+    found = load_exported(export, program=program)(inputs(about))
+    assert found.keys() == predicted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, torch.tensor(predicted[name]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_is_evaluated_and_goes_on(version: str, noether, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(HERE / version / "run", run)
+    assert noether("checkpoints", str(run), "--verify").code == 0
+    done = noether("evaluate", str(run), "--json")
+    assert done.code == 0, done.err
+    before = json.loads((HERE / version / "run" / "result.json").read_text())["figures"]
+    assert json.loads(done.out)["figures"] == pytest.approx(before, rel=1e-4)
+    settings = ("--hp", str(run / "config.yaml"), f"resume={run}", f"output_path={tmp_path}")
+    more = noether("train", *settings, "trainer.max_updates=3", "accept_changes=[all]")
+    assert more.code == 0, more.err
+    assert sorted(path.name for path in (run / "checkpoints").glob("update-*"))[-1] == "update-000000003"

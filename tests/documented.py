@@ -1,0 +1,201 @@
+"""The commands of README and docs, what each needs, and a transcript of them all.
+
+    python -m tests.documented [--full] [--out FILE] [PAGE ...]     (make transcript)
+
+Each page's commands run as they stand, in their order, in a folder of its own. Behind the words, the embedded data and
+its models are made small, as the tests do; --full leaves them as they are, and runs what takes longer. The exit code
+is 1 where a command that has what it needs does not succeed.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GENERATED = ("commands.md", "configuration.md", "lint.md")
+PROGRAMS = ("noether", "noether-train", "noether-train-submit-job", "make", "docker", "apptainer", "srun", "python",
+            "gh", "cosign", "source", "OMP_NUM_THREADS=1")  # fmt: skip
+DATA = (
+    "dataset.train_shapes=20 dataset.test_shapes=5 dataset.surface_points=48 dataset.volume_points=40 "
+    "dataset.geometry_points=32 dataset.points_per_update.surface=24 dataset.points_per_update.volume=16 "
+)
+MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.0"
+SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
+AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
+LIMIT_S, FULL_LIMIT_S = 400, 7200
+LONG = "more time than a transcript has: --full runs it"
+
+
+def _works(*command: str) -> Callable[[], bool]:
+    @cache
+    def ask() -> bool:
+        if shutil.which(command[0]) is None:
+            return False
+        try:
+            return subprocess.run(command, capture_output=True, timeout=15).returncode == 0
+        except subprocess.TimeoutExpired:  # A client whose server is not there.
+            return False
+
+    return ask
+
+
+def _there(path: str) -> Callable[[], bool]:
+    return lambda: Path(path).exists()
+
+
+NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
+    # page, command (regular expressions), what it needs, whether that is here
+    (r"", r"^gh |^cosign ", "a release that was published", lambda: False),
+    (r"", r"--environment=|--container-image=", "a cluster with a container engine of its own", lambda: False),
+    (r"", r"\$LIBFABRIC|srun .*--gpus-per-task", "a cluster with Slingshot", lambda: False),
+    (r"", r"^docker ", "a docker engine", _works("docker", "info")),
+    (r"", r"^(srun .*)?apptainer ", "Apptainer, and the image", _works("apptainer", "--version")),
+    (r"", r"\+accelerator=gpu|--gpus", "an NVIDIA GPU", _works("nvidia-smi", "-L")),
+    (r"", r"\| sbatch|^srun ", "a Slurm cluster", _works("sinfo")),
+    (r"slurm\.md", r"^(?!.*--dry-run)", "a Slurm cluster", _works("sinfo")),
+    (r"shapenet\.md|models\.md", r"shapenet_car|runs/cars", "ShapeNet-Car in /data/shapenet_car",
+     _there("/data/shapenet_car")),
+    (r"own-data\.md", r"ahmed", "the cases of a simulation in ahmed (AhmedML)", lambda: False),
+    (r"", r"/data/ahmed", "the cases of a simulation in /data/ahmed (AhmedML)", _there("/data/ahmed")),
+    (r"", r"/data/shapenet_car", "ShapeNet-Car in /data/shapenet_car", _there("/data/shapenet_car")),
+    (r"", r"^make test", LONG, lambda: False),
+    (r"", r"benchmarks/|trainer\.max_updates=500", LONG, lambda: False),
+)  # fmt: skip
+"""The first line that fits counts. A command that no line names runs on every machine."""
+
+
+def pages() -> list[Path]:
+    """Returns README and the pages that people wrote."""
+    return [
+        REPOSITORY / "README.md",
+        *(p for p in sorted((REPOSITORY / "docs").glob("*.md")) if p.name not in GENERATED),
+    ]
+
+
+def commands(path: Path, *programs: str) -> list[str]:
+    """Returns the commands of a page's code blocks that start with one of the programs, without their comments."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in found if language in ("", "sh")]
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.partition(" ")[0] in programs and " " in line]
+
+
+def needs(page: str, line: str, *, full: bool = False) -> str:
+    """Returns what a command needs that is not here; "" where it can run."""
+    for where, what, needed, is_here in NEEDS:
+        if re.search(where, page) and re.search(what, line):
+            if needed == LONG:
+                return "" if full else LONG
+            return "" if is_here() else needed
+    return ""
+
+
+def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False) -> dict[str, str]:
+    """Fills a user's folder, and returns an environment with `noether` on the PATH."""
+    (folder / "my.yaml").write_text("seed: 3\n")
+    (folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
+    for name in (
+        "examples",
+        "configs",
+        "benchmarks",
+        "ci",
+        "Dockerfile",
+        "apptainer.def",
+        "Makefile",
+        "constraints.txt",
+    ):
+        (folder / name).symlink_to(REPOSITORY / name)
+    programs = folder / "bin"
+    programs.mkdir()
+    small = f'*mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";;'
+    for name, verb in (("noether", ""), ("noether-train", "train "), ("noether-train-submit-job", "submit ")):
+        program = programs / name
+        start = f'set -- {verb}"$@"\n' if verb else ""
+        choose = "" if full else f'case "$*" in {small} esac\n'
+        program.write_text(
+            f'#!/bin/sh\nsmall=\n{start}{choose}exec {shlex.quote(sys.executable)} -m noether "$@" $small\n'
+        )
+        program.chmod(0o755)
+    path = f"{programs}{os.pathsep}{environ['PATH']}"
+    return {**environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+
+
+def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
+    """Runs a page's commands; returns the transcript's lines, and how many commands failed."""
+    name, lines, failed = str(page.relative_to(REPOSITORY)), [], 0
+    with tempfile.TemporaryDirectory(prefix="noether-transcript-") as scratch:
+        environ = make_workplace(Path(scratch), dict(os.environ), full=full)
+        for line in commands(page, *PROGRAMS):
+            missing = needs(name, line, full=full)
+            if missing:
+                lines += [f"### `{line}`", "", f"Not run here. It needs {missing}.", ""]
+                continue
+            began = time.monotonic()
+            # make is the checkout's own.
+            where = REPOSITORY if line.startswith("make ") else scratch
+            limit = FULL_LIMIT_S if full or line.startswith("make ") else LIMIT_S
+            code, said = _run(line, str(where), environ, limit)
+            failed += code != 0
+            print(f"{'ok    ' if code == 0 else 'FAILED'} {name}: {line}", flush=True)
+            last = [text for text in said.rstrip().splitlines() if text.strip()][-5:]
+            took = f"exit code {code}, {time.monotonic() - began:.0f} s"
+            lines += [
+                f"### `{line}`",
+                "",
+                f"{took}{'' if code == 0 else ', **failed**'}",
+                "",
+                "```text",
+                *last,
+                "```",
+                "",
+            ]
+    return ([f"## {name}", "", *lines] if lines else []), failed
+
+
+def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tuple[int, str]:
+    process = subprocess.Popen(
+        ["bash", "-c", line], cwd=folder, env=environ, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        return 124, process.communicate()[0] + f"\nnot within {limit_s:g} s"
+    return process.returncode, said
+
+
+def main() -> int:
+    """Writes the transcript; returns 1 where a command failed."""
+    parser = argparse.ArgumentParser(description="Runs every command of README and docs.")
+    parser.add_argument("--full", action="store_true", help="as they stand, and what takes longer too")
+    parser.add_argument("--out", type=Path, default=Path("transcript.md"))
+    parser.add_argument("pages", nargs="*", type=Path)
+    asked = parser.parse_args()
+    chosen = [page.resolve() for page in asked.pages] or pages()
+    parts, failed = [], 0
+    for page in chosen:
+        lines, wrong = run_page(page, full=asked.full)
+        parts += lines
+        failed += wrong
+    size = (
+        "as they stand" if asked.full else "as they stand; behind them the embedded data and its models are made small"
+    )
+    head = ["# Every command of README and docs", "", f"Run {size}. Commands that failed: {failed}.", ""]
+    asked.out.write_text("\n".join([*head, *parts]))
+    print(f"{asked.out}: {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
