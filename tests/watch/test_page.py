@@ -59,9 +59,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> 
     (linked.logs / "rank-1.log").unlink()
     (linked.logs / "rank-1.log").symlink_to(secret)
     page = serve(environ, str(root / "runs"))
-    listed = {run["name"]: run["key"] for run in page.json("api/runs")["runs"]}
-    yield SimpleNamespace(page=page, root=root, honest=honest, other=other, linked=linked, keys=listed)
-    kill(page)
+    try:
+        listed = {run["name"]: run["key"] for run in page.json("api/runs")["runs"]}
+        yield SimpleNamespace(page=page, root=root, honest=honest, other=other, linked=linked, keys=listed)
+    finally:
+        kill(page)
 
 
 @pytest.mark.parametrize(

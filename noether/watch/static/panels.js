@@ -46,7 +46,7 @@ export function glance(run, several) {
 function tiles(run) {
   const { pace, result } = run;
   put("tile-loss", number(pace.loss));
-  put("tile-loss-note", pace.memory_mib === null ? "" : `${count(Math.round(pace.memory_mib))} MiB in use`);
+  put("tile-loss-note", pace.memory_mib === null ? "" : `peak memory ${count(Math.round(pace.memory_mib))} MiB`);
   put("tile-best-title", result ? `Final, ${result.split ?? "test"} split` : "Best so far");
   if (result) lines("tile-best", "tile-best-note", result.shown, result.checkpoint ? `${result.weights} weights of ${result.checkpoint}` : "");
   else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `${run.best.split}, update ${count(run.best.update)}` : "");
