@@ -41,8 +41,8 @@ def train(folder: Path, name: str) -> subprocess.Popen[bytes]:
 def photograph(page: Page, path: Path, top: str, bottom: str) -> None:
     """Writes the page between the tops of two of its parts, in few enough colours to be small."""
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True, type="png"))).convert("RGB")
-    begin, end = (page.locator(part).bounding_box()["y"] for part in (top, bottom))
-    shot = shot.crop((0, round(begin), shot.width, round(end)))
+    first, end = page.locator(top).bounding_box(), page.locator(bottom).bounding_box()
+    shot = shot.crop((max(0, round(first["x"]) - 16), max(0, round(first["y"]) - 12), shot.width, round(end["y"])))
     shot.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {shot.width} × {shot.height}, {path.stat().st_size / 1000:.0f} kB")
 
@@ -76,18 +76,14 @@ def main() -> None:
             )
             while updates(folder, second) < 240 and live.poll() is None:
                 time.sleep(0.5)
-            for scheme, width, name, end in (
-                ("light", 1400, "watch", "#figures"),
-                ("dark", 400, "watch-narrow", "#more"),
-            ):
-                page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                page.set_default_timeout(LIMIT_MS)
-                page.goto(address)
-                page.get_by_role("button", name=re.compile(f"^{second}")).click()
-                page.get_by_label(f"Overlay {first}").check()
-                page.wait_for_selector("#settings-differ td")
-                page.wait_for_timeout(2500)
-                photograph(page, asked.out / f"{name}.png", "body", end)
+            page = chromium.new_page(viewport={"width": 1400, "height": 900})
+            page.set_default_timeout(LIMIT_MS)
+            page.goto(address)
+            page.get_by_role("button", name=re.compile(f"^{second}")).click()
+            page.get_by_label(f"Overlay {first}").check()
+            page.wait_for_selector("#settings-differ td")
+            page.wait_for_timeout(2500)
+            photograph(page, asked.out / "watch.png", "body", "#figures")
             live.wait()
             page = chromium.new_page(viewport={"width": 1400, "height": 900}, color_scheme="dark")
             page.set_default_timeout(LIMIT_MS)
