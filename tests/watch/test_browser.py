@@ -135,7 +135,8 @@ def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
     expect(page.locator("#log")).to_contain_text("evaluated in")
     page.wait_for_selector("#figure-tables td[data-value]")
     result = json.loads((place.runs / "live" / "result.json").read_text())
-    page.get_by_label("Overlay first").uncheck()
+    for name in ("first", "second"):
+        page.get_by_label(f"Overlay {name}").uncheck()
     expect(page.locator("#figure-tables th.run-1")).to_have_count(0)
     assert [row[0] for row in final_figures(page)] == list(result["figures"].values())
     best = result["figures"]["surface_pressure/relative_l2"]
