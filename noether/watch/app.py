@@ -52,7 +52,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
         return _json({"runs": [run.line() for run in runs.all()]})
 
     def detail(request: Request) -> Response:
-        return _json(_one(runs, request).detail())
+        return _json(_one(runs, request).detail(brief="brief" in request.query_params))
 
     def curves(request: Request) -> Response:
         asked = request.query_params

@@ -30,7 +30,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
 
         from noether.watch.app import make_app
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("jinja2", "starlette", "uvicorn"):
             raise
         raise RequestError(
             "noether watch needs a package that is not installed",
@@ -65,6 +65,7 @@ def _listen(port: str | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", number))
+            listening.listen()  # A browser that is quicker than the server waits instead of being refused.
         except OSError as error:
             listening.close()
             reason = error.strerror

@@ -65,8 +65,12 @@ class WatchedRun:
             "seconds_left": seconds_left(training, total) if seen.state == RUNNING else None,
         }
 
-    def detail(self) -> dict[str, Any]:
-        """Returns all that the page shows of a run but its curves, logs and pictures themselves."""
+    def detail(self, *, brief: bool = False) -> dict[str, Any]:
+        """Returns all that the page shows of a run but its curves, logs and pictures themselves.
+
+        Args:
+            brief: without what is only shown of the run that is looked at: its pictures, settings and environment.
+        """
         with self._lock:
             self._read_on()
             history, total = self._history, self._total()
@@ -76,6 +80,7 @@ class WatchedRun:
             pace = history.recent_pace()
             return {
                 "key": self.key,
+                "brief": brief,
                 "name": self.name,
                 "path": str(self.folder.path),
                 "now": time.time(),
@@ -98,9 +103,9 @@ class WatchedRun:
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
-                "pictures": described(self.pictures.listing()),
-                "settings": self.settings(),
-                "environment": self._environment(),
+                "pictures": [] if brief else described(self.pictures.listing()),
+                "settings": {} if brief else self.settings(),
+                "environment": {} if brief else self._environment(),
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ const TITLES = {
   memory_mib: "Memory, MiB", device_use: "Device use",
 };
 const FIRST = ["loss"];
-const THEN = ["learning_rate", "samples_per_second"];
+const THEN = ["learning_rate", "samples_per_second", "gradient_norm"];
 const MOST_CHARTS = 60;
 
 /** "validation (ema)/surface_pressure/mae" → split "validation", weights "ema", figure "surface_pressure/mae". */

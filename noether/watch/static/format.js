@@ -7,7 +7,7 @@ const plain = new Intl.NumberFormat("en-GB");
 export function number(value, digits = 4) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e\+?/, "e");
   return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits }).format(value);
 }
 
@@ -35,7 +35,15 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-export const ago = (then, now) => (typeof then === "number" ? `${duration(now - then)} ago` : EN_DASH);
+/** How long ago, in one unit: it stands in little room. */
+export function ago(then, now) {
+  if (typeof then !== "number") return EN_DASH;
+  const seconds = Math.max(0, Math.round(now - then));
+  for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  }
+  return `${seconds} s ago`;
+}
 
 export function clock(seconds) {
   const moment = new Date(1000 * seconds);

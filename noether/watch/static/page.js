@@ -111,7 +111,7 @@ function drawCurves() {
 
 function drawDetails() {
   const run = state.details.get(state.focus);
-  if (!run) return;
+  if (!run || run.brief) return;
   glance(run);
   ranks(run, (rank) => { at("log-rank").value = rank; at("logs").scrollIntoView(); at("log").focus(); call(); });
   checkpoints(run);
@@ -136,28 +136,30 @@ async function news(signal) {
   state.turn += 1;
   if (!state.focus) return false;
   const focus = state.focus;
-  for (const key of [...new Set([focus, ...state.ticked])]) {
-    if (key !== focus && state.turn % 3 !== 1 && state.details.has(key)) continue;
-    const run = await fetchJson(`api/run/${key}`, signal);
-    state.details.set(key, run);
-    if (key === focus) drawDetails();
-  }
   const keys = state.ticked;
   const width = Math.max(150, Math.round(at("charts").clientWidth / 3));
   const asked = new URLSearchParams({ runs: keys.join(","), buckets: width, have: keys.map((key) => state.curves.get(key)?.version ?? "").join(",") });
   if (state.low !== null) asked.set("low", state.low);
   if (state.high !== null) asked.set("high", state.high);
+  const range = [state.low, state.high].join();
   const answer = await fetchJson(`api/curves?${asked}`, signal);
   let isNew = false;
   let isReading = false;
   for (const run of answer.runs) {
     if (run.curves) {
+      if ([state.low, state.high].join() !== range) run.version = "";  // Another stretch was chosen meanwhile.
       state.curves.set(run.key, run);
       isNew = true;
       isReading ||= run.reading < 1;
     }
   }
   if (isNew) drawCurves();
+  for (const key of [...new Set([focus, ...state.ticked])]) {
+    if (key !== focus && state.turn % 3 !== 1 && state.details.has(key)) continue;
+    const run = await fetchJson(`api/run/${key}${key === focus ? "" : "?brief=1"}`, signal);
+    state.details.set(key, run);
+    if (key === focus) drawDetails();
+  }
   drawDetails();
   if (isNew || state.turn % 5 === 1 || keys.join() !== state.compared) {
     compare(await fetchJson(`api/compare?runs=${keys.join(",")}`, signal));

@@ -13,7 +13,7 @@ function lines(node, note, shown, rest) {
   const split = first ? first.lastIndexOf(" ") : -1;
   put(node, first ? first.slice(split + 1).replace("%", "\u202f%") : "–");
   const words_ = first ? [words(first.slice(0, split)), ...others.map((text) => words(text).replace("%", "\u202f%"))] : [];
-  put(note, [...words_, rest].filter(Boolean).join(" · "));
+  put(note, [...words_, rest].filter(Boolean).join("\n"));
 }
 
 export function glance(run, several) {
@@ -46,10 +46,10 @@ export function glance(run, several) {
 function tiles(run) {
   const { pace, result } = run;
   put("tile-loss", number(pace.loss));
-  put("tile-loss-note", pace.memory_mib === null ? "" : `${count(Math.round(pace.memory_mib))} MiB in use`);
+  put("tile-loss-note", pace.memory_mib === null ? "" : `peak memory ${count(Math.round(pace.memory_mib))} MiB`);
   put("tile-best-title", result ? `Final, ${result.split ?? "test"} split` : "Best so far");
-  if (result) lines("tile-best", "tile-best-note", result.shown, result.checkpoint ? `${result.weights} weights of ${result.checkpoint}` : "");
-  else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `${run.best.split}, update ${count(run.best.update)}` : "");
+  if (result) lines("tile-best", "tile-best-note", result.shown, result.weights ? `${result.weights} weights` : "");
+  else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `at update ${count(run.best.update)}` : "");
   lines("tile-last", "tile-last-note", run.last?.shown, run.last ? `${run.last.split}, update ${count(run.last.update)}` : "no evaluation yet");
   put("tile-pace", pace.samples_per_second === null ? "–" : `${number(pace.samples_per_second, 3)} /s`);
   put("tile-pace-note", `samples${pace.device_use === null ? "" : `, device busy ${percent(pace.device_use, 2)}`}`);

@@ -1,0 +1,235 @@
+"""The page in a real browser: a run is followed to its end, two are compared, a picture is opened; wide and narrow,
+dark and light. What is asserted is what is seen."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import TINY
+
+from watch.test_page import MARKUP, RUN, write_run
+from watch.watching import Page, kill, serve
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LIMIT_MS = 120_000
+PAINTED = """canvas => {
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    let seen = 0;
+    for (let place = 3; place < data.length; place += 4) seen += data[place] > 0;
+    return seen;
+}"""
+SHIFTS = """window.shifts = 0;
+const count = one => { if (!one.hadRecentInput) window.shifts += one.value; };
+new PerformanceObserver(list => list.getEntries().forEach(count)).observe({type: "layout-shift", buffered: true});"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, driven by playwright."""
+    program = shutil.which("chromium")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no chromium: apt-get install chromium")
+    from playwright.sync_api import expect as expectations
+    from playwright.sync_api import sync_playwright
+
+    expectations.set_options(timeout=LIMIT_MS)
+    with sync_playwright() as playwright:
+        # The sandbox needs user namespaces, which root in a container does not have.
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser) -> Iterator[Any]:
+    """Opens an address in a window of its own; a message of the browser's console fails the test."""
+    contexts, complaints = [], []
+
+    def open_page(address: str, width: int = 1400, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        context.add_init_script(SHIFTS)
+        page = context.new_page()
+        page.set_default_timeout(LIMIT_MS)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
+        page.goto(address)
+        page.wait_for_selector("body.filled")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    # A page whose program has ended asks on; chromium says so each time.
+    assert not [text for text in complaints if "ERR_CONNECTION_REFUSED" not in text]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, train_in, environ) -> Iterator[SimpleNamespace]:
+    """A folder with two real runs that have ended, and the page on it."""
+    runs = tmp_path_factory.mktemp("runs")
+    ended = [train_in(runs, name, f"seed={seed}") for name, seed in (("first", 1), ("second", 2))]
+    page = serve(environ, str(runs))
+    yield SimpleNamespace(runs=runs, page=page, ended=ended)
+    kill(page)
+
+
+def expect(locator: Any) -> Any:
+    from playwright.sync_api import expect as expectations
+
+    return expectations(locator)
+
+
+def no_sideways_scrolling(page: Any) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
+    """Asks again until it is so: playwright's own waiting for a condition needs eval, which the page forbids."""
+    until = time.monotonic() + LIMIT_MS / 1000
+    while not is_so():
+        assert time.monotonic() < until
+        page.wait_for_timeout(100)
+
+
+def painting(page: Any, curve: str) -> str:
+    """A chart as it is painted now."""
+    return str(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate("canvas => canvas.toDataURL()"))
+
+
+def painted(page: Any, curve: str) -> int:
+    """How many pixels of a chart are not empty."""
+    return int(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate(PAINTED))
+
+
+def final_figures(page: Any) -> list[list[float]]:
+    """The values of each line of the table of final figures, as they are written beside the shown texts."""
+    rows = page.locator("#figure-tables table.figures").first.locator("tbody tr")
+    return [[float(cell.get_attribute("data-value")) for cell in row.locator("td.n").all()] for row in rows.all()]
+
+
+def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
+    page = opened(place.page.address)
+    start(
+        *("train", "--hp", str(TINY), f"output_path={place.runs}", "run_id=live", "seed=3", "trainer.max_updates=120"),
+        *("trainer.evaluate_every=40 updates", "trainer.checkpoint_every=60 updates"),
+    )
+    page.get_by_role("button", name=re.compile("^live")).click()
+    page.wait_for_selector('#run-state[data-state="running"]')
+    page.wait_for_selector("text=/update [0-9]+ of 120/")
+    page.wait_for_selector('[data-curve="loss"] canvas')
+    before = painting(page, "loss")
+    shown = page.locator("#progress-text").inner_text()
+    expect(page.locator("#progress-text")).not_to_have_text(shown)
+    wait_until(page, lambda: painting(page, "loss") != before)
+    page.wait_for_selector('#run-state[data-state="done"]')
+    assert page.locator("#run-state").inner_text() == "completed"
+    expect(page.locator("#log")).to_contain_text("evaluated in")
+    page.wait_for_selector("#figure-tables td[data-value]")
+    result = json.loads((place.runs / "live" / "result.json").read_text())
+    for name in ("first", "second"):
+        page.get_by_label(f"Overlay {name}").uncheck()
+    expect(page.locator("#figure-tables th.run-1")).to_have_count(0)
+    assert [row[0] for row in final_figures(page)] == list(result["figures"].values())
+    best = result["figures"]["surface_pressure/relative_l2"]
+    assert page.locator("#tile-best").inner_text().replace("\u202f", "") == f"{best:.2%}"
+    assert "update 120 of 120" in page.locator("#progress-text").inner_text()
+    assert page.locator("#checkpoints td", has_text="update-000000120").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_two_runs_are_compared_and_a_picture_is_opened(width: int, scheme: str, place, opened) -> None:
+    page = opened(place.page.address, width, scheme)
+    for name in ("first", "second"):
+        page.get_by_label(f"Overlay {name}").check()
+    if page.get_by_label("Overlay live").count():
+        page.get_by_label("Overlay live").uncheck()
+    heads = page.locator("#figure-tables table.figures").first.locator("th.n")
+    wait_until(page, lambda: sorted(heads.all_inner_texts()) == ["first", "second"])
+    differing = page.locator("#settings-differ tbody tr").all_inner_texts()
+    assert [text.split("\t")[0] for text in differing] == ["seed"]
+    names = heads.all_inner_texts()
+    figures = [json.loads(run.result.read_text())["figures"] for run in place.ended]
+    by_name = dict(zip(("first", "second"), figures, strict=True))
+    assert final_figures(page) == [[by_name[name][key] for name in names] for key in figures[0]]
+    for curve in ("loss", "learning_rate", "samples_per_second", "surface_pressure/relative_l2"):
+        assert painted(page, curve) > 500, curve
+    assert no_sideways_scrolling(page)
+    dark = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3])) < 200
+    assert dark == (scheme == "dark")
+    page.locator("#pictures").scroll_into_view_if_needed()
+    picture = page.locator(".picture").first
+    picture.focus()
+    page.keyboard.press("Enter")
+    wait_until(page, lambda: page.locator("#viewer-image").evaluate("image => image.naturalWidth") > 100)
+    first = page.locator("#viewer-image").get_attribute("src")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#viewer-image").get_attribute("src") != first
+    assert no_sideways_scrolling(page)
+    page.keyboard.press("Escape")
+    assert not page.locator("#viewer").is_visible()
+
+
+def test_a_stretch_of_the_curves_is_looked_at_with_the_keyboard(place, opened) -> None:
+    page = opened(place.page.address)
+    page.wait_for_selector('[data-curve="loss"] canvas')
+    before = painting(page, "loss")
+    page.get_by_label("From update").focus()
+    page.keyboard.type("2")
+    page.keyboard.press("Tab")
+    page.keyboard.type("6")
+    page.keyboard.press("Tab")
+    wait_until(page, lambda: painting(page, "loss") != before)
+    page.get_by_role("button", name="Show all").press("Enter")
+    assert page.get_by_label("From update").input_value() == ""
+
+
+def test_nothing_jumps_while_the_page_fills(place, opened) -> None:
+    page = opened(place.page.address)
+    page.wait_for_selector('[data-curve="loss"] canvas')
+    expect(page.locator("#log")).not_to_be_empty()
+    assert page.evaluate("window.shifts") < 0.1, "the bound that Web Vitals call good"
+
+
+def test_the_page_says_that_the_program_has_ended(tmp_path: Path, opened, environ) -> None:
+    write_run(tmp_path / "runs" / "one")
+    served = serve(environ, str(tmp_path / "runs"))
+    try:
+        page = opened(served.address)
+        served.end()
+        page.wait_for_selector('#connection[data-state="gone"]')
+        assert "ended" in page.locator("#connection").inner_text()
+    finally:
+        kill(served)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, environ) -> Iterator[Page]:
+    for seed in (1, 2):
+        write_run(tmp_path / "runs" / f"{RUN}{seed}{MARKUP.replace('/', '')}", seed)
+    served = serve(environ, *map(str, sorted((tmp_path / "runs").iterdir())))
+    yield served
+    kill(served)
+
+
+def test_a_stranger_s_texts_stay_texts(hostile: Page, opened) -> None:
+    """Markup in names, settings, log lines, figures, the plan and file names is shown as it was written."""
+    page = opened(hostile.address)
+    page.wait_for_selector("#figure-tables td[data-value]")
+    page.locator("#more summary").click()
+    page.locator("#settings summary").click()
+    page.wait_for_selector(".picture img")
+    assert page.locator('img[src="x"], main script, h1 b').count() == 0
+    assert RUN in page.locator("#run-name").inner_text()
+    for part in ("#log", "#figure-tables", "#settings-table", "#trouble", "#ranks", "#picture-groups"):
+        expect(page.locator(part)).to_contain_text(MARKUP)
+    assert no_sideways_scrolling(page)

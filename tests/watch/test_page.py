@@ -1,0 +1,278 @@
+"""What the page answers over HTTP: to whom, to what, and nothing of what lies outside a run."""
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from noether.runs.folder import RunFolder
+from noether.runs.records import row_line, write_record
+from watch.watching import kill, serve
+
+SECRET = "not-for-the-page"
+MARKUP = "<img src=x onerror=alert(1)>"
+RUN = "cars<b>"
+
+
+def write_run(path: Path, seed: int = 1) -> RunFolder:
+    """A run of two ranks whose every text tries to be markup."""
+    folder = RunFolder(path)
+    folder.logs.mkdir(parents=True)
+    folder.evaluation.mkdir()
+    folder.config.write_text(f"seed: {seed}\nrun_id: {path.name!r}\nmodel: {{kind: {MARKUP!r}, dim: 32}}\n")
+    plan = {"world_size": 2, "nodes": [MARKUP], "length": {"total_updates": 100}, "warnings": [MARKUP]}
+    write_record(folder.plan, {**plan, "workers": [{"rank": 0, "node_rank": 0, "device": MARKUP}]})
+    rows = [{"kind": "training", "update": n, "time": 1e9 + n, "loss": seed / n, MARKUP: 1.0} for n in range(1, 51)]
+    figures = {"loss": 0.5 * seed, f"{MARKUP}/mae": 2.0}
+    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "figures": figures})
+    folder.metrics.write_text("".join(map(row_line, rows)))
+    write_record(folder.result, {"figures": {"loss": 0.25 * seed, MARKUP: 3.0}, "split": "test"})
+    for rank in range(2):
+        (folder.logs / f"rank-{rank}.log").write_text(f"rank {rank} \x1b[31m{MARKUP}\x1b[0m </pre><script>\n")
+    Image.new("RGB", (40, 20), "teal").save(folder.evaluation / f"{MARKUP.replace('/', '')}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Iterator[SimpleNamespace]:
+    """A folder of runs, a secret beside it, links from a run to the secret, and the page."""
+    root = tmp_path_factory.mktemp("watched")
+    (root / "outside").mkdir()
+    secret = root / "outside" / "secret.png"
+    secret.write_text(f"seed: {SECRET}\n")
+    honest, other = write_run(root / "runs" / RUN), write_run(root / "runs" / "other", seed=2)
+    linked = write_run(root / "runs" / "linked")
+    for path in (linked.config, linked.metrics, linked.logs / "rank-0.log", linked.plan):
+        path.unlink()
+        path.symlink_to(secret)
+    linked.job.write_text("{}")
+    (linked.evaluation / "leak.png").symlink_to(secret)
+    (linked.evaluation / "folder").symlink_to(root / "outside")
+    os.mkfifo(linked.logs / "rank-2.log")
+    (linked.logs / "rank-1.log").unlink()
+    (linked.logs / "rank-1.log").symlink_to(secret)
+    page = serve(environ, str(root / "runs"))
+    try:
+        listed = {run["name"]: run["key"] for run in page.json("api/runs")["runs"]}
+        yield SimpleNamespace(page=page, root=root, honest=honest, other=other, linked=linked, keys=listed)
+    finally:
+        kill(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "host", "status"),
+    [
+        ("", "GET", None, 200),
+        ("", "HEAD", None, 200),
+        ("", "GET", "localhost", 200),
+        ("", "GET", "localhost:9999", 200),
+        ("", "GET", "[::1]:8642", 200),
+        ("", "POST", None, 405),
+        ("", "PUT", None, 405),
+        ("", "DELETE", None, 405),
+        ("api/runs", "PATCH", None, 405),
+        ("api/runs", "OPTIONS", None, 405),
+        ("static/page.js", "POST", None, 405),
+        ("", "GET", "evil.example", 403),
+        ("", "GET", "evil.example:8642", 403),
+        ("", "GET", "127.0.0.1.evil.example", 403),
+        ("", "GET", "localhost:80:80", 403),
+        ("", "GET", "", 400),
+    ],
+)
+def test_who_is_answered(place, path: str, method: str, host: str | None, status: int) -> None:
+    assert place.page.ask(path, method, host)[0] == status
+
+
+@pytest.mark.parametrize("rest", ["", "api/runs", "static/page.js", "colours.css"])
+@pytest.mark.parametrize("spoil", ["none", "other", "prefix", "longer", "case", "query", "not-ascii"])
+def test_without_the_token_nothing_is_answered(place, spoil: str, rest: str) -> None:
+    token = place.page.path.strip("/")
+    given = {
+        "none": "",
+        "other": "A" * len(token) + "/",
+        "prefix": token[:-1] + "/",
+        "longer": token + "A/",
+        "case": token.swapcase() + "/",
+        "query": f"?token={token}",
+        "not-ascii": "%C3%A9/",
+    }[spoil]
+    status, headers, body = place.page.ask(f"/{given}{rest}", raw=True)
+    assert status == 403
+    assert "content-security-policy" in headers
+    assert token.encode() not in body
+
+
+@pytest.mark.parametrize("path", ["", "api/runs", "static/page.js", "api/run/none", "nowhere", "colours.css"])
+def test_every_answer_forbids_what_a_page_does_not_need(place, path: str) -> None:
+    _, headers, _ = place.page.ask(path)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_the_page_loads_nothing_from_elsewhere(place) -> None:
+    for path in ("", "static/page.css", "static/page.js", "static/charts.js"):
+        body = place.page.ask(path)[2].decode()
+        assert "//cdn" not in body
+        assert 'src="http' not in body
+        assert "innerHTML" not in body
+    assert "MIT" in place.page.ask("static/uplot/LICENSE")[2].decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "static/../app.py",
+        "static/%2e%2e/app.py",
+        "static/..%2fapp.py",
+        "static//etc/passwd",
+        "api/run/{key}/picture/../../../outside/secret.png",
+        "api/run/{key}/picture/..%2f..%2f..%2foutside%2fsecret.png",
+        "api/run/{key}/picture/evaluation%2fleak.png",
+        "api/run/..%2f..%2foutside",
+        "api/run/%2e%2e",
+        "api/run/{key}/log/..%2f..%2fconfig",
+        "api/run/{key}/log/-1",
+        "api/run/{key}/log/99",
+        "api/run/{linked}/log/0",
+        "api/run/{linked}/log/1",
+        "api/run/{linked}/log/2",
+    ],
+)
+def test_no_path_leads_out_of_a_run(place, path: str) -> None:
+    filled = path.format(key=place.keys[RUN], linked=place.keys["linked"])
+    status, _, body = place.page.ask(filled)
+    assert status == 404
+    assert SECRET.encode() not in body
+    assert b"root:" not in body
+
+
+def test_links_out_of_a_run_are_not_followed(place) -> None:
+    key = place.keys["linked"]
+    detail = place.page.json(f"api/run/{key}")
+    pieces = [detail, place.page.json(f"api/curves?runs={key}"), place.page.json(f"api/compare?runs={key}")]
+    assert SECRET not in json.dumps(pieces)
+    assert detail["settings"] == {}
+    assert [picture["title"] for picture in detail["pictures"]] == [f"{MARKUP}.png"], "its own, not the links"
+
+
+def test_texts_of_a_run_come_as_json_alone(place) -> None:
+    key = place.keys[RUN]
+    page = place.page.ask("")[2].decode()
+    assert RUN not in page
+    assert MARKUP not in page
+    for path in (f"api/run/{key}", f"api/run/{key}/log/0", f"api/curves?runs={key}", f"api/compare?runs={key}"):
+        status, headers, body = place.page.ask(path)
+        assert status == 200
+        assert headers["content-type"] == "application/json"
+        assert MARKUP in body.decode()
+
+
+def test_a_log_comes_without_escapes_and_goes_on_where_it_was_read(place) -> None:
+    key = place.keys[RUN]
+    first = place.page.json(f"api/run/{key}/log/1")
+    assert first["text"] == f"rank 1 {MARKUP} </pre><script>\n"
+    with (place.honest.logs / "rank-1.log").open("ab") as log:
+        log.write("é".encode()[:1])
+        log.flush()
+        assert place.page.json(f"api/run/{key}/log/1?from={first['next']}")["text"] == ""
+        log.write("é".encode()[1:] + b" more\n")
+    assert place.page.json(f"api/run/{key}/log/1?from={first['next']}")["text"] == "é more\n"
+    (place.honest.logs / "rank-1.log").write_text("anew\n")
+    assert place.page.json(f"api/run/{key}/log/1?from={first['next']}")["text"] == "anew\n"
+
+
+def test_a_long_log_begins_near_its_end_with_a_whole_line(place) -> None:
+    (place.other.logs / "rank-0.log").write_text("".join(f"line {n}\n" for n in range(50_000)))
+    part = place.page.json(f"api/run/{place.keys['other']}/log/0")
+    assert part["text"].endswith("line 49999\n")
+    assert part["text"].startswith("line ")
+    assert len(part["text"]) <= 2**16
+
+
+def test_runs_compared(place) -> None:
+    keys = [place.keys[RUN], place.keys["other"]]
+    answer = place.page.json(f"api/compare?runs={','.join(keys)}")
+    assert [run["name"] for run in answer["runs"]] == [RUN, "other"]
+    assert answer["settings"] == {"seed": ["1", "2"]}
+    assert answer["figures"]["loss"] == [0.25, 0.5]
+    curves = place.page.json(f"api/curves?runs={','.join(keys)}&buckets=10&low=10&high=20")["runs"]
+    assert [run["key"] for run in curves] == keys
+    assert curves[0]["curves"]["training/loss"][0] == list(range(9, 22))
+    same = f"api/curves?runs={keys[0]}&have={curves[0]['version']}"
+    assert place.page.json(same)["runs"] == [{"key": keys[0], "version": curves[0]["version"]}]
+
+
+def test_a_picture_is_an_image(place) -> None:
+    key = place.keys[RUN]
+    picture = place.page.json(f"api/run/{key}")["pictures"][0]
+    status, headers, body = place.page.ask(f"api/run/{key}/picture/{picture['id']}")
+    assert (status, headers["content-type"]) == (200, "image/png")
+    assert body.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("query", ["buckets=x&low=nan&high=-", "buckets=1e99", "buckets=-5", "runs=,,x", "from=-1"])
+def test_strange_queries_are_answered(place, query: str) -> None:
+    assert place.page.ask(f"api/curves?runs={place.keys[RUN]}&{query}")[0] == 200
+
+
+def test_watching_changes_nothing(place) -> None:
+    def snapshot() -> dict[str, tuple[int, int]]:
+        found = [path for path in place.root.rglob("*") if not stat.S_ISFIFO(path.lstat().st_mode)]
+        return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in found}
+
+    before = snapshot()
+    for key in place.keys.values():
+        for path in (f"api/run/{key}", f"api/run/{key}/log/0", f"api/curves?runs={key}", "api/runs"):
+            place.page.ask(path)
+    assert snapshot() == before
+
+
+def test_a_new_run_joins_and_a_removed_one_leaves(place) -> None:
+    new = write_run(place.root / "runs" / "late")
+    assert "late" in [run["name"] for run in place.page.json("api/runs")["runs"]]
+    new.path.rename(place.root / "outside" / "late")
+    assert "late" not in [run["name"] for run in place.page.json("api/runs")["runs"]]
+
+
+def test_a_million_rows_are_answered_while_they_are_read(place) -> None:
+    """Each answer reads on for a while and says how far it is; once all is read, an answer is short."""
+    folder = write_run(place.root / "runs" / "long")
+    line = row_line({"kind": "training", "update": 7, "loss": 0.5})
+    folder.metrics.write_text(line * 100_000)
+    key = next(run["key"] for run in place.page.json("api/runs")["runs"] if run["name"] == "long")
+    reading, answers = 0.0, 0
+    until = time.monotonic() + 120
+    while reading < 1 and time.monotonic() < until:
+        before, reading = reading, place.page.json(f"api/curves?runs={key}")["runs"][0].get("reading", 1)
+        assert reading >= before
+        answers += 1
+    assert reading == 1
+    assert answers > 1
+
+
+def test_damaged_arrays_and_settings_do_not_break_the_page(place) -> None:
+    folder = write_run(place.root / "runs" / "damaged")
+    (folder.evaluation / "test.npz").write_bytes(b"PK\x03\x04 not an archive")
+    np.savez(folder.evaluation / "validation.npz", meta=json.dumps({"cases": [1], "fields": {"p": 3}}))
+    folder.config.write_text("a: &a [*a, *a]\nb: &b {c: *b}\n" + "".join(f"k{n}: {n}\n" for n in range(9000)))
+    folder.plan.write_text('{"world_size": "many", "workers": [3], "nodes": {}, "length": []}')
+    folder.attempts.write_text("[]\n")
+    key = next(run["key"] for run in place.page.json("api/runs")["runs"] if run["name"] == "damaged")
+    detail = place.page.json(f"api/run/{key}")
+    assert len(detail["settings"]) <= 5000
+    assert detail["update"] == 50

@@ -1,0 +1,105 @@
+"""A run's state as its folder alone tells, on this host and on another."""
+
+import os
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from noether.common.processes import process_id
+from noether.runs.folder import RunFolder
+from noether.runs.lease import Attempt, boot_id
+from noether.runs.records import write_record
+from noether.watch.signs import LEAST_PATIENCE_S, patience_s, signs
+
+NOW = time.time()
+
+
+def start(folder: RunFolder, host: str, exit_code: int | None = None, pid: int = 2**22 + 1) -> None:
+    own = process_id(os.getpid())
+    started = own.started if pid == os.getpid() and own else 5
+    attempt = Attempt(1, "ab", None, False, 0, host, pid, started, boot_id(), NOW - 1000, exit_code)
+    write_record(folder.attempt, asdict(attempt))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.config.write_text("seed: 1\n")
+    return run
+
+
+def age(folder: RunFolder, seconds: float) -> None:
+    for path in folder.path.rglob("*"):
+        os.utime(path, (NOW - seconds, NOW - seconds))
+
+
+def on_this_host(folder: RunFolder) -> None:
+    start(folder, socket.gethostname(), pid=os.getpid())
+
+
+def elsewhere(folder: RunFolder) -> None:
+    start(folder, "node7")
+
+
+def elsewhere_failed(folder: RunFolder) -> None:
+    start(folder, "node7", exit_code=1)
+
+
+def elsewhere_done(folder: RunFolder) -> None:
+    start(folder, "node7", exit_code=0)
+    write_record(folder.result, {"figures": {}})
+
+
+def elsewhere_stopped(folder: RunFolder) -> None:
+    start(folder, "node7", exit_code=75)
+    write_record(folder.stopped, {"reason": "SIGTERM"})
+
+
+def died_here(folder: RunFolder) -> None:
+    start(folder, socket.gethostname())
+
+
+def submitted(folder: RunFolder) -> None:
+    write_record(folder.job, {"job": "17"})
+
+
+@pytest.mark.parametrize(
+    ("make", "silent_for", "state", "word"),
+    [
+        (on_this_host, 5000, "running", "pid"),
+        (elsewhere, 5, "running", "node7"),
+        (elsewhere, LEAST_PATIENCE_S + 5, "silent", "node7"),
+        (elsewhere_failed, 5, "failed", "exit code 1"),
+        (elsewhere_done, 5, "done", "result.json"),
+        (elsewhere_stopped, 5, "stopped", "SIGTERM"),
+        (died_here, 5, "lost", "without a word"),
+        (submitted, 5, "waiting", "job 17"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_the_state_of_a_run(folder: RunFolder, make, silent_for: float, state: str, word: str) -> None:
+    make(folder)
+    age(folder, silent_for)
+    seen = signs(folder, [], NOW)
+    assert seen.state == state
+    assert word in seen.why
+
+
+def test_a_log_that_grows_is_a_sign_of_life(folder: RunFolder) -> None:
+    elsewhere(folder)
+    age(folder, 500)
+    (folder.logs / "rank-3.log").write_text("still here\n")
+    assert signs(folder, [], NOW).state == "running"
+
+
+def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
+    rows = [{"kind": "training", "update": k, "time": 100.0 * k} for k in range(5)]
+    assert patience_s(rows) == 500
+    elsewhere(folder)
+    age(folder, 300)
+    assert signs(folder, rows, NOW).state == "running"
+    assert signs(folder, [], NOW).state == "silent"
