@@ -61,7 +61,9 @@ def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: boo
         axis.text(max(row["median"], row["high"]), place, f"  {row['median']:.2f}", va="center", fontsize=8)
     if ratio:
         axis.axvline(1, color="grey", linewidth=0.8)
-    names = [row["what"].replace("updates a second of ", "").replace("noether / plain", "").strip() for row in rows]
+    names = [
+        row["what"].replace(" a second of noether / plain", "").replace("updates a second of ", "") for row in rows
+    ]
     axis.set_yticks(range(len(rows)), names, fontsize=8)
     axis.invert_yaxis()
     axis.set_title(title, fontsize=10)

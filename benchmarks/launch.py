@@ -176,7 +176,7 @@ def main() -> None:
             for arm in ("torchrun", "noether"):
                 rows.append(row(f"{workers} workers: {point}, seconds of {arm}", [pair[arm][point] for pair in pairs]))
     if not options.no_lightning:
-        rounds = options.rounds or 3
+        rounds = min(options.rounds or 3, 2)
         times = [{arm: whole_command(arm) for arm in WHOLE} for _ in range(rounds + 1)][1:]
         for arm in WHOLE[1:]:
             ratios = [one[arm] / one["lightning"] for one in times]
