@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-nightly faults lint format docs site transcript venv clean
+.PHONY: train shell test test-fast test-nightly faults bench bench-charts lint format docs site transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -39,6 +39,15 @@ faults: $(READY)
 	$(BIN)/python -m tests.faults.disks --cases 200
 	$(BIN)/python -m tests.faults.damage --cases 1500
 	$(BIN)/python -m tests.faults.strangers --rounds 12
+
+# The short form of every benchmark, under ten minutes on two idle cores, into benchmarks/results/bench; then the charts.
+# Peers (Lightning, accelerate) are installed first. One of them alone: make bench ARGS=loop
+bench: $(READY)
+	$(BIN)/python -c 'import accelerate, lightning' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-charts: $(READY)
+	$(BIN)/python benchmarks/charts.py $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """How much time does the loop lose to a checkpoint of 50M parameters with AdamW: noether against torch.save.
 
-    python benchmarks/checkpoint.py [FOLDER] [ROUNDS] [MILLIONS]
+    python benchmarks/checkpoint.py [FOLDER] [--rounds N] [--millions N] [--json FILE]
 
-Three arms in turn, ROUNDS times: so many updates with no checkpoint, with a torch.save at the first boundary, and with
+Three arms take turns: so many updates with no checkpoint, with a torch.save at the first boundary, and with
 a checkpoint of noether's there (copied aside, then written, hashed, flushed and renamed behind the loop). What an arm
 takes longer than the first of its round is what the loop loses. torch.save flushes nothing to the disk and hashes
 nothing. FOLDER should lie on a disk, not in memory. Updates compute on one thread: were every core computing, the
@@ -11,13 +11,12 @@ writing thread would take its share of them.
 
 import os
 import shutil
-import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from record import finish, parser, row
 from torch import nn
 
 from noether.checkpoints.progress import Progress
@@ -95,9 +94,11 @@ class Arms:
 
 
 def main() -> None:
-    given = sys.argv[1:]
-    parent = Path(given[0]) if given else Path.cwd()
-    rounds, millions = (int(given[i]) if len(given) > i else default for i, default in ((1, 7), (2, 50)))
+    own = parser(__doc__)
+    own.add_argument("folder", nargs="?", type=Path, default=Path.cwd())
+    own.add_argument("--millions", type=int, default=50, help="millions of parameters")
+    options = own.parse_args()
+    parent, rounds, millions = options.folder, options.rounds or 7, options.millions
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=parent))
     try:
@@ -114,16 +115,13 @@ def main() -> None:
                 lost[name].append(seconds - calm)
                 spikes[name].append(spike)
                 arms.settle()
-        size = sum(path.stat().st_size for path in (folder / "noether").rglob("*") if path.is_file()) / 1e6
-        print(
-            f"{size:.0f} MB in {parent}, {os.cpu_count()} cores; {rounds} interleaved rounds of {arms.updates} updates"
-        )
-        for name, seconds in lost.items():
-            print(f"{name:<11} loses {statistics.median(seconds):.3f} s ({', '.join(f'{s:.3f}' for s in seconds)})")
-        ratios = [own / theirs for own, theirs in zip(lost["noether"], lost["torch.save"], strict=True)]
-        print(f"noether / torch.save {statistics.median(ratios):.2f}")
-        for name, seconds in spikes.items():
-            print(f"longest update, {name:<11} {1e3 * statistics.median(seconds):.1f} ms")
+        ratios = [one / other for one, other in zip(lost["noether"], lost["torch.save"], strict=True)]
+        rows = [
+            row(f"checkpoint of {millions} M parameters: time lost, noether / torch.save", ratios, 0.15, at_least=False)
+        ]
+        rows += [row(f"seconds lost to {name}", seconds) for name, seconds in lost.items()]
+        rows += [row(f"longest update, ms: {name}", [1e3 * one for one in own]) for name, own in spikes.items()]
+        finish("checkpoint", rows, options.json)
     finally:
         shutil.rmtree(folder)
 

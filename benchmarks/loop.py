@@ -398,7 +398,7 @@ def main() -> None:
     for ranks in options.ranks:
         rows += compare(list(ARMS)[:6], ranks, rounds, options.updates)
         print(f"  {ranks} rank(s) done", file=sys.stderr, flush=True)
-    rows += compare(list(ARMS)[6:], 1, max(3, rounds - 2), max(1, options.updates // 10))
+    rows += compare(list(ARMS)[6:], 1, max(3, rounds - 2), max(1, options.updates // 6))
     finish("loop", rows, options.json)
 
 

@@ -1,6 +1,6 @@
 """What does it cost that the ranks agree to stop: an update of 5 ms with the agreement, against one without.
 
-    python benchmarks/stop.py [WORKERS] [ROUNDS]
+    python benchmarks/stop.py [--workers N] [--rounds N] [--json FILE]
 
 Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so that both arms keep the ranks in step.
 Blocks of 200 updates take turns: without, with, without; a block with the agreement is held against the mean of its two
@@ -8,26 +8,28 @@ neighbours, which a slow drift of the machine leaves alone. One neighbour over t
 """
 
 import os
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from record import parser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BLOCK = 200
 TARGET_S = 5e-3
 
 
-def worker(context, rounds: int) -> int:
+def worker(context, asked: tuple[int, str]) -> int:
     import torch
+    from record import finish, row
 
     from noether.distributed.deadline import Deadline
     from noether.distributed.group import joined_group
     from noether.distributed.stop import AgreedStop
 
     torch.set_num_threads(1)
-    stop = AgreedStop()
+    (rounds, out), stop = asked, AgreedStop()
     with stop.listening(), joined_group(context) as group:
         stop.join(group)
         stop.leave_before(Deadline(time.time() + 1e6, "benchmark"))
@@ -55,19 +57,21 @@ def worker(context, rounds: int) -> int:
         if group.is_first:
             ratios = [2 * with_it / (before + after) for before, with_it, after in rows]
             noise = [after / before for before, _, after in rows]
-            without = statistics.median(block for before, _, after in rows for block in (before, after))
-            with_it = statistics.median(row[1] for row in rows)
-            print(f"{context.world_size} workers, {os.cpu_count()} cores; {rounds} rounds of blocks of {BLOCK} updates")
-            print(f"update {1e3 * without:.3f} ms, with the agreement {1e3 * with_it:.3f} ms")
-            for name, values in (("with / without", ratios), ("without / without", noise)):
-                low, middle, high = statistics.quantiles(values, n=4)
-                print(f"{name:18} median {middle:.4f}, half of the rounds {low:.4f} to {high:.4f}")
+            said = f"{context.world_size} workers"
+            found = [
+                row(f"{said}: update with the agreed stop / without", ratios, 1.01, at_least=False),
+                row(f"{said}: without / without, which is the noise", noise),
+                row(f"{said}: ms an update without", [1e3 * before for before, _, _ in rows]),
+            ]
+            finish("stop", found, Path(out) if out else None)
     return 0
 
 
 def main() -> None:
-    given = [int(word) for word in sys.argv[1:3]]
-    workers, rounds = [*given, *(2, 30)[len(given) :]]
+    own = parser(__doc__)
+    own.add_argument("--workers", type=int, default=2)
+    options = own.parse_args()
+    workers, asked = options.workers, (options.rounds or 30, str(options.json or ""))
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
     from noether.environments.devices import DeviceInventory
@@ -78,7 +82,7 @@ def main() -> None:
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
     placement = local_placement(LaunchRequest(devices=str(workers)), {}, inventory, "localhost")
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(run_placement(placement, "stop.worker", rounds, Path(folder)))
+        sys.exit(run_placement(placement, "stop.worker", asked, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""Draws the charts and the table of docs/performance.md from the JSON of the benchmarks: `make bench-charts`.
+
+    python benchmarks/charts.py [FOLDER]
+
+Reads FOLDER/*.json (default: benchmarks/results/bench), writes docs/images/performance-*.svg and the part of
+docs/performance.md between the two marks. Losses are drawn as wins are: every row with a goal is in the table.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from record import REPOSITORY, RESULTS, reached
+
+IMAGES = REPOSITORY / "docs" / "images"
+PAGE = REPOSITORY / "docs" / "performance.md"
+BEGIN, END = "<!-- made by benchmarks/charts.py: begin -->", "<!-- end -->"
+TITLES = {
+    "performance-loop": "Updates a second of a tiny model, noether over a peer (CPU time)",
+    "performance-models": "noether over a straightforward implementation (CPU time, one thread)",
+    "performance-launch": "Time of noether over a peer's: less is better",
+    "performance-ceiling": "Share of the measured matmul ceiling, one thread",
+}
+# For each chart the benchmark and the words that its rows contain.
+CHOSEN = {
+    "performance-loop": ("loop", "updates a second of noether /"),
+    "performance-models": ("model_time", "a second of noether / plain"),
+    "performance-launch": ("launch", "noether /"),
+    "performance-ceiling": ("model_time", "share of the matmul ceiling"),
+}
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Returns what each benchmark wrote, by its name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def chosen(results: dict[str, Any], chart: str) -> list[dict[str, Any]]:
+    """Returns the rows of a chart."""
+    benchmark, words = CHOSEN[chart]
+    return [row for row in results.get(benchmark, {"rows": []})["rows"] if words in row["what"] or (
+        benchmark == "launch" and "/ Lightning" in row["what"])]  # fmt: skip
+
+
+def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: bool) -> None:
+    """Draws one bar a row with the range of its rounds; for ratios a line at 1, and a mark at each goal."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "noether"  # The same figures give the same file.
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 0.8 + 0.32 * len(rows)), constrained_layout=True)
+    for place, row in enumerate(rows):
+        missed = reached(row) is False
+        axis.barh(place, row["median"], color="#c0504d" if missed else "#4f81bd", height=0.62)
+        axis.plot([row["low"], row["high"]], [place, place], color="black", linewidth=1)
+        if "goal" in row:
+            axis.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="#e0a000", linewidth=2.5)
+        axis.text(max(row["median"], row["high"]), place, f"  {row['median']:.2f}", va="center", fontsize=8)
+    if ratio:
+        axis.axvline(1, color="grey", linewidth=0.8)
+    names = [
+        row["what"].replace(" a second of noether / plain", "").replace("updates a second of ", "") for row in rows
+    ]
+    axis.set_yticks(range(len(rows)), names, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_title(title, fontsize=10)
+    axis.margins(x=0.12)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def table(results: dict[str, Any]) -> str:
+    """Returns every row that has a goal, in Markdown."""
+    lines = ["| what | median | rounds' range | goal | |", "|---|---|---|---|---|"]
+    for content in results.values():
+        for row in content["rows"]:
+            good = reached(row)
+            if good is None:
+                continue
+            goal = f"{'≥' if row['at_least'] else '≤'} {row['goal']:g}"
+            spread = f"{row['low']:.3f} to {row['high']:.3f}"
+            lines.append(
+                f"| {row['what']} | {row['median']:.3f} | {spread} | {goal} | {'' if good else '**missed**'} |"
+            )
+    return "\n".join(lines)
+
+
+def conditions(results: dict[str, Any]) -> str:
+    """Returns on which machine each benchmark ran, and when."""
+    said = {}
+    for name, content in results.items():
+        about = content["machine"]
+        where = f"{about['cores']} cores of {about['processor']}, torch {about['torch']}, Python {about['python']}"
+        said.setdefault(f"{about['date']}, {where}", []).append(f"{name} (load {about['load']:.1f})")
+    return "\n".join(f"Measured {where}: {', '.join(names)}.\n" for where, names in said.items())
+
+
+def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
+    """Draws all charts that have rows, and renews the page's part."""
+    results, shown = load(folder), []
+    for chart, title in TITLES.items():
+        rows = chosen(results, chart)
+        if not rows:
+            continue
+        draw_chart(images / f"{chart}.svg", title, rows, ratio=chart != "performance-ceiling")
+        shown.append(f"![{title}](images/{chart}.svg)")
+    text = page.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END, 1)[1]
+    made = "\n\n".join([conditions(results), *shown, table(results)])
+    page.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]) if sys.argv[1:] else RESULTS / "bench")

@@ -1,0 +1,65 @@
+"""What `trainer.recompute` saves and costs: memory and time of an update, with and without.
+
+    python benchmarks/recompute.py [MODEL ...] [--points N] [--rounds N] [--json FILE]
+
+The published sizes on one sample of `--points` points of each kind, two processes for each model in turn. CPU time on
+one thread; memory beyond what a process held before its first update.
+"""
+
+import itertools
+import os
+import sys
+
+import model_time
+import torch
+from record import Arm, finish, parser, row, serve
+
+from noether.common.freed_memory import keep_freed_memory
+from noether.models.layers.recompute import recompute_blocks
+from noether.training.update import Updater
+
+
+def arm_of(kind: str, model: str, points: int) -> None:
+    """Is an arm: `with` or `without`."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    keep_freed_memory()
+    run, config, batches = model_time.prepared(model, "published", points)
+    if kind == "with":
+        recompute_blocks(run.state.model)
+    updater = Updater(run.state, model_time.one_rank(), config.trainer, run.precision, 1)
+    turns = itertools.cycle(batches)
+
+    def update(count: int) -> None:
+        for _ in range(count):
+            updater.update([next(turns)], 1e-4)
+
+    serve(lambda count: lambda: update(count))
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("models", nargs="*", metavar="MODEL")
+    own.add_argument("--points", type=int, default=model_time.QUARTER)
+    options = own.parse_args()
+    rows = []
+    for model in options.models or model_time.MODELS:
+        arms = {kind: Arm("recompute.py", kind, model, str(options.points)) for kind in ("without", "with")}
+        try:
+            for arm in arms.values():
+                arm.answer()
+            answers = [{kind: arm.ask(1) for kind, arm in arms.items()} for _ in range(options.rounds or 3)]
+        finally:
+            for arm in arms.values():
+                arm.close()
+        name = model_time.MODELS[model]
+        for what, key in (("time", "cpu_ms"), ("memory", "memory_mib")):
+            ratios = [one["with"][key] / one["without"][key] for one in answers]
+            rows.append(row(f"{name}, published: {what} of an update, recomputed / kept", ratios))
+    finish("recompute", rows, options.json)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--arm"]:
+        arm_of(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        main()
