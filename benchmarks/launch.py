@@ -180,7 +180,7 @@ def main() -> None:
         times = [{arm: whole_command(arm) for arm in WHOLE} for _ in range(rounds + 1)][1:]
         for arm in WHOLE[1:]:
             ratios = [one[arm] / one["lightning"] for one in times]
-            goal = 0.4 if arm == "noether" else None
+            goal = 0.4 if arm == "noether with report" else None
             said = f"whole command of one update, 2 ranks: {arm} / Lightning"
             rows.append(row(said, ratios, goal, at_least=False))
         for arm in WHOLE:

@@ -69,6 +69,8 @@ def make_wheels(places: Places, flavour: str) -> str:
     places.wheels.mkdir(parents=True, exist_ok=True)
     lock = (REPOSITORY / "constraints.txt").read_text()
     names = of_the_image(locked(lock, cuda=flavour != "cpu"))
+    if not any(line.startswith("torch==") for line in names):
+        raise ImagesError("constraints.txt has no torch above its section of CUDA: nothing would be in the image")
     name = f"{WHEELS}:{flavour}-{sha256(lock.encode()).hexdigest()[:12]}"
     if has_image(places, name):
         return name

@@ -73,6 +73,22 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
             }
         )
 
+    routes = [
+        Route("/", page),
+        Route("/colours.css", colours),
+        Route("/api/runs", listing),
+        Route("/api/curves", curves),
+        Route("/api/compare", comparison),
+        Route("/api/run/{key}", detail),
+        *_files_of_runs(runs),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Guard(GZipMiddleware(Starlette(routes=routes)), token)
+
+
+def _files_of_runs(runs: WatchedRuns) -> list[Route]:
+    """Returns the routes to logs and pictures, which lie in the runs' folders."""
+
     def log(request: Request) -> Response:
         start = request.query_params.get("from", "")
         try:
@@ -88,18 +104,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
             raise HTTPException(404, "There is no such picture, or it cannot be drawn.")
         return Response(found[0], media_type=found[1])
 
-    routes = [
-        Route("/", page),
-        Route("/colours.css", colours),
-        Route("/api/runs", listing),
-        Route("/api/curves", curves),
-        Route("/api/compare", comparison),
-        Route("/api/run/{key}", detail),
-        Route("/api/run/{key}/log/{rank:int}", log),
-        Route("/api/run/{key}/picture/{name}", picture),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
-    ]
-    return Guard(GZipMiddleware(Starlette(routes=routes)), token)
+    return [Route("/api/run/{key}/log/{rank:int}", log), Route("/api/run/{key}/picture/{name}", picture)]
 
 
 def _one(runs: WatchedRuns, request: Request) -> WatchedRun:

@@ -120,7 +120,7 @@ class Pictures:
                     note = f"{heading(case.label)} case {case.sample}, relative L2 {error}"
                     group = f"{heading(field.name)}, {path.stem} split"
                     for column, (title, _, _) in enumerate(field.columns(case)):
-                        yield Picture(group, title, note, path, changed, field.name, number, column)
+                        yield Picture(group, title, note, path, changed, field=field.name, case=number, column=column)
 
     def _draw(self, picture: Picture) -> bytes | None:
         fields = {field.name: field for field in self._fields[picture.path][1]}
@@ -138,7 +138,10 @@ def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
         meta, arrays = read_evaluation(path)
     except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
         return []
-    run = ReportedRun(folder.path.name, "", {}, {}, {"split": path.stem}, [], meta, arrays)
+    run = ReportedRun(
+        run_id=folder.path.name, config="", plan={}, environment={}, result={"split": path.stem}, rows=[],
+        meta=meta, arrays=arrays,
+    )  # fmt: skip
     found = []
     for name in run.fields if meta.get("cases") else ():
         try:

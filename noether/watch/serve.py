@@ -25,17 +25,16 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
     """
     runs = find_runs(paths)
     try:
-        import jinja2  # noqa: F401
         import uvicorn
 
         from noether.watch.app import make_app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("jinja2", "starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise RequestError(
             "noether watch needs a package that is not installed",
             seen=f"no module {error.name}",
-            expected="the extra watch: starlette, uvicorn and jinja2",
+            expected="the extra watch: starlette and uvicorn",
             fix="pip install 'noether[watch]'",
         ) from None
     with contextlib.closing(_listen(port)) as listening:

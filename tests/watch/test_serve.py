@@ -84,7 +84,7 @@ def test_where_there_are_no_runs_the_first_command_is_named(tmp_path: Path, noet
     assert "noether train" in told.err
 
 
-@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_without_the_extra_its_line_is_named(missing: str, runs: Path, environ) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom noether.cli import main; main(['watch', 'runs'])"
     done = subprocess.run(
