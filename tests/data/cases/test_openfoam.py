@@ -1,6 +1,7 @@
 """Cases really solved by OpenFOAM: the forces of the prepared fields are those of the solver."""
 
 import json
+import re
 import os
 import shutil
 import subprocess
@@ -151,7 +152,9 @@ def test_a_stopped_study_saves_its_run(solved: Path, tmp_path: Path) -> None:
         log = tmp_path / "logs" / "upt-0.log"
         try:
             end = time.monotonic() + 600
-            while time.monotonic() < end and not (log.is_file() and "update " in log.read_text()):
+            while time.monotonic() < end and not (
+                log.is_file() and re.search(r"^update +\d", log.read_text(), re.MULTILINE)
+            ):
                 time.sleep(0.2)
             study.terminate()
             said = study.communicate(timeout=300)[0]
