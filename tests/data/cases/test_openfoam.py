@@ -1,8 +1,8 @@
 """Cases really solved by OpenFOAM: the forces of the prepared fields are those of the solver."""
 
 import json
-import re
 import os
+import re
 import shutil
 import subprocess
 import sys
