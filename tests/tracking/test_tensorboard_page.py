@@ -48,14 +48,17 @@ def address_of(process: "subprocess.Popen[str]", limit_s: float = 90) -> str:
     pytest.fail(said)
 
 
-def curve(address: str, run: str, limit_s: float = 60) -> list[tuple[int, float]]:
-    """The points of the training loss, once the server has read them."""
+def curve(address: str, run: str, count: int = 1, limit_s: float = 60) -> list[tuple[int, float]]:
+    """The points of the training loss, once the server has read so many; it shows a file while it reads it."""
     deadline = time.monotonic() + limit_s
-    while "training/loss" not in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]
-        assert time.monotonic() < deadline
+    points: list[tuple[int, float]] = []
+    while len(points) < count:
+        assert time.monotonic() < deadline, points
         time.sleep(0.5)
-    points = ask(address, f"/data/plugin/scalars/scalars?tag=training/loss&run={run}")
-    return [(step, value) for _, step, value in points]  # type: ignore[attr-defined]
+        if "training/loss" in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]
+            found = ask(address, f"/data/plugin/scalars/scalars?tag=training/loss&run={run}")
+            points = [(step, value) for _, step, value in found]  # type: ignore[attr-defined]
+    return points
 
 
 @pytest.mark.slow
@@ -63,7 +66,7 @@ def test_several_runs_are_served_by_their_names(start, tmp_path: Path) -> None:
     first, second = make_run(tmp_path / "one" / "a", [3.0, 2.0]), make_run(tmp_path / "two, three" / "b", [5.0])
     process = start("tensorboard", str(first), str(tmp_path / "two, three"), "--port", "0")
     address = address_of(process)
-    assert curve(address, "a") == [(1, 3.0), (2, 2.0)]
+    assert curve(address, "a", 2) == [(1, 3.0), (2, 2.0)]
     assert curve(address, "b") == [(1, 5.0)]
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
