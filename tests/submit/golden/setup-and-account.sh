@@ -34,7 +34,7 @@ output=$(readlink "/proc/$$/fd/1" | sed 's/["\\]/\\&/g')
 mkdir -p "$run" && printf '{"job": "%s", "output": "%s"}\n' "$SLURM_JOB_ID" "$output" > "$run/.job.json" &&
     mv "$run/.job.json" "$run/job.json"
 
-# When Slurm ends a job it signals this shell too, which stays to hear how the ranks ended.
+# When Slurm ends a job it signals this shell too, which stays to learn how the ranks ended.
 ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
