@@ -36,7 +36,7 @@ def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> No
 def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
     scores = score_scalar(np.array([1.0, value, 3.0, value]), TRUTH, TRUTH)
     assert scores["r2"] is scores["spearman"] is scores["mae"] is scores["max"] is None
-    assert "no number for 2 of 4 samples" in scores["note"]
+    assert "not a number for 2 of 4 samples" in scores["note"]
 
 
 def test_a_constant_prediction_has_no_rank_correlation() -> None:
