@@ -100,6 +100,8 @@ ARG LOCK_SHA256=unknown
 RUN set -eu; cd /opt/noether; \
     /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether; \
     /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
+    # Commands of noether by the names of programs that packages bring: the former are found.
+    rm -f /opt/venv/bin/tensorboard; \
     mkdir doors; \
     sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > doors/noether; \
     chmod 755 doors/noether; \

@@ -68,13 +68,13 @@ class ABUPT(AnchoredModel):
 
     def __init__(
         self,
-        *,
         dim: int = 192,
         heads: int = 3,
         geometry_depth: int = 1,
         physics_depth: int = 4,
         branch_depth: int = 2,
         supernodes: int | None = None,
+        *,
         radius: float = 9.0,
         max_neighbours: int = 32,
         layout: Layout = CAR_FLOW,

@@ -50,13 +50,13 @@ class UPT(PointModel):
 
     def __init__(
         self,
-        *,
         dim: int = 192,
         heads: int = 3,
         encoder_depth: int = 12,
         decoder_depth: int = 12,
         supernodes: int | None = None,
         radius: float = 9.0,
+        *,
         max_neighbours: int = 32,
         layout: Layout = CAR_FLOW,
     ) -> None:

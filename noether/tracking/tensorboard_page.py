@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
@@ -20,8 +21,8 @@ LOOPBACK = "127.0.0.1"
 ENDS_WITHIN_S = 5.0
 
 
-def serve_here(paths: tuple[str, ...], port: str | None) -> int:
-    """Serves the runs until Ctrl-C; returns the exit code.
+def serve_here(paths: tuple[str, ...], port: str | None) -> NoReturn:
+    """Serves the runs until Ctrl-C, which ends this process with exit code 0.
 
     Args:
         paths: run folders, and folders of run folders; none: runs.
@@ -41,8 +42,8 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> int:
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
-            print()
-    return ExitCode.DONE
+            print(flush=True)
+    os._exit(ExitCode.DONE)  # A thread of TensorBoard's that is reading may keep the interpreter from ending.
 
 
 def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
