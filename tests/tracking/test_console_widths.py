@@ -43,6 +43,7 @@ def on_terminal(columns: int, command: list[str], environ: dict[str, str]) -> st
 def shown(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[str, str]]:
     """What a run shows at each width, and its log."""
     found = {}
+    environ = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
     for columns in WIDTHS:
         output = tmp_path_factory.mktemp("runs")
         words = ["--hp", str(TINY), f"output_path={output}", "run_id=r", "trainer.log_every=1 updates"]
