@@ -72,7 +72,8 @@ def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **m
         print(text_of(own), flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        words = [word.removeprefix(f"{REPOSITORY}/") for word in sys.argv[1:]]
+        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
         content = {"benchmark": benchmark, "machine": machine(), "command": command, "rows": list(rows), **more}
         out.write_text(json.dumps(content, indent=1) + "\n")
 
