@@ -19,7 +19,7 @@ from typing import Any
 
 from noether.common.whole_file import ANYBODY, REPLACED, Publisher, say_if_forbidden
 from noether.errors import RequestError
-from noether.runs.records import is_count, parse_object
+from noether.runs.records import is_count, number, parse_object, read_metrics
 
 FORMAT = 2
 """2: meta.json holds its own SHA-256 and the run's settings, state.json an evaluation that a stop cut short."""
@@ -196,7 +196,7 @@ def newest_update(folder: Path) -> int:
 def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
 
-    Damaged ones are named to `warn` and passed over.
+    Damaged ones are named to `warn` and passed over, and better ones that are gone are named too.
 
     Raises:
         RequestError: where the run has no intact checkpoint.
@@ -216,7 +216,19 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
             expected="a checkpoint whose files verify",
             fix=f"noether checkpoints {folder.parent} --verify",
         )
+    _name_lost(folder, chosen, warn)
     return chosen
+
+
+def _name_lost(folder: Path, chosen: CheckpointFolder, warn: Warn) -> None:
+    """Names the checkpoints that the run's history tells of, are better than the chosen one, and are gone."""
+    there, best = {checkpoint.updates for checkpoint in list_checkpoints(folder)}, _metric(chosen)
+    for row in read_metrics(folder.parent / "metrics.jsonl"):
+        metric = number(row, "metric")
+        if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
+            continue
+        if best is None or metric < best:
+            warn(f"checkpoint {_PREFIX}{row['update']:09d} is gone, and was better than {chosen.path.name}")
 
 
 def write_checkpoint(

@@ -41,11 +41,12 @@ class CheckpointError(NoetherError):
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint is on the disk, so many seconds after its snapshot was taken."""
+    """A checkpoint with this selection metric is on the disk, so many seconds after its snapshot was taken."""
 
     checkpoint: CheckpointFolder
     updates: int
     seconds: float
+    metric: float | None
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,8 @@ class CheckpointWriter:
                 pause = min(LONGEST_RETRY_S, 2 * pause)
             else:
                 self._refused = None
-                self._news.append(Written(checkpoint, snapshot.updates, time.monotonic() - started))
+                seconds = time.monotonic() - started
+                self._news.append(Written(checkpoint, snapshot.updates, seconds, snapshot.meta.get("metric")))
                 return
 
     def _write(self, snapshot: Snapshot, verify: bool) -> CheckpointFolder:

@@ -128,7 +128,7 @@ class Loop:
         for written in self.saver.news():
             epoch = written.updates / self.built.length.updates_per_epoch
             row = {"kind": "checkpoint", "update": written.updates, "epoch": epoch, "seconds": written.seconds}
-            self.trackers.log({**row, "path": str(written.checkpoint.path)})
+            self.trackers.log({**row, "metric": written.metric, "path": str(written.checkpoint.path)})
 
     def evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.

@@ -15,6 +15,7 @@ from noether.checkpoints.format import (
     write_checkpoint,
     write_flushed,
 )
+from noether.runs.records import rows_text
 
 
 def write(folder: Path, updates: int, metric: float | None = None, content: str = "weights"):
@@ -98,6 +99,17 @@ def test_a_damaged_best_checkpoint_is_named_and_the_next_best_selected(file, tmp
     warnings: list[str] = []
     assert selected_checkpoint(tmp_path, warnings.append).updates == 3
     assert [file in warning and "update-000000002" in warning for warning in warnings] == [True]
+
+
+@pytest.mark.parametrize(("metric", "named"), [(0.1, True), (0.9, False), (None, False)])
+def test_a_better_checkpoint_that_is_gone_is_named(metric, named, tmp_path) -> None:
+    for updates in (1, 2):
+        write(tmp_path / "checkpoints", updates, 0.5)
+    row = {"kind": "checkpoint", "update": 3, "metric": metric}
+    (tmp_path / "metrics.jsonl").write_text(rows_text([row]))
+    warnings: list[str] = []
+    assert selected_checkpoint(tmp_path / "checkpoints", warnings.append).updates == 1
+    assert ["update-000000003 is gone" in warning for warning in warnings] == [True] * named
 
 
 def forged(folder: Path, **changes) -> CheckpointFolder:
