@@ -24,6 +24,8 @@ from typing import Any
 from study_figures import gather_run, write_figures
 from study_pictures import draw_pictures
 
+from noether.common.whole_file import write_whole
+
 STOPPED = 75  # a run that saved everything and can go on
 FEW = 20  # cases to fine-tune on
 # Updates of four cases that take about 200 s of one core (2.1 GHz, AMX): 0.1, 0.17, 0.22 and 0.15 s each.
@@ -153,7 +155,7 @@ class Study:
             own = costs.setdefault(name, {"cpu": 0.0, "wall": 0.0})
             own["cpu"] += used.ru_utime + used.ru_stime
             own["wall"] += time.monotonic() - began
-            write_whole(self.out / "costs.json", json.dumps(costs, indent=1))
+            write_whole(self.out / "costs.json", json.dumps(costs, indent=1) + "\n")
         return child.returncode
 
     def costs(self) -> dict[str, dict[str, float]]:
@@ -181,13 +183,6 @@ class Study:
         self.stop.set()
         for child in list(self.children):
             os.kill(child, signal.SIGTERM)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never seen half written."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text + "\n")
-    partial.replace(path)
 
 
 def main() -> int:
