@@ -117,7 +117,8 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
         (folder / name).symlink_to(REPOSITORY / name)
     programs = folder / "bin"
     programs.mkdir()
-    small = f'*mnist*|*examples*) ;; *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";;'
+    own = '*mnist*|*pendulum*) small="trainer.max_epochs=1";; *examples*) ;;'
+    small = f'{own} *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";;'
     for name, verb in (("noether", ""), ("noether-train", "train "), ("noether-train-submit-job", "submit ")):
         program = programs / name
         start = f'set -- {verb}"$@"\n' if verb else ""

@@ -16,12 +16,12 @@ def test_the_convolutional_net_has_its_size() -> None:
 
 @pytest.mark.slow
 def test_digits_are_read_by_two_ranks(noether, tmp_path) -> None:
-    """Over 95 % of 1,000 unseen digits; each is counted once, whatever the ranks."""
-    words = ("accelerator=cpu", "devices=2", f"output_path={tmp_path}", "run_id=digits")
+    """Over 92 % of 1,000 unseen digits after four of its ten epochs; each is counted once, whatever the ranks."""
+    words = ("accelerator=cpu", "devices=2", "trainer.max_epochs=4", f"output_path={tmp_path}", "run_id=digits")
     done = noether("train", "+experiment/mnist=convnet", *words)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "digits" / "result.json").read_text())
-    assert result["figures"]["accuracy"] > 0.95
+    assert result["figures"]["accuracy"] > 0.92
     confusion = result["classes"]["confusion"]
     assert [sum(row) for row in confusion] == [100] * 10
     assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["figures"]["accuracy"])
