@@ -68,6 +68,8 @@ def master(job: Job) -> Iterator[Finding]:
         if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
             continue
         text = unquote(setting.raw)
+        if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
+            continue  # What is wrong with it is said where it is set.
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
         verdict = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
         if verdict is None:
@@ -77,7 +79,8 @@ def master(job: Job) -> Iterator[Finding]:
         certain = setting.launch is not None and setting.name != "MASTER_ADDR"
         level: Level = "error" if (certain or ddp) and rule != "master-fixed" else "warning"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
-        fix = fix if setting.name == "MASTER_ADDR" else f'--{setting.name}="$MASTER_ADDR"      (before it: {fix})'
+        if setting.name != "MASTER_ADDR":
+            fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
         yield Finding(setting.line, level, rule, message, fix)
 
 
