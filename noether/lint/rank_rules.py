@@ -71,11 +71,8 @@ def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
         if launch.innermost.kind == "noether":
             texts = [launch.variables.expand(word.text) for word in launch.variables.splice(launch.innermost.words[1:])]
             texts = texts[1:] if texts[:1] == ["train"] else texts
-            if (
-                any("$" in text or "`" in text or "@early" in text for text in texts)
-                or "-h" in texts
-                or "--help" in texts
-            ):
+            unknown = any(sign in text for text in texts for sign in ("$", "`", "@early"))
+            if unknown or {"-h", "--help"} & set(texts):
                 continue
             read = lines.read(tuple(texts))
             if read is None:
