@@ -263,7 +263,10 @@ def inner_script(raw: str) -> str:
         text = re.sub(rf"(?<!\\)\$\{{?({names})\b\}}?", r"@early:\1@", raw[1:-1])
         text = re.sub(r"(?<!\\)\$\(\s*hostname[^()]*\)|(?<!\\)`hostname[^`]*`", "@early:hostname@", text)
         return re.sub(r'\\([\\"`$])', r"\1", text)
-    return raw[1:-1] if raw.startswith("'") and raw.endswith("'") and len(raw) > 1 else Word(raw, 0).text
+    # Between single quotes the inner shell reads what is written: 'a '$(hostname)' b' has three parts.
+    parts = re.findall(r"'([^']*)'|([^']+)", raw)
+    quote = re.compile(r'(?<!\\)"')
+    return "".join(inner_script(f'"{quote.sub("", outside)}"') if outside else within for within, outside in parts)
 
 
 def _without_prefixes(words: list[Word]) -> list[Word]:

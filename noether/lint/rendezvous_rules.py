@@ -157,22 +157,23 @@ def c10d(job: Job) -> Iterator[Finding]:
     names = "|".join(PER_TASK_VARIABLES)
     for launch in job.launches:
         layer = launch.layer("per-node")
-        if layer is None or layer.name in ("accelerate", "deepspeed") or not _spans(job, launch):
+        if layer is None or layer.name == "deepspeed" or not _spans(job, launch):
             continue
-        if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
+        accelerate = layer.name == "accelerate"
+        if _uses_c10d(launch) and not layer.option("rdzv_endpoint") and not accelerate:
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
             yield Finding(
                 layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
             )
-        value = layer.option("node_rank") or ""
+        name = "machine_rank" if accelerate and layer.option("num_machines") else "node_rank"
+        value = layer.option(name) or ""
         inner = launch.layer("shell") is not None
         match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value)
         if match and not value.startswith("'") and not _uses_c10d(launch):
             message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
-            yield Finding(
-                layer.line, "error", "expanded-too-early", message, f"srun bash -c 'torchrun --node_rank=${match[1]} …'"
-            )
+            fix = f"srun bash -c '{layer.name}{' launch' * accelerate} … --{name}=${match[1]} …'"
+            yield Finding(layer.line, "error", "expanded-too-early", message, fix)
 
 
 def port(job: Job) -> Iterator[Finding]:
