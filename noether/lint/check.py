@@ -70,7 +70,10 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
 
 
 def _silenced(script: Script, finding: Finding) -> bool:
-    named = script.silenced.get(finding.line)
+    line = finding.line
+    while line not in script.silenced and script.source(line).endswith("\\"):
+        line += 1  # No comment can follow a backslash: that of the command's last line counts.
+    named = script.silenced.get(line)
     return named is not None and (not named or bool({finding.rule, CODES[finding.rule]} & named))
 
 
@@ -110,11 +113,19 @@ def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list
     """Lints files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
 
     Raises:
-        RequestError: where no file was named, or a name is neither a file nor a folder with job scripts.
+        RequestError: where no file was named, or the only name is neither a file nor a folder with job scripts.
     """
     if not paths:
         raise RequestError("no job script was named", expected="a file", fix="noether lint job.sbatch")
-    return [lint_file(path, requested) for path in [file for name in paths for file in _files(name)]]
+    reports: list[Report] = []
+    for name in paths:
+        try:
+            reports += [lint_file(path, requested) for path in _files(name)]
+        except RequestError as error:
+            if len(paths) == 1:
+                raise
+            reports.append(_unread(Path(name), error.summary))
+    return reports
 
 
 def lint_file(path: Path, requested: Requested | None = None) -> Report:
@@ -152,7 +163,7 @@ def _files(name: str) -> list[Path]:
                     fix=f"noether lint {below.parent}" if below else "",
                 )
             return found
-        if path.exists():
+        if path.exists() or path.is_symlink():
             return [path]
         near = nearest(path.name, (file.name for file in path.parent.iterdir())) if path.parent.is_dir() else None
     except (OSError, ValueError, RuntimeError) as error:

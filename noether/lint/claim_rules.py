@@ -12,7 +12,8 @@ _PRODUCT = (
 )
 _PRODUCTS = re.compile(_PRODUCT, re.IGNORECASE)
 _SUM = re.compile(
-    _PRODUCT + rf"\s*(?:(?:=|→|->)\s*(?P<said>\d+)\b(?!\s*\w*\s*(?:per|each)\b)"
+    _PRODUCT
+    + rf"\s*(?:(?:=|→|->)\s*(?P<said>\d+)\b(?!\s*\w*\s*(?:per|each)\b|\s*(?:[KMGT]i?B|[TGP]FLOP|CPU|core|W\b|h\b))"
     rf"|\(\s*=?\s*(?P<aside>\d+)\s*{_GPU}(?:\s*(?:in total|total))?\s*\)|,\s*(?P<all>\d+)\s*{_GPU}\s*in total)",
     re.IGNORECASE,
 )

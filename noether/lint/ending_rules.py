@@ -94,12 +94,13 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     for launch in works[-1:]:
         later = [c for c in commands if c.node.start_byte > launch.command.node.end_byte]
         ends = not waits and not any(c.name not in ("echo", "date", "printf") for c in later if c.words)
-        if ends and not launch.command.within("function_definition", "for_statement", "while_statement"):
+        if ends and not launch.command.within("function_definition", "while_statement"):
             message = "the batch script ends here, and Slurm ends what still runs in the background"
             edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"))
             parent = launch.command.node.parent
             alone = parent is not None and parent.type == "program" and len(works) == len(job.launches) == 1
-            fix = "wait $!" if len(works) == 1 else "one wait for each $pid"
+            once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
+            fix = "wait $!" if once else "one wait for each $pid"
             yield Finding(launch.line, "error", "background-without-wait", message, fix, edit if alone else None)
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     bare = [c for c in commands if c.name == "wait" and len(c.words) == 1]

@@ -15,17 +15,20 @@ def fix_script(data: bytes, path: Path) -> tuple[bytes, tuple[Finding, ...]]:
     """
     text = data.decode("utf-8", "surrogateescape")
     findings = _findings(text, path)
-    hopeless: set[tuple[str, str]] = set()
-    while chosen := next((f for f in findings if f.edit and (f.rule, f.message) not in hopeless), None):
+    hopeless: set[tuple[str, str, int]] = set()
+    while chosen := next((f for f in findings if f.edit and (f.rule, f.message, f.line) not in hopeless), None):
         assert chosen.edit is not None
         changed = _apply(text, chosen.rule, chosen.edit)
         after = _findings(changed, path)
-        worse = len(after) >= len(findings) or any((f.rule, f.message) == (chosen.rule, chosen.message) for f in after)
-        if worse or changed == text:
-            hopeless.add((chosen.rule, chosen.message))
+        if len(after) >= len(findings) or _alike(after, chosen) >= _alike(findings, chosen) or changed == text:
+            hopeless.add((chosen.rule, chosen.message, chosen.line))
         else:
             text, findings = changed, after
     return text.encode("utf-8", "surrogateescape"), findings
+
+
+def _alike(findings: tuple[Finding, ...], chosen: Finding) -> int:
+    return sum((f.rule, f.message) == (chosen.rule, chosen.message) for f in findings)
 
 
 def _findings(text: str, path: Path) -> tuple[Finding, ...]:

@@ -22,7 +22,7 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
     "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
     "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "nsys": ("profile", "-o -t -w -s -f -c --output --trace --sample --force-overwrite --capture-range --stats"),
+    "nsys": ("profile", "*"),  # All its options take one.
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
 _APPTAINER_FLAGS = names_in(
@@ -263,7 +263,10 @@ def inner_script(raw: str) -> str:
         text = re.sub(rf"(?<!\\)\$\{{?({names})\b\}}?", r"@early:\1@", raw[1:-1])
         text = re.sub(r"(?<!\\)\$\(\s*hostname[^()]*\)|(?<!\\)`hostname[^`]*`", "@early:hostname@", text)
         return re.sub(r'\\([\\"`$])', r"\1", text)
-    return raw[1:-1] if raw.startswith("'") and raw.endswith("'") and len(raw) > 1 else Word(raw, 0).text
+    # Between single quotes the inner shell reads what is written: 'a '$(hostname)' b' has three parts.
+    parts = re.findall(r"'([^']*)'|([^']+)", raw)
+    quote = re.compile(r'(?<!\\)"')
+    return "".join(inner_script(f'"{quote.sub("", outside)}"') if outside else within for within, outside in parts)
 
 
 def _without_prefixes(words: list[Word]) -> list[Word]:
@@ -279,7 +282,11 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
                 return words
             rest = rest[1:]
         while rest and (rest[0].text.startswith("-") or (name == "env" and "=" in rest[0].text)):
-            rest = rest[2:] if rest[0].text in valued.split() else rest[1:]
+            word = rest[0].text
+            follows = (
+                "=" not in word and (word[:2] == "--" or len(word) == 2) if valued == "*" else word in valued.split()
+            )
+            rest = rest[2:] if follows else rest[1:]
         words = rest[1:] if name in ("timeout", "taskset") else rest
     return words
 

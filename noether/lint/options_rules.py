@@ -26,6 +26,9 @@ _CHOICES = {  # The words an option takes, and one of them.
     "distribution": (r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
     "gpu-bind": (r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"),
 }  # fmt: skip
+_NAMES = names_in("partition account qos reservation mail-user")
+_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
+"""What is filled in before the script is one: bash cannot read it as it stands."""
 _MAIL = names_in(
     """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
     ARRAY_TASKS"""
@@ -44,6 +47,7 @@ def form(job: Job) -> Iterator[Finding]:
         message = "the first line does not begin with #!: sbatch refuses the script"
         top = script.lines[0]
         clean = top.lstrip("\ufeff")
+        message += "" if clean == top else " (a byte order mark stands before it)"
         instead: tuple[str, ...] = ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
         instead = (clean,) if clean.startswith("#!") else instead
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
@@ -69,13 +73,16 @@ def form(job: Job) -> Iterator[Finding]:
 def syntax(job: Job) -> Iterator[Finding]:
     """shell-syntax: what bash cannot read. The grammar only raises the question; bash itself answers it."""
     script = job.script
-    if not script.is_shell or not script.shell.root.has_error or PLACEHOLDER.search(script.text) or script.expanded:
+    other = re.match(r"#!.*\b(z|k)sh\b", script.text) is not None or _TEMPLATE.search(script.text) is not None
+    if not script.is_shell or not script.shell.root.has_error or script.expanded or other:
         return
     said = bash_complaint("\n".join(script.lines) + "\n")
     if said and (match := re.match(r"bash: line (\d+): (.*)", said)):
         line = int(match[1]) + script.first_line - 1
         line = min(line, script.first_line + len(script.lines) - 1)
-        yield Finding(line, "error", "shell-syntax", f"bash cannot read the script: {match[2]}")
+        open_ = re.fullmatch(r"unexpected EOF while looking for matching [`'](.)'", match[2])
+        what = f"{open_[1]} is missing: what is opened here is never closed" if open_ else match[2]
+        yield Finding(line, "error", "shell-syntax", f"bash cannot read the script: {what}")
 
 
 @cache
@@ -97,7 +104,7 @@ def words(job: Job) -> Iterator[Finding]:
             if job.script.expanded and "$" in source:
                 continue  # What the shell makes of it is known when it runs.
             if PLACEHOLDER.search(source) and problem.kind != "dash":
-                yield _placeholder(job, problem.line, source)
+                yield _placeholder(problem.line, source)
                 continue
             fix = source.replace(problem.word, problem.instead) if problem.instead else ""
             if problem.kind == "unknown-option" and "srun" in problem.message and not problem.instead:
@@ -119,7 +126,7 @@ def _of_problem(line: int, kind: str, message: str, fix: str) -> Finding:
     return Finding(line, "error", "typographic-dash" if kind == "dash" else kind, message, fix)
 
 
-def _placeholder(job: Job, line: int, source: str) -> Finding:
+def _placeholder(line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
     what = match[0] if match else source
     return Finding(line, "warning", "placeholder", f"fill in {what} before you submit", "")
@@ -149,15 +156,23 @@ def values(job: Job) -> Iterator[Finding]:
             source = job.script.source(option.line)
             if job.script.expanded and "$" in option.value:
                 continue
-            if found is not None:
-                if PLACEHOLDER.search(option.value) or re.fullmatch(r"[A-Z]+(_[A-Z]+)+", option.value):
-                    yield _placeholder(job, option.line, option.value)
-                else:
-                    yield found
+            if _to_fill_in(option, found):
+                yield _placeholder(option.line, option.value if found and "{{" not in option.value else source)
+            elif found is not None:
+                yield found
             elif match := _literal(option):
                 message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
                 fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
                 yield Finding(option.line, "warning", "variable-in-option", message, fix)
+
+
+def _to_fill_in(option: Given, refused: Finding | None) -> bool:
+    """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
+    if refused is None:
+        return option.name in _NAMES and re.search(r"<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{", option.value) is not None
+    number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
+    capitals = number and re.fullmatch(r"(gpu:)?[A-Z_]+", option.value) is not None
+    return capitals or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
 
 
 def _literal(option: Given) -> re.Match[str] | None:
@@ -182,14 +197,16 @@ def _refused(job: Job, option: Given, rule: str, expected: str, example: str) ->
     better = None
     if option.name in ("time", "time-min"):
         better = _better_time(value)
-    elif size := re.fullmatch(r"(?i)(\d+)\s*([kmgt])i?b", value):
-        better = size[1] + size[2].upper()
+    elif size := re.fullmatch(r"(?i)(\d+(?:\.\d+)?)\s*([mgt])i?b?", value):
+        whole = "." not in size[1]
+        units = dict(zip("MGT", "KMG", strict=True))
+        better = size[1] + size[2].upper() if whole else f"{float(size[1]) * 1024:.0f}{units[size[2].upper()]}"
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
-    shown = better or example
+    shown = f"#SBATCH --{option.name}" + (f"={better or example}" if better or example else "")
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {expected}{why}"
-    return Finding(option.line, "error", rule, message, f"#SBATCH --{option.name}" + (f"={shown}" if shown else ""))
+    return Finding(option.line, "error", rule, message, shown if better or not example else f"for example {shown}")
 
 
 def _better_time(value: str) -> str | None:

@@ -52,7 +52,7 @@ def world_size(job: Job, launch: Launch) -> int | None:
         if option == "num_processes":
             return processes
         processes = processes or shape.gpus_per_node
-        return None if processes is None else processes * (shape.nodes if under_srun else 1)
+        return None if processes is None else processes * (shape.tasks if under_srun else 1)
     if mpirun is not None:
         return launch.variables.number(mpirun.option("np", "n"), job.known) or shape.tasks
     ours = launch.innermost.kind == "noether"
@@ -71,11 +71,8 @@ def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
         if launch.innermost.kind == "noether":
             texts = [launch.variables.expand(word.text) for word in launch.variables.splice(launch.innermost.words[1:])]
             texts = texts[1:] if texts[:1] == ["train"] else texts
-            if (
-                any("$" in text or "`" in text or "@early" in text for text in texts)
-                or "-h" in texts
-                or "--help" in texts
-            ):
+            unknown = any(sign in text for text in texts for sign in ("$", "`", "@early"))
+            if unknown or {"-h", "--help"} & set(texts):
                 continue
             read = lines.read(tuple(texts))
             if read is None:
@@ -152,7 +149,7 @@ def launchers(job: Job) -> Iterator[Finding]:
         chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
         per_node = launch.layer("per-node")
         if per_node and per_node.name == "torch.distributed.launch":
-            yield _deprecated(job, per_node.line)
+            yield _deprecated(job, per_node.line, "use_env" in per_node.options)
         shape = job.shape_at(launch)
         if shape is None:
             continue
@@ -174,15 +171,17 @@ def launchers(job: Job) -> Iterator[Finding]:
             yield from _per_node(job, launch, shape)
 
 
-def _deprecated(job: Job, line: int) -> Finding:
+def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
     source = job.script.source(line)
     new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
     # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
     new = new.replace("torch.distributed.launch", "torch.distributed.run")
-    uses_env = re.search(r"\s--use[-_]env\b", source) is not None
-    new = re.sub(r"\s--use[-_]env\b", "", new)
-    note = "" if uses_env else "      (the program reads LOCAL_RANK from its environment, not --local_rank)"
-    edit = Edit(line, (new,)) if uses_env and new != source and "#" not in source else None
+    here = 0
+    if uses_env:  # A second one is the program's own.
+        new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1)
+    note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
+    note = "" if here else f"      ({note})"
+    edit = Edit(line, (new,)) if here and new != source and "#" not in source else None
     message = "torch.distributed.launch is deprecated: PyTorch says to use torchrun"
     return Finding(line, "warning", "deprecated-launcher", message, new.strip() + note, edit)
 
@@ -295,7 +294,11 @@ def step_options(job: Job) -> Iterator[Finding]:
                     f"srun --ntasks={total} --ntasks-per-node={each} …",
                 )
         own = srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is not None
-        threads = launch.trains or (launch is job.steps[-1] and "OMP_NUM_THREADS" in job.script.text)
+        threads = (
+            launch.trains
+            or launch.innermost.name == "ray"
+            or (launch is job.steps[-1] and "OMP_NUM_THREADS" in job.script.text)
+        )
         asked = cpus and (count(cpus.value) or 1) > 1
         if cpus and asked and threads and not passed and not own and not job.given("exclusive"):
             passed = True  # One line answers for all steps.

@@ -68,6 +68,8 @@ def master(job: Job) -> Iterator[Finding]:
         if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
             continue
         text = unquote(setting.raw)
+        if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
+            continue  # What is wrong with it is said where it is set.
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
         verdict = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
         if verdict is None:
@@ -77,7 +79,8 @@ def master(job: Job) -> Iterator[Finding]:
         certain = setting.launch is not None and setting.name != "MASTER_ADDR"
         level: Level = "error" if (certain or ddp) and rule != "master-fixed" else "warning"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
-        fix = fix if setting.name == "MASTER_ADDR" else f'--{setting.name}="$MASTER_ADDR"      (before it: {fix})'
+        if setting.name != "MASTER_ADDR":
+            fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
         yield Finding(setting.line, level, rule, message, fix)
 
 
@@ -154,22 +157,23 @@ def c10d(job: Job) -> Iterator[Finding]:
     names = "|".join(PER_TASK_VARIABLES)
     for launch in job.launches:
         layer = launch.layer("per-node")
-        if layer is None or layer.name in ("accelerate", "deepspeed") or not _spans(job, launch):
+        if layer is None or layer.name == "deepspeed" or not _spans(job, launch):
             continue
-        if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
+        accelerate = layer.name == "accelerate"
+        if _uses_c10d(launch) and not layer.option("rdzv_endpoint") and not accelerate:
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
             yield Finding(
                 layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
             )
-        value = layer.option("node_rank") or ""
+        name = "machine_rank" if accelerate and layer.option("num_machines") else "node_rank"
+        value = layer.option(name) or ""
         inner = launch.layer("shell") is not None
         match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value)
         if match and not value.startswith("'") and not _uses_c10d(launch):
             message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
-            yield Finding(
-                layer.line, "error", "expanded-too-early", message, f"srun bash -c 'torchrun --node_rank=${match[1]} …'"
-            )
+            fix = f"srun bash -c '{layer.name}{' launch' * accelerate} … --{name}=${match[1]} …'"
+            yield Finding(layer.line, "error", "expanded-too-early", message, fix)
 
 
 def port(job: Job) -> Iterator[Finding]:

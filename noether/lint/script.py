@@ -12,11 +12,11 @@ from noether.lint.shell import Command, ShellText
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
-_ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|[Ss]batch))(?P<rest>\s+-.*)")
+_ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch))(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
-    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
+    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
 """A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
 _SECRETLY_LARGE = 1_000_000
@@ -65,7 +65,7 @@ class Script:
     def end_of_options(self) -> int:
         """Index of the first line that is neither blank nor a comment: sbatch reads no option after it."""
         for index, line in enumerate(self.lines):
-            if line.strip() and not line.lstrip().startswith("#"):
+            if line.strip() and not line.lstrip("\ufeff \t").startswith("#"):
                 return index
         return len(self.lines)
 
@@ -119,7 +119,8 @@ class Script:
     @cached_property
     def shell(self) -> ShellText:
         """The parsed script; empty where another interpreter runs it."""
-        return ShellText("\n".join(self.lines) + "\n" if self.is_shell else "", self.first_line)
+        text = "\n".join(self.lines).removeprefix("\ufeff")
+        return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
     @property
     def commands(self) -> list[Command]:

@@ -32,7 +32,7 @@ class StatusFlow:
         self.functions = shell.functions
         text = "\n".join(line for line in shell.text.split("\n") if not line.lstrip().startswith("#"))
         self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", text) is not None
-        self.tracked = re.search(r"\btrap\b[^\n]*\b(EXIT|ERR|0)\b", text) is not None
+        self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", text) is not None
         self._sets = [(c.line, c.texts[1:]) for c in shell.commands if c.name == "set"]
         first = shell.text.partition("\n")[0]
         self._always = re.match(r"#!.*sh\s+-\w*e", first) is not None

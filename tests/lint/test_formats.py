@@ -90,6 +90,19 @@ def test_a_rule_is_silenced_on_its_line(comment: str, left: list[str]) -> None:
     assert [finding.rule for finding in lint_text(text, Path("/nowhere/job.sbatch"))[0]] == left
 
 
+def test_a_comment_behind_a_continued_command_silences_its_findings() -> None:
+    text = "#!/bin/bash\npython t.py \\\n  --lr 1  # noether: ignore[NTH401]\necho done\n"
+    assert lint_text(text, Path("/nowhere/job.sbatch"))[0] == ()
+
+
+def test_a_name_without_a_file_hides_no_other_s_findings(job: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "link.sbatch").symlink_to("nowhere")
+    assert run(str(tmp_path / "missing.sbatch"), str(tmp_path)) == 2
+    said = capsys.readouterr().out
+    assert said.count("could not be read") == 2
+    assert "[NTH122 bad-time]" in said
+
+
 def test_a_file_that_cannot_be_read_hides_no_other_s_findings(job: Path, tmp_path: Path, capsys) -> None:
     large = tmp_path / "large.sbatch"
     with large.open("wb") as file:

@@ -60,10 +60,14 @@ RIGHT = {  # name: (options, body); nothing may be found
     "nsys": (EACH, FIRST.format("head -n 1") + "srun -K nsys profile --sample none --output report --force-overwrite true " + TORCHRUN),
     "srun-in-a-loop": (TWO, "for seed in 1 2 3; do\n    srun -K -N1 -n4 python t.py --seed $seed\ndone"),
     "node-count-chosen-by-a-branch": (EACH, 'if [ "$1" = big ]; then N=4; else N=2; fi\n' + FIRST.format("head -n 1") + 'srun -K torchrun --nnodes=$N --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$((20000 + SLURM_JOB_ID % 99))" t.py'),
-    "code-kept-by-a-trap": ("#SBATCH -n1\n", "trap 'rm -rf $TMPDIR/x' EXIT\npython t.py\necho done"),
+    "code-kept-by-a-trap": ("#SBATCH -n1\n", "trap 'exit 1' ERR\npython t.py\necho done"),
+    "rank-of-accelerate-in-each-task": (EACH, "srun -K bash -c 'accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --main_process_ip '$(hostname)' t.py'"),
     "code-kept-by-set-e-in-a-function": ("#SBATCH -n1\n", "set -euo pipefail\nmain() {\n    python t.py | tee log\n    echo done\n}\nmain"),
     "pipestatus": ("#SBATCH -n1\n", "python t.py | tee log\nexit ${PIPESTATUS[0]}"),
     "cpu-bind-with-an-underscore": (TWO, "srun -K --cpu_bind=cores python t.py"),
+    "script-of-another-shell": ("#SBATCH -n1\n", "cat <<EOF | python -\nprint('{')\nEOF"),
+    "nsys-with-all-its-options-after-blanks": (TWO, "srun -K nsys profile --kill none --cuda-graph-trace node -c cudaProfilerApi -f true -tcuda --stats=true python t.py"),
+    "two-options-that-name-the-same-port-per-job": (EACH, FIRST.format("head -n 1") + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 99))\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -79,6 +83,7 @@ def test_what_is_right_is_left_alone(options: str, body: str) -> None:
         "Use sbatch --nodes=2 with 8 GPUs each.",
         "On 4 nodes, 8 GPUs: 12 h, 16 GPUs: 7 h.",
         "2 nodes of 8 GPUs and 64 CPUs = 1 job.",
+        "Use #SBATCH --time=2h, or 4 nodes x 4 A100 = 640 GB.",
     ],
 )
 def test_prose_in_a_readme_is_left_alone(prose: str) -> None:
@@ -92,6 +97,8 @@ WRONG = {  # name: (options, body, the one finding)
     "code-lost-in-a-subshell-and-a-pipe": ("#SBATCH -n1\n", "( cd run && python t.py ) |& tee log", ("exit-code-lost", WARNS)),
     "code-lost-in-an-if": ("#SBATCH -n1\n", 'if [ -n "$1" ]; then\n    python t.py $1\n    date\nfi', ("exit-code-lost", WARNS)),
     "code-lost-in-a-function-in-the-background": ("#SBATCH -n1\n", "work() { python t.py; }\nwork &\nwait", ("exit-code-lost", WARNS)),
+    "code-lost-in-spite-of-a-trap": ("#SBATCH -n1\n", "trap 'rm -rf $TMPDIR/x' EXIT\npython t.py\necho done", ("exit-code-lost", WARNS)),
+    "rank-of-accelerate-expanded-too-early": (EACH, "srun -K accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --main_process_ip $(hostname) t.py", ("expanded-too-early", FAILS)),
     "code-lost-in-a-loop": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\n    rm -f core.*\ndone", ("exit-code-lost", WARNS)),
     "c10d-and-a-master-address": (EACH, FIRST.format("head -n 1") + "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --master_addr=$MASTER_ADDR t.py", ("c10d-without-endpoint", FAILS)),
     "array-of-one-quoted-list": (TWO, 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nexport MASTER_ADDR=${nodes[0]}\n' + W + "srun -K python t.py", ("master-not-a-host", FAILS)),
@@ -106,6 +113,17 @@ WRONG = {  # name: (options, body, the one finding)
     "mpi-without-tasks": ("#SBATCH -N2\n", "mpirun -n 8 ./solver", ("mpi-count", WARNS)),
     "variable-in-an-option": ("#SBATCH --nodes=$N\n", "hostname", ("bad-nodes", FAILS)),
     "placeholder": ("#SBATCH --nodes=<N>\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-of-two-words": ("#SBATCH --time={{ time }}\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-between-underscores": ("#SBATCH --nodes=__NODES__\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-in-brackets": ("#SBATCH --gres=gpu:[number]\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-of-a-partition": ("#SBATCH --partition={partition}\n", "hostname", ("placeholder", WARNS)),
+    "unclosed-quote-beside-variables": ("#SBATCH -n1\n", 'echo "on ${HOSTNAME}"\npython t.py "${OUT}', ("shell-syntax", FAILS)),
+    "block-left-open": ("#SBATCH -n1\n", 'if [ -n "${X}" ]; then\npython t.py', ("shell-syntax", FAILS)),
+    "background-jobs-in-a-loop-at-the-end": ("#SBATCH -n4\n", "for i in 1 2; do\n    python t.py $i &\ndone", ("background-without-wait", FAILS)),
+    "cpus-of-ray": ("#SBATCH -n1 -c8\n", "srun ray start --head --block", ("srun-cpus", WARNS)),
+    "cpus-under-nsys": (TWO + "#SBATCH -c8\n", "srun -K nsys profile --kill none python t.py", ("srun-cpus", WARNS)),
+    "word-misspelt-by-its-case": ("#SBATCH -n1\n#SBATCh --nodes=2\n", "hostname", ("ignored-option", WARNS)),
+    "master-that-two-places-name": (EACH, 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nexport MASTER_ADDR=${nodes[0]}\nsrun -K ' + TORCHRUN, ("master-not-a-host", FAILS)),
     "option-of-a-plugin": ("#SBATCH --environment=pytorch\n", "hostname", ("site-option", WARNS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
 }  # fmt: skip
@@ -118,6 +136,36 @@ def test_what_was_missed_is_found(options: str, body: str, expected: tuple[str, 
 
 def test_an_en_dash_in_the_first_line_is_found() -> None:
     assert found("#!/bin/sh –l\n#SBATCH -n1\nhostname\n") == [("typographic-dash", "error")]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "ksh"])
+def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None:
+    assert found(f"#!/usr/bin/{shell}\n#SBATCH -n1\nfor i in {{1..3}}; echo $i\n") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("--mem=2.5G", "#SBATCH --mem=2560M"),
+        ("--mem=3GiB", "#SBATCH --mem=3G"),
+        ("--mem=much", "for example #SBATCH --mem=64G"),
+        ("--ntasks=0", "for example #SBATCH --ntasks=4"),
+    ],
+)
+def test_a_number_that_the_script_does_not_say_is_called_an_example(option: str, fix: str) -> None:
+    assert [f.fix for f in lint_text(f"#!/bin/bash\n#SBATCH {option}\nhostname\n", JOB)[0]] == [fix]
+
+
+def test_the_fix_of_an_endpoint_keeps_its_port() -> None:
+    text = f"#!/bin/bash\n{EACH}srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:$PORT t.py\n"
+    assert [f.fix[:38] for f in lint_text(text, JOB)[0]] == ['--rdzv_endpoint="$MASTER_ADDR:$PORT"  ']
+
+
+def test_the_summary_counts_what_the_finding_counts() -> None:
+    text = f"#!/bin/bash\n{TWO}srun -K torchrun --nnodes=2 --nproc_per_node=4 t.py\n"
+    (finding,), (summary,) = lint_text(text, JOB)
+    assert "32 processes on 8 GPUs" in finding.message
+    assert "32 ranks on 8 GPUs" in summary
 
 
 HEREDOC = """#!/bin/bash

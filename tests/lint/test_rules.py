@@ -143,6 +143,9 @@ FIXED = {  # name: (before, after)
     "launch-with-its-module-flag": ("#!/bin/bash\npython -m torch.distributed.launch --use_env --nproc_per_node=4 --module my.train\n", "#!/bin/bash\ntorchrun --nproc_per_node=4 --module my.train\n"),
     "launch-by-an-interpreter-of-its-own": ("#!/bin/bash\n/venv/bin/python -u -m torch.distributed.launch --use_env t.py\n", "#!/bin/bash\n/venv/bin/python -u -m torch.distributed.run t.py\n"),
     "pipe": ("#!/bin/bash\npython t.py | tee log\n", "#!/bin/bash\nset -o pipefail\npython t.py | tee log\n"),
+    "the-same-twice": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\nsrun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\nsrun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
+    "use-env-of-the-program-too": ("#!/bin/bash\npython -m torch.distributed.launch --use_env t.py --use_env\n", "#!/bin/bash\ntorchrun t.py --use_env\n"),
+    "byte-order-mark": ("\xef\xbb\xbf#!/bin/bash\n#SBATCH -n1\nhostname\n", "#!/bin/bash\n#SBATCH -n1\nhostname\n"),
     "in-windows-line-ends": ("#!/bin/bash\r\npython t.py\r\necho h\xe9\r\n", "#!/bin/bash\npython t.py\ncode=$?\necho h\xe9\nexit $code\n"),
 }  # fmt: skip
 
@@ -158,6 +161,8 @@ def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: st
 UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other programs' options, launchers.
     "tasks": f"#!/bin/bash\n{TWO}#SBATCH --ntasks=2\n{W}srun -K python t.py\n",
     "time": "#!/bin/bash\n#SBATCH --time=2h\nhostname\n",
+    "use-env-of-the-program": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py --use_env\n",
+    "use-env-on-the-next-line": "#!/bin/bash\npython -m torch.distributed.launch \\\n  --use_env t.py\n",
     "launch-without-use-env": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py\n",
     "port": f"#!/bin/bash\n{TWO}export MASTER_PORT=29500\nsrun -K python t.py\n",
     "code-in-a-loop": "#!/bin/bash\nfor i in 1 2; do\n  python t.py $i\n  echo $i\ndone\n",
