@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,7 @@ def write_cases(
     shown: Sequence[ShownCase],
     names: Sequence[str],
     about: Mapping[str, Any],
+    most_points: int | None = None,
     by: Publisher = ANYBODY,
 ) -> None:
     """Writes what the report draws, as one compressed npz file of plain arrays.
@@ -80,6 +82,7 @@ def write_cases(
         shown: the cases whose fields are written.
         names: of every sample.
         about: what else the report says of the evaluation.
+        most_points: of each set of a case, about evenly chosen (None: all).
         by: writes the file, where it may.
     """
     arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
@@ -96,13 +99,14 @@ def write_cases(
         cases.append({"sample": names[index], "label": label, "index": index, "relative_l2": relative})
         for name, field in task.fields.items():
             prefix = f"case/{number}/{name}"
-            truth = batch[name][0]
-            arrays[f"{prefix}/points"] = _array(batch[field.points][0])
-            arrays[f"{prefix}/truth"] = _array(truth.unsqueeze(-1) if truth.ndim == 1 else truth)
-            arrays[f"{prefix}/prediction"] = _array(physical[name][0])
+            truth, points = batch[name][0], batch[field.points][0]
+            every = 1 if most_points is None else ceil(len(points) / most_points)
+            arrays[f"{prefix}/points"] = _array(points[::every])
+            arrays[f"{prefix}/truth"] = _array(truth.unsqueeze(-1) if truth.ndim == 1 else truth)[::every]
+            arrays[f"{prefix}/prediction"] = _array(physical[name][0][::every])
             normals = field.points.replace("_points", "_normals")
             if field.points.startswith("surface") and normals in batch:
-                arrays[f"{prefix}/normals"] = _array(batch[normals][0])
+                arrays[f"{prefix}/normals"] = _array(batch[normals][0][::every])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.

@@ -90,8 +90,12 @@ class Evaluator:
         """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
         (batch,) = evaluation_batches(dataset, [index], 1, self.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
+        was_training = model.training
         model.eval()
-        predictions = self._predict(model, batch)
+        try:
+            predictions = self._predict(model, batch)
+        finally:
+            model.train(was_training)
         weights = self.precision.weights
         return self.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
 

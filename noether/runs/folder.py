@@ -44,6 +44,7 @@ class RunFolder:
     checkpoints = _Inside("checkpoints")
     tensorboard = _Inside("tensorboard")
     evaluation = _Inside("evaluation")
+    latest_case = _Inside("evaluation/latest.npz")
     stopped = _Inside("stopped.json")
     job = _Inside("job.json")
     cancelled = _Inside("cancelled")

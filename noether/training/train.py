@@ -109,7 +109,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
             stop,
             trackers=trackers,
             saver=saver,
-            validate=Validation(run.config, run.built, group, stop),
+            validate=Validation(run, stop),
             profile=open_profile(run),
         )
         reason = loop.run()

@@ -1,23 +1,29 @@
 """Evaluates the validation split while a run trains."""
 
-from dataclasses import dataclass
+import time
+
+import numpy as np
+from torch import nn
 
 from noether.checkpoints.state import TrainingState
-from noether.config.schema import RunConfig
-from noether.distributed.group import Group
+from noether.data.about import about_data, sample_name
 from noether.distributed.stop import AgreedStop
-from noether.evaluation.evaluate import build_evaluator
-from noether.training.build import Run
+from noether.evaluation.cases import ShownCase, write_cases
+from noether.evaluation.evaluate import Evaluator, Figures, build_evaluator
+from noether.training.open_run import OpenRun
+
+CASE_PAUSE_S = 10.0
+"""Seconds between two cases that are kept: an evaluation may take less than the writing of one."""
+MOST_POINTS = 100_000
+"""Points of a set of a kept case, which is for looking at."""
 
 
-@dataclass(frozen=True)
 class Validation:
-    """What the loop calls to have its weights evaluated."""
+    """What the loop calls to have its weights evaluated. One case is kept, for whoever watches the run."""
 
-    config: RunConfig
-    run: Run
-    group: Group
-    stop: AgreedStop
+    def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
+        self.run, self.stop = run, stop
+        self._next_case = 0.0
 
     def __call__(self, state: TrainingState) -> dict[str, dict[str, float]]:
         """Returns the figures of every kind of weights, the selected first; nothing on ranks above 0.
@@ -25,15 +31,38 @@ class Validation:
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through.
         """
-        problem, run = self.run.problem, self.run
+        built, group = self.run.built, self.run.group
+        problem = built.problem
         evaluator = build_evaluator(
-            self.config, problem, self.group, run.precision, batch_size=run.plan.micro, at_boundary=self.stop.check
+            self.run.config, problem, group, built.precision, batch_size=built.plan.micro, at_boundary=self.stop.check
         )
-        summaries = {}
+        summaries: dict[str, dict[str, float]] = {}
         for weights, model in state.evaluation_models().items():
             # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
-            self.group.copy_from_first(model.buffers())
+            group.copy_from_first(model.buffers())
             figures = evaluator.figures(model, problem.splits.train, problem.validation_indices)
-            if self.group.is_first:
-                summaries[weights] = problem.task.summarise(figures)
+            if not group.is_first:
+                continue
+            if problem.task.fields and not summaries and time.monotonic() >= self._next_case:
+                self._keep_median(evaluator, model, figures, {"weights": weights, "updates": state.progress.updates})
+                self._next_case = time.monotonic() + CASE_PAUSE_S
+            summaries[weights] = problem.task.summarise(figures)
         return summaries
+
+    def _keep_median(
+        self, evaluator: Evaluator, model: nn.Module, figures: Figures, about: dict[str, str | int]
+    ) -> None:
+        """Writes the fields of the median case in place of those of the evaluation before."""
+        problem, folder = self.run.built.problem, self.run.folder
+        task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
+        errors = figures[f"{next(iter(task.fields))}/relative_l2"]
+        position = int(np.argsort(errors, kind="stable")[len(errors) // 2])
+        shown = ShownCase("median", position, *evaluator.fields(model, dataset, indices[position]))
+        told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
+        names = [sample_name(dataset, index) for index in indices]
+        self.run.note(
+            lambda: write_cases(
+                folder.latest_case, task, figures, errors={}, shown=[shown], names=names, about=told,
+                most_points=MOST_POINTS, by=self.run.lease,
+            )
+        )  # fmt: skip

@@ -118,7 +118,8 @@ class Pictures:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))
                     note = f"{heading(case.label)} case {case.sample}, relative L2 {error}"
-                    group = f"{heading(field.name)}, {path.stem} split"
+                    source = "while training" if path == self._folder.latest_case else f"{path.stem} split"
+                    group = f"{heading(field.name)}, {source}"
                     for column, (title, _, _) in enumerate(field.columns(case)):
                         yield Picture(group, title, note, path, changed, field=field.name, case=number, column=column)
 

@@ -143,6 +143,7 @@ def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
     assert page.locator("#tile-best").inner_text().replace("\u202f", "") == f"{best:.2%}"
     assert "update 120 of 120" in page.locator("#progress-text").inner_text()
     assert page.locator("#checkpoints td", has_text="update-000000120").count() == 1
+    expect(page.locator("#pictures")).to_contain_text("while training")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
