@@ -102,11 +102,11 @@ RUN set -eu; cd /opt/noether; \
     /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
     # Commands of noether by the names of programs that packages bring: the former are found.
     rm -f /opt/venv/bin/tensorboard; \
-    mkdir doors; \
-    sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > doors/noether; \
-    chmod 755 doors/noether; \
-    for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli.commands import doors; print(*doors())'); do \
-        ln -s noether "doors/$verb"; \
+    mkdir programs; \
+    sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > programs/noether; \
+    chmod 755 programs/noether; \
+    for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli.commands import programs; print(*programs())'); do \
+        ln -s noether "programs/$verb"; \
     done; \
     seen=$(sha256sum constraints.txt | cut -d " " -f 1); \
     if [ "$LOCK_SHA256" != unknown ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 is not of constraints.txt" >&2; exit 1; fi; \
@@ -142,7 +142,7 @@ RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
 # /work and /cache are for every user: a new volume mounted there takes their mode.
 RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
     cp -a /mnt/noether /opt/ \
-    && mv /opt/noether/doors/* /usr/local/bin/ && rmdir /opt/noether/doors \
+    && mv /opt/noether/programs/* /usr/local/bin/ && rmdir /opt/noether/programs \
     && install -d -m 1777 /work /cache \
     && find /opt/noether /usr/local/bin /work /cache -exec touch -h -d "@$FILES_DATE" {} + \
     && touch -d "@$FILES_DATE" / /opt

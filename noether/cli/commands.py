@@ -39,7 +39,7 @@ def verbs() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def doors() -> dict[str, str]:
+def programs() -> dict[str, str]:
     """Returns the names under which the image installs the program, each with the command that it runs."""
     words = dict.fromkeys(verb.partition(" ")[0] for verb in verbs())
     return {word: word for word in words} | {"noether-train": "train", "noether-train-submit-job": "submit"}

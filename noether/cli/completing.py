@@ -13,7 +13,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from noether.cli.commands import doors, groups, verbs
+from noether.cli.commands import groups, programs, verbs
 from noether.cli.help import METAVARS
 from noether.errors import ExitCode, RequestError
 
@@ -82,7 +82,7 @@ def complete(words: Sequence[str]) -> list[str]:
         words: the program, then what was typed.
     """
     program, *typed = words
-    verb = doors().get(Path(program).name, "") if Path(program).name != "noether" else ""
+    verb = programs().get(Path(program).name, "") if Path(program).name != "noether" else ""
     typed = [verb, *typed] if verb else typed
     if not typed:
         return []

@@ -17,7 +17,7 @@ from pathlib import Path
 from noether.errors import RequestError
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
-"""Written by the image's build: this program is its door."""
+"""Written by the image's build: this program is its entry point."""
 
 # Compilers' and libraries' caches. In a home on NFS they crash jobs of several ranks, and a read-only root has no room.
 CACHES = {
@@ -27,7 +27,8 @@ CACHES = {
     "MPLCONFIGDIR": "matplotlib",
 }
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-# Python's own search for modules: the host's leaks into an Apptainer container, and from the door into its children.
+# Python's own search for modules: the host's leaks into an Apptainer container, and from the entry point into its
+# children.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 
 

@@ -9,7 +9,7 @@ from noether.environments.network import find_address
 from noether.errors import NoetherError
 from noether.workers.context import WorkerContext
 from noether.workers.failure import LOST_RANK_ZERO
-from noether.workers.rank_state import DoorSeen, MeetingPoint
+from noether.workers.rank_state import ListenerSeen, MeetingPoint
 
 LAUNCHER_ANSWERS_S = 60.0
 """How much longer than the time for all to meet a rank waits for its launcher's word."""
@@ -33,7 +33,7 @@ def meet(context: WorkerContext) -> JoinedStore:
     """
     limit_s = context.terms.timeouts.init_timeout_s
     if context.endpoint.served_by:
-        _exchange_door(context, limit_s)
+        _exchange_listener(context, limit_s)
     point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
     listen = context.listen_socket
     try:
@@ -50,7 +50,7 @@ def meet(context: WorkerContext) -> JoinedStore:
     return JoinedStore(store, point)
 
 
-def _exchange_door(context: WorkerContext, limit_s: float) -> None:
+def _exchange_listener(context: WorkerContext, limit_s: float) -> None:
     """Writes into the store that a launcher serves at which port others are let in, or reads it there."""
     endpoint = context.endpoint
     try:
@@ -64,9 +64,9 @@ def _exchange_door(context: WorkerContext, limit_s: float) -> None:
         # A launcher's store outlives the attempts.
         store = dist.PrefixStore(f"noether/{context.attempt}", served)
         if context.worker.rank == 0:
-            store.set("door", str(context.terms.door_port))
+            store.set("listener", str(context.terms.listener_port))
         else:
-            context.line.tell(DoorSeen(int(store.get("door"))))
+            context.line.tell(ListenerSeen(int(store.get("listener"))))
     except (RuntimeError, OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         raise NoetherError(

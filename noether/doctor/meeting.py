@@ -81,7 +81,7 @@ def gather_peers(
         seconds: how long to wait.
 
     Returns:
-        The peers that came, and a line for each visitor that was sent away.
+        The peers that came, and a line for each process that was refused.
     """
     deadline, peers, strangers = time.monotonic() + seconds, list[OtherProcess](), list[str]()
     waiting: dict[int, JsonLines] = {}
@@ -99,17 +99,17 @@ def gather_peers(
                 if not messages and alive:
                     continue
                 del waiting[descriptor]
-                visitor = _visitor(connection, messages)
-                refusal = _refusal(messages[0], run, visitor.ranks, here, world_size) if visitor else ""
-                if visitor is None or refusal:
-                    if visitor is not None:
-                        strangers.append(f"a process on {visitor.host}: {refusal}")
+                other = _other_process(connection, messages)
+                refusal = _refusal(messages[0], run, other.ranks, here, world_size) if other else ""
+                if other is None or refusal:
+                    if other is not None:
+                        strangers.append(f"a process on {other.host}: {refusal}")
                         connection.send({"do": "refuse", "why": refusal})
                     connection.close()
                     continue
                 connection.send({"do": "welcome"})
-                here |= set(visitor.ranks)
-                peers.append(visitor)
+                here |= set(other.ranks)
+                peers.append(other)
     for entry in waiting.values():
         entry.close()
     return sorted(peers, key=lambda peer: peer.ranks), strangers
@@ -122,7 +122,7 @@ def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
         waiting.pop(next(iter(waiting))).close()
 
 
-def _visitor(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> OtherProcess | None:
+def _other_process(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> OtherProcess | None:
     """Returns who said hello, or None where this was not a hello."""
     try:
         hello = messages[0]

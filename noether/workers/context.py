@@ -25,9 +25,9 @@ class RunTerms:
 
     `key` proves that a launcher is of this run, without being sent. `shared_folder` is one that all hosts are expected
     to see, where a port is published that could not be derived; None where there is none. `log_folder` is this
-    launcher's. `cpu_collectives`: ranks with a GPU also join a gloo group, for reductions of CPU tensors. `door_port`
-    is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a launcher such as
-    torchrun serves; 0 elsewhere.
+    launcher's. `cpu_collectives`: ranks with a GPU also join a gloo group, for reductions of CPU tensors.
+    `listener_port` is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a
+    launcher such as torchrun serves; 0 elsewhere.
     """
 
     identity: RunIdentity = NO_RUN
@@ -36,7 +36,7 @@ class RunTerms:
     shared_folder: Path | None = None
     log_folder: Path = Path()
     cpu_collectives: bool = False
-    door_port: int = 0
+    listener_port: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.knock import QUIET_S, say_waiting
+from noether.workers.connector import QUIET_S, say_waiting
 
 MOST_SHOWN = 16
 

@@ -25,7 +25,7 @@ class Caller:
     def as_message(self) -> dict[str, Any]:
         """Returns the first line that a launcher sends."""
         fields = {"host": self.host, "pid": self.pid, "ranks": list(self.ranks)}
-        return {"knock": self.nonce, "run": self.identity.as_text(), **fields}
+        return {"hello": self.nonce, "run": self.identity.as_text(), **fields}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Caller":
@@ -36,7 +36,7 @@ class Caller:
         """
         try:
             ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
-            host, nonce = printable(str(message["host"])), str(message["knock"])
+            host, nonce = printable(str(message["host"])), str(message["hello"])
             identity = RunIdentity.from_text(str(message["run"]))
             if not (ranks and ranks[0] >= 0 and host and isinstance(identity.world_size, int)):
                 raise ValueError("no ranks, or no host")

@@ -9,50 +9,55 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
+from noether.workers.connector import OwnAddress
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.door import Door
 from noether.workers.gathering import Gathering, late_error
-from noether.workers.knock import OwnAddress
 from noether.workers.link import Link, Peer, doing_from, report_from
+from noether.workers.listener import RunListener
 from noether.workers.rank_state import MeetingPoint
 
 
 class Hub(Link):
-    """The link of rank 0's launcher. If it answers for all ranks, there are no other launchers and no door."""
+    """The link of rank 0's launcher. If it answers for all ranks, there are no other launchers and no listener."""
 
     def __init__(
-        self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint, door: Door | None = None
+        self,
+        own_ranks: Collection[int],
+        host: str,
+        terms: RunTerms,
+        endpoint: Endpoint,
+        listener: RunListener | None = None,
     ) -> None:
         super().__init__(tuple(own_ranks), host, terms)
-        self._endpoint, self._door = endpoint, door
+        self._endpoint, self._listener = endpoint, listener
         self.stop_wanted = 0
         self.store_port, self.log_folder = endpoint.port, Path()
-        self._world_size = terms.identity.world_size if door is not None else len(self.own_ranks)
+        self._world_size = terms.identity.world_size if listener is not None else len(self.own_ranks)
         self.gathering = Gathering(self._world_size, endpoint, terms.timeouts.init_timeout_s)
         self._own_address: OwnAddress | None = None
-        if door is not None:
-            self._own_address = OwnAddress(endpoint, door.port, host, terms.timeouts.init_timeout_s)
+        if listener is not None:
+            self._own_address = OwnAddress(endpoint, listener.port, host, terms.timeouts.init_timeout_s)
             self._own_address.start()
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to tend."""
+        """Returns what becomes readable when there is something to do."""
         own = self._own_address
         wake = [own.reader] if own is not None and own.is_alive() else []
-        return [*wake, *(self._door.descriptors() if self._door else []), *super().descriptors()]
+        return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> None:
         """Notes which of this launcher's ranks have joined."""
         self.gathering.add(ranks)
 
-    def tend(self) -> None:
+    def poll(self) -> None:
         """Accepts launchers, does what every link does, and says where to meet once all ranks have joined."""
-        if self._door is not None:
-            for guest in self._door.tend({*self.own_ranks, *self.remote_ranks}):
-                peer = Peer(guest.connection, time.monotonic(), guest.caller.host, guest.caller.ranks)
+        if self._listener is not None:
+            for launcher in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
+                peer = Peer(launcher.connection, time.monotonic(), launcher.caller.host, launcher.caller.ranks)
                 self.peers.append(peer)
                 if self.asked:
                     peer.connection.send({"ask": 1})
-        super().tend()
+        super().poll()
         if self.meeting is None:
             self._decide_meeting()
 
@@ -66,7 +71,7 @@ class Hub(Link):
             point = MeetingPoint(address, self.store_port, secrets.token_hex(16), str(self.log_folder.absolute()))
             self.meeting = point
             self.send_all({"meet": [point.port, point.secret, point.log_folder]})
-            if self.terms.shared_folder is not None and self._door is not None:
+            if self.terms.shared_folder is not None and self._listener is not None:
                 PublishedPort(self.terms.shared_folder, self.terms.identity).remove()
         elif not gathering.is_complete and gathering.left_s <= 0:
             limit_s = self.terms.timeouts.init_timeout_s
@@ -136,5 +141,5 @@ class Hub(Link):
     def close(self) -> None:
         """Closes the connections and the port."""
         super().close()
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()

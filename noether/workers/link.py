@@ -54,7 +54,7 @@ class Link:
     _beaten: float = 0.0
 
     def __post_init__(self) -> None:
-        self._beaten = self._tended = time.monotonic()
+        self._beaten = self._polled = time.monotonic()
 
     @property
     def silence_s(self) -> float:
@@ -67,21 +67,21 @@ class Link:
         return min(5.0, max(0.2, self.silence_s / 5))
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to tend."""
+        """Returns what becomes readable when there is something to do."""
         return [peer.connection.socket for peer in self.peers]
 
     def note_arrivals(self, ranks: Collection[int]) -> None:
         """Notes which of this launcher's ranks have joined."""
         raise NotImplementedError
 
-    def tend(self) -> None:
+    def poll(self) -> None:
         """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
-        if now - self._tended > 2 * self.beat_s + 1:
+        if now - self._polled > 2 * self.beat_s + 1:
             # This process was stopped, as a suspended job is: what the others sent meanwhile has not been read yet.
             for peer in self.peers:
                 peer.heard = now
-        self._tended = now
+        self._polled = now
         beat = now - self._beaten >= self.beat_s
         if beat:
             self._beaten = now

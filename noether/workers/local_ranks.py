@@ -22,7 +22,7 @@ from noether.workers.rank_state import (
     STOP_AT,
     STOP_REASON,
     Arrived,
-    DoorSeen,
+    ListenerSeen,
     MeetingPoint,
     StopWanted,
     read_board,
@@ -48,7 +48,7 @@ class LocalRanks:
         self.forwarded: dict[int, float] = {}
         self.arrived: set[int] = set()
         self.stop_wanted = 0
-        self.door_seen = 0
+        self.listener_seen = 0
         self._meeting: MeetingPoint | NoetherError | None = None
         self._answered: set[int] = set()
         self._told: set[int] = set()
@@ -93,8 +93,8 @@ class LocalRanks:
                 message = worker.reports.recv()
                 if isinstance(message, Arrived):
                     self.arrived.add(worker.rank)
-                elif isinstance(message, DoorSeen):
-                    self.door_seen = message.port
+                elif isinstance(message, ListenerSeen):
+                    self.listener_seen = message.port
                 elif isinstance(message, StopWanted):
                     self.stop_wanted = self.stop_wanted or message.reason
                 else:

@@ -66,7 +66,7 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class DoorSeen:
+class ListenerSeen:
     """A worker has read, in its launcher's store, the port where the launcher of rank 0 accepts others."""
 
     port: int
@@ -126,7 +126,7 @@ class LauncherLine:
             time.sleep(WAIT_STEP_S)
         return int(board[STOP_REASON]) if board[BOUNDARY] >= board[STOP_AT] else 0
 
-    def tell(self, message: Arrived | DoorSeen | StopWanted) -> None:
+    def tell(self, message: Arrived | ListenerSeen | StopWanted) -> None:
         """Tells the launcher something."""
         if self._messages is not None:
             self._messages.send(message)

@@ -15,9 +15,9 @@ from noether.environments.placement import Placement
 from noether.errors import ExitCode
 from noether.runs.folder import refusals_told
 from noether.workers.context import RunTerms
-from noether.workers.door import Door, beside_served, open_door
 from noether.workers.failure import describe_failure
 from noether.workers.hub import Hub
+from noether.workers.listener import RunListener, beside_served, open_listener
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
@@ -56,28 +56,28 @@ def run_placement(
     terms = terms or RunTerms()
     if placement.world_size == 1:
         return _run_here(placement, target, payload, log_folder)
-    door = open_door(placement, terms)
-    if door is not None and placement.endpoint.served_by:
-        terms = replace(terms, door_port=door.port)
+    listener = open_listener(placement, terms)
+    if listener is not None and placement.endpoint.served_by:
+        terms = replace(terms, listener_port=listener.port)
     try:
         running = start_workers(placement, target, payload, log_folder, terms)
     except KeyboardInterrupt:
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    link = _link(placement, terms, door)
+    link = _link(placement, terms, listener)
     # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
     return watch_workers(running, log_folder, link=link, says_more=says_more)
 
 
-def _link(placement: Placement, terms: RunTerms, door: Door | None) -> Hub | Spoke | None:
+def _link(placement: Placement, terms: RunTerms, listener: RunListener | None) -> Hub | Spoke | None:
     """Returns the link to the other launchers of the run; None where there are none."""
     ranks = [worker.rank for worker in placement.workers]
-    if door is not None:
+    if listener is not None:
         endpoint = placement.endpoint
         if endpoint.served_by:
-            endpoint = replace(beside_served(placement), port=door.port)
-        return Hub(ranks, placement.host, terms, endpoint, door)
+            endpoint = replace(beside_served(placement), port=listener.port)
+        return Hub(ranks, placement.host, terms, endpoint, listener)
     return Spoke(ranks, placement.host, terms, placement.endpoint) if 0 not in ranks else None
 
 

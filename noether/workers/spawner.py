@@ -26,7 +26,7 @@ from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.workers.context import RunTerms, WorkerContext
 from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adopt_orphans
-from noether.workers.door import beside_served
+from noether.workers.listener import beside_served
 from noether.workers.openmp import openmp_defaults
 from noether.workers.rank_state import new_board
 from noether.workers.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
@@ -166,8 +166,8 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
 def hold_store_port(placement: Placement) -> HeldPort | None:
     """Hold the port of the ranks' store where this process answers for rank 0 of several.
 
-    Where it answers for all of them, that is the endpoint's port. Where other launchers do, the endpoint's is the door
-    at which they are let in, and the store has a free port of its own.
+    Where it answers for all of them, that is the endpoint's port. Where other launchers answer for some, they connect
+    to the endpoint's port, and the store has a free port of its own.
 
     Raises:
         RequestError: the port is taken.

@@ -7,9 +7,9 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
+from noether.workers.connector import Connector, Way
 from noether.workers.context import RunTerms, WorkerReport
 from noether.workers.gathering import late_error
-from noether.workers.knock import Knock, Way
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.rank_doing import Doing
 from noether.workers.rank_state import MeetingPoint
@@ -24,7 +24,7 @@ class Spoke(Link):
     def __init__(self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint) -> None:
         super().__init__(tuple(own_ranks), host, terms)
         self._endpoint = endpoint
-        self._knock: Knock | None = None
+        self._connector: Connector | None = None
         self._deadline: float | None = None
         self._arrived: set[int] = set()
         self._owed: list[Mapping[str, Any]] = []
@@ -35,14 +35,15 @@ class Spoke(Link):
             self.look_for(endpoint)
 
     def look_for(self, endpoint: Endpoint) -> None:
-        """Starts to look for the door, once it is known where it is."""
-        if self._knock is None:
-            self._knock = Knock(Way(endpoint, self.host, self.own_ranks, self.terms))
-            self._knock.start()
+        """Starts to look for the listener, once it is known where it is."""
+        if self._connector is None:
+            self._connector = Connector(Way(endpoint, self.host, self.own_ranks, self.terms))
+            self._connector.start()
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to tend."""
-        wake = [self._knock.reader] if self._knock is not None and not self.peers and self.meeting is None else []
+        """Returns what becomes readable when there is something to do."""
+        looks = not self.peers and self.meeting is None
+        wake = [self._connector.reader] if self._connector is not None and looks else []
         return [*wake, *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> None:
@@ -55,22 +56,22 @@ class Spoke(Link):
         self._arrived |= fresh
         self.send({"arrived": sorted(fresh)})
 
-    def tend(self) -> None:
-        """Takes what the knocking brought, then as any link."""
-        knock = self._knock
-        if knock is not None and self._deadline is not None:
-            knock.deadline = self._deadline
-        if knock is not None and not self.peers and self.meeting is None:
-            if knock.refusal is not None:
-                self.meeting = knock.refusal
-            elif knock.connection is not None and not self._is_in:
+    def poll(self) -> None:
+        """Takes the result of connecting, then does what every link does."""
+        connector = self._connector
+        if connector is not None and self._deadline is not None:
+            connector.deadline = self._deadline
+        if connector is not None and not self.peers and self.meeting is None:
+            if connector.refusal is not None:
+                self.meeting = connector.refusal
+            elif connector.connection is not None and not self._is_in:
                 self._is_in = True
-                self.peers.append(Peer(knock.connection, time.monotonic(), self._endpoint.host, (0,)))
+                self.peers.append(Peer(connector.connection, time.monotonic(), self._endpoint.host, (0,)))
                 for message in self._owed:
                     self.send(message)
             elif self._deadline is not None and time.monotonic() > self._deadline + HANGING_S:
-                self.meeting = knock.late()
-        super().tend()
+                self.meeting = connector.late()
+        super().poll()
 
     def send(self, message: Mapping[str, Any]) -> bool:
         """Tells the hub something, as soon as it is found."""
@@ -100,7 +101,7 @@ class Spoke(Link):
             self.verdict = report_from(message["verdict"])
         elif "meet" in message:
             port, secret, log_folder = message["meet"]
-            address = self._knock.address if self._knock is not None else ""
+            address = self._connector.address if self._connector is not None else ""
             self.meeting = MeetingPoint(address, int(port), str(secret), str(log_folder))
         elif "late" in message:
             missing, world = [int(rank) for rank in message["late"]], self.terms.identity.world_size

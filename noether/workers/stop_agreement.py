@@ -24,7 +24,7 @@ class StopAgreement:
         self._furthest: int | None = None
         self._told = self._is_decided = False
 
-    def tend(self, link: Hub | Spoke) -> None:
+    def poll(self, link: Hub | Spoke) -> None:
         """Does what is due."""
         if self._is_decided:
             return

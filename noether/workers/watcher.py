@@ -146,10 +146,10 @@ class _Watch:
 
     def _tend_link(self) -> None:
         link, ranks = self._link, self._ranks
-        if isinstance(link, Spoke) and ranks.door_seen:
+        if isinstance(link, Spoke) and ranks.listener_seen:
             link.look_for(_beside(ranks.context.endpoint, ranks))
         link.note_arrivals(ranks.arrived)
-        link.tend()
+        link.poll()
         if link.meeting is not None:
             ranks.admit(link.meeting)
             self._note_meeting(link)
@@ -158,7 +158,7 @@ class _Watch:
                 self._reports.setdefault(report.rank, report)
         link.reports.clear()
         self._doing.update(link.doing)
-        self._agreement.tend(link)
+        self._agreement.poll(link)
         if isinstance(link, Spoke) and link.asked:
             link.answer(ranks.ask_where_they_are(self._run_logs))
 
@@ -258,6 +258,6 @@ class _Watch:
 
 
 def _beside(endpoint: Endpoint, ranks: LocalRanks) -> Endpoint:
-    """Returns where the door of rank 0's launcher is, beside the store that another launcher serves."""
+    """Returns where the listener of rank 0's launcher is, beside the store that another launcher serves."""
     alone = ranks.context.local_world_size == ranks.context.world_size
-    return Endpoint("127.0.0.1" if alone else endpoint.host, ranks.door_seen, endpoint.asked_by)
+    return Endpoint("127.0.0.1" if alone else endpoint.host, ranks.listener_seen, endpoint.asked_by)

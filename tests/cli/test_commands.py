@@ -232,15 +232,15 @@ def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_p
 
 
 @pytest.mark.parametrize("name", ["train", "plan", "noether"])
-def test_the_door_reads_its_own_name(name, environ, tmp_path: Path) -> None:
+def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> None:
     """In the image every verb is a link to entrypoint.py."""
-    door = tmp_path / name
-    door.symlink_to(REPOSITORY / "entrypoint.py")
+    program = tmp_path / name
+    program.symlink_to(REPOSITORY / "entrypoint.py")
     words = (
         ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
     )
     done = subprocess.run(
-        [sys.executable, str(door), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
+        [sys.executable, str(program), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
     )
     if name == "train":
         assert done.returncode == 2

@@ -61,7 +61,7 @@ CASES = {
     "folder": ("noether train output_path=r", ["output_path=runs/"]),
     "help-of-a-section": ("noether help mod", ["model"]),
     "shell": ("noether completion f", ["fish"]),
-    "another-door": ("noether-train --dry", ["--dry-run"]),
+    "another-program": ("noether-train --dry", ["--dry-run"]),
     "submit-by-its-name": ("/opt/bin/noether-train-submit-job --scr", ["--script"]),
     "nothing-known": ("noether nonsense ", []),
     "project-has-no-known-name": ("noether init ", []),

@@ -51,9 +51,9 @@ def nothing(rng: random.Random) -> bytes:
     return b""
 
 
-def _knock(rng: random.Random, **fields: Any) -> bytes:
+def _hello(rng: random.Random, **fields: Any) -> bytes:
     identity = RunIdentity(rng.choice(("multinode", "slurm 7.0")), 2, 0, "01234567", "cpu")
-    hello = {"knock": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1], **fields}
+    hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1], **fields}
     return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
 
 
@@ -76,7 +76,7 @@ def forged(rng: random.Random) -> bytes:
         )
     )
     more = rng.choice((b"", b'{"proof": "0"}\n', b'{"proof": null}\n{"report": {}}\n', b'{"verdict": {}}\n'))
-    return _knock(rng, **wrong) + more
+    return _hello(rng, **wrong) + more
 
 
 def gloo(rng: random.Random) -> bytes:

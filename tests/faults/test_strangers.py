@@ -56,13 +56,13 @@ def test_a_listener_that_was_shut_takes_nobody_and_keeps_who_is_there() -> None:
     before = listening_descriptors()
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        with socket.create_connection(address) as guest:
+        with socket.create_connection(address) as client:
             accepted, _ = server.accept()
             assert listening_descriptors() - before == {server.fileno()}
             assert shut({server.fileno()}) == 1
             with pytest.raises(TimeoutError):
                 socket.create_connection(address, timeout=CONNECT_S)
-            guest.sendall(b"still here")
+            client.sendall(b"still here")
             assert accepted.recv(20) == b"still here"
             accepted.close()
 
@@ -73,34 +73,34 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
-from noether.workers.door import Door
+from noether.workers.listener import RunListener
 held = hold_port(Endpoint("127.0.0.1", 0))
-door = Door(held, RunIdentity("multinode", 2), "key")
-print(door.port, flush=True)
+listener = RunListener(held, RunIdentity("multinode", 2), "key")
+print(listener.port, flush=True)
 for line in sys.stdin:
-    door.tend([0])
+    listener.poll([0])
     open("/dev/null").close()
-    print("tended", flush=True)
+    print("polled", flush=True)
 """
 
 
 def test_a_flood_leaves_the_launcher_descriptors_for_its_run() -> None:
     """More connections at a time than the process may have files."""
-    door = subprocess.Popen(
+    listener = subprocess.Popen(
         [sys.executable, "-c", FLOOD], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert door.stdin is not None
-    assert door.stdout is not None
+    assert listener.stdin is not None
+    assert listener.stdout is not None
     try:
-        port = int(door.stdout.readline())
+        port = int(listener.stdout.readline())
         flood: list[socket.socket] = []
         for _ in range(6):
             flood += [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(150)]
-            door.stdin.write("tend\n")
-            door.stdin.flush()
-            assert door.stdout.readline() == "tended\n"
+            listener.stdin.write("poll\n")
+            listener.stdin.flush()
+            assert listener.stdout.readline() == "polled\n"
         for connection in flood:
             connection.close()
     finally:
-        door.stdin.close()
-        assert door.wait(timeout=20) == 0
+        listener.stdin.close()
+        assert listener.wait(timeout=20) == 0

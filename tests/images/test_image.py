@@ -1,4 +1,4 @@
-"""What is in the docker image, and how its doors hand arguments on."""
+"""What is in the docker image, and how its programs hand arguments on."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY
 
 import noether
-from noether.cli.commands import doors, verbs
+from noether.cli.commands import programs, verbs
 
 pytest.importorskip("docker")
 from images.containers_of_tests import tiny
@@ -48,14 +48,14 @@ NASTY = [
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory) -> Path:
-    """A program in the place of noether's package, behind the image's own doors: it prints the words it is handed."""
+    """A program in the place of noether's package, behind the image's own programs; prints its words."""
     package = tmp_path_factory.mktemp("echo") / "noether"
     cli = package / "cli"
     cli.mkdir(parents=True)
     for name, text in {
         package / "__init__.py": "",
         cli / "__init__.py": "",
-        cli / "commands.py": f"def doors():\n    return {doors()!r}\n",
+        cli / "commands.py": f"def programs():\n    return {programs()!r}\n",
         cli / "entry.py": "import json\ndef main(words):\n    print(json.dumps(words))\n",
     }.items():
         name.write_text(text)
@@ -67,24 +67,24 @@ def echo(tmp_path_factory) -> Path:
 INSIDE = "/opt/noether/noether"
 
 
-@pytest.mark.parametrize("door", ["the-entrypoint", "the-verb-as-program", "noether-train"])
-def test_docker_hands_over_every_word_as_it_is(door: str, containers, echo) -> None:
+@pytest.mark.parametrize("program", ["the-entrypoint", "the-verb-as-program", "noether-train"])
+def test_docker_hands_over_every_word_as_it_is(program: str, containers, echo) -> None:
     volumes = {str(echo): {"bind": INSIDE, "mode": "ro"}}
-    if door == "the-entrypoint":
+    if program == "the-entrypoint":
         done = containers.run("train", *NASTY, volumes=volumes)
     else:
-        program = {"the-verb-as-program": "train"}.get(door, door)
+        program = {"the-verb-as-program": "train"}.get(program, program)
         done = containers.run(*NASTY, volumes=volumes, entrypoint=[program])
     assert json.loads(done.out) == ["train", *NASTY], done.err
 
 
-@pytest.mark.parametrize("door", ["run", "exec-verb", "exec-noether"])
-def test_apptainer_hands_over_every_word_as_it_is(door: str, sif, apptainer, image_variables, echo) -> None:
+@pytest.mark.parametrize("program", ["run", "exec-verb", "exec-noether"])
+def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, apptainer, image_variables, echo) -> None:
     words = {
         "run": ["run", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
         "exec-verb": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
         "exec-noether": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "noether", "train"],
-    }[door]
+    }[program]
     done = subprocess.run(
         [*apptainer, *words, *NASTY],
         env={**os.environ, **image_variables},

@@ -14,10 +14,10 @@ from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
 from noether.workers.context import RunTerms, Timeouts, WorkerReport
-from noether.workers.door import MOST_VISITORS, Door
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
 from noether.workers.link import Link
+from noether.workers.listener import MOST_UNPROVEN, RunListener
 from noether.workers.rank_doing import Doing
 from noether.workers.rank_state import MeetingPoint, Standing
 from noether.workers.spoke import Spoke
@@ -33,7 +33,7 @@ def report(rank: int, kind: str = "failed") -> WorkerReport:
 
 @dataclass
 class Links:
-    """A hub and its spokes, tended until something is true."""
+    """A hub and its spokes, polled until something is true."""
 
     folder: Path
     identity: RunIdentity = RUN
@@ -45,7 +45,7 @@ class Links:
         held = hold_port(Endpoint("127.0.0.1", 0))
         self.endpoint = replace(held.endpoint, asked_by="master_port")
         terms = self.terms(self.identity, 1.0)
-        self.hub = Hub((0, 1), "n1", terms, self.endpoint, Door(held, self.identity, terms.key))
+        self.hub = Hub((0, 1), "n1", terms, self.endpoint, RunListener(held, self.identity, terms.key))
 
     def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunTerms:
         timeouts = Timeouts(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
@@ -67,7 +67,7 @@ class Links:
         while not true():
             assert time.monotonic() < deadline
             for link in only or (self.hub, *self.spokes):
-                link.tend()
+                link.poll()
             time.sleep(0.01)
 
 
@@ -201,13 +201,13 @@ def test_heartbeats_keep_silent_launchers(links: Links) -> None:
 def test_a_launcher_that_was_stopped_itself_blames_nobody(links: Links) -> None:
     """A suspended job goes on after hours; nobody was lost."""
     links.connected(2)
-    links.hub._tended -= 3600
+    links.hub._polled -= 3600
     links.hub.peers[0].heard -= 3600
-    links.hub.tend()
+    links.hub.poll()
     assert not links.hub.reports
 
 
-def knock(**wrong: object) -> bytes:
+def hello(**wrong: object) -> bytes:
     hello = {**Caller("n2", 1, (2,), RUN, "0" * 32).as_message(), **wrong}
     return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
 
@@ -219,20 +219,20 @@ STRANGERS = {
     "deeply nested": b"[" * 10_000 + b"\n",
     "another object": b'{"hello": "guess"}\n',
     "a very long line": b"x" * 300_000,
-    "no host": knock(host=None),
-    "no ranks": knock(ranks=[]),
-    "ranks that are none": knock(ranks=["first"]),
-    "a rank outside of the world": knock(ranks=[5]),
-    "no run": knock(run="{}"),
-    "a run of other types": knock(run=json.dumps({**vars(RUN), "world_size": "5"})),
-    "a guess at the key": knock() + b'{"proof": "0"}\n',
-    "a report without a proof": knock() + b'{"report": {}}\n',
+    "no host": hello(host=None),
+    "no ranks": hello(ranks=[]),
+    "ranks that are none": hello(ranks=["first"]),
+    "a rank outside of the world": hello(ranks=[5]),
+    "no run": hello(run="{}"),
+    "a run of other types": hello(run=json.dumps({**vars(RUN), "world_size": "5"})),
+    "a guess at the key": hello() + b'{"proof": "0"}\n',
+    "a report without a proof": hello() + b'{"report": {}}\n',
 }
 
 
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
 def test_who_is_not_a_launcher_is_hung_up_on(links: Links, words: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", links.hub._door.port)) as stranger:
+    with socket.create_connection(("127.0.0.1", links.hub._listener.port)) as stranger:
         stranger.sendall(words)
         links.until(lambda: has_hung_up(stranger), links.hub)
     assert not links.hub.reports
@@ -241,8 +241,8 @@ def test_who_is_not_a_launcher_is_hung_up_on(links: Links, words: bytes) -> None
 
 def test_a_stranger_cannot_write_to_the_terminal_what_the_terminal_acts_on(links: Links, capfd) -> None:
     other = replace(RUN, launcher="\x1b[2J\nroot@n1")
-    with socket.create_connection(("127.0.0.1", links.hub._door.port)) as stranger:
-        stranger.sendall(knock(run=other.as_text(), host="\x1b[31mn2"))
+    with socket.create_connection(("127.0.0.1", links.hub._listener.port)) as stranger:
+        stranger.sendall(hello(run=other.as_text(), host="\x1b[31mn2"))
         links.until(lambda: has_hung_up(stranger), links.hub)
     said = capfd.readouterr().err
     assert "of another run was refused" in said
@@ -253,9 +253,9 @@ def test_a_stranger_cannot_write_to_the_terminal_what_the_terminal_acts_on(links
 def test_any_number_of_idle_connections_leaves_room_for_a_launcher(links: Links) -> None:
     idle: list[socket.socket] = []
     for _ in range(10):
-        idle += [socket.create_connection(("127.0.0.1", links.hub._door.port), timeout=5) for _ in range(100)]
-        links.hub.tend()
-        assert len(links.hub.descriptors()) <= MOST_VISITORS + 3
+        idle += [socket.create_connection(("127.0.0.1", links.hub._listener.port), timeout=5) for _ in range(100)]
+        links.hub.poll()
+        assert len(links.hub.descriptors()) <= MOST_UNPROVEN + 3
     links.connected(2, 3, 4)
     for connection in idle:
         connection.close()

@@ -1,4 +1,4 @@
-"""The door of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
+"""The listener of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
 
 A client speaks first, and must prove within a few seconds that it is of this run. Only a few connections may be
 unproven at a time: when more come, the oldest are closed, so that idle connections can neither use up the launcher's
@@ -20,8 +20,8 @@ from noether.errors import RequestError
 from noether.workers.context import RunTerms
 from noether.workers.handshake import Caller, is_proof, new_nonce, proof
 
-MOST_VISITORS = 64
-VISIT_S = 10.0
+MOST_UNPROVEN = 64
+PROOF_LIMIT_S = 10.0
 MOST_ACCEPTED = 256
 """How many connections are accepted at a time, before the launcher looks after its run again."""
 
@@ -30,7 +30,7 @@ MOST_STRAYS_SHOWN = 20
 
 
 @dataclass
-class Visitor:
+class UnprovenConnection:
     """A connection that has not proved to be of this run."""
 
     connection: JsonLines
@@ -40,20 +40,20 @@ class Visitor:
 
 
 @dataclass(frozen=True)
-class Guest:
+class AcceptedLauncher:
     """A launcher that has proved to be of this run."""
 
     connection: JsonLines
     caller: Caller
 
 
-class Door:
+class RunListener:
     """Accepts connections on a port that is held, and returns those that are of the run."""
 
     def __init__(self, held: HeldPort, identity: RunIdentity, key: str) -> None:
         self._held, self._identity, self._key = held, identity, key
         held.socket.setblocking(False)
-        self.visitors: list[Visitor] = []
+        self.unproven: list[UnprovenConnection] = []
         self._strays: set[tuple[str, int]] = set()
 
     @property
@@ -63,61 +63,62 @@ class Door:
 
     def descriptors(self) -> list[socket.socket]:
         """Returns the sockets to wait for: the port's, and those of unproven connections."""
-        return [self._held.socket, *(visitor.connection.socket for visitor in self.visitors)]
+        return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
-    def tend(self, taken: Collection[int]) -> list[Guest]:
-        """Accepts connections, reads what they sent, and closes those that took too long; returns the new guests.
+    def poll(self, taken: Collection[int]) -> list[AcceptedLauncher]:
+        """Accepts connections, reads what they sent, and closes those that took too long; returns new launchers.
 
         Args:
             taken: ranks that a launcher answers for already.
         """
         now = time.monotonic()
         self._accept(now)
-        guests: list[Guest] = []
-        for visitor in list(self.visitors):
-            messages, alive = visitor.connection.read()
+        accepted: list[AcceptedLauncher] = []
+        for candidate in list(self.unproven):
+            messages, alive = candidate.connection.read()
             for message in messages[:2]:
-                if visitor.caller is None:
-                    alive = alive and self._hear(visitor, message)
-                elif is_proof(message.get("proof"), self._key, "guest", visitor.nonce, visitor.caller.nonce):
-                    self.visitors.remove(visitor)
-                    if self._welcome(visitor, {*taken, *(rank for guest in guests for rank in guest.caller.ranks)}):
-                        guests.append(Guest(visitor.connection, visitor.caller))
+                if candidate.caller is None:
+                    alive = alive and self._read_hello(candidate, message)
+                elif is_proof(message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce):
+                    self.unproven.remove(candidate)
+                    answered_for = {rank for launcher in accepted for rank in launcher.caller.ranks}
+                    if self._admit(candidate, {*taken, *answered_for}):
+                        accepted.append(AcceptedLauncher(candidate.connection, candidate.caller))
                     break
                 else:
                     alive = False
-            if visitor in self.visitors and (not alive or now - visitor.came > VISIT_S):
-                self._send_away(visitor)
-        return guests
+            if candidate in self.unproven and (not alive or now - candidate.came > PROOF_LIMIT_S):
+                self._drop(candidate)
+        return accepted
 
     def _accept(self, now: float) -> None:
         for _ in range(MOST_ACCEPTED):
             try:
                 connection, _ = self._held.socket.accept()
             except OSError:
-                return  # Nobody waits, or no descriptor is free until a visitor has gone.
-            self.visitors.append(Visitor(JsonLines(connection, LONGEST_HELLO), now))
-            if len(self.visitors) > MOST_VISITORS:
-                silent = next((visitor for visitor in self.visitors if visitor.caller is None), self.visitors[0])
-                self._send_away(silent)
+                return  # Nobody waits, or no descriptor is free until a connection is closed.
+            self.unproven.append(UnprovenConnection(JsonLines(connection, LONGEST_HELLO), now))
+            if len(self.unproven) > MOST_UNPROVEN:
+                silent = next((candidate for candidate in self.unproven if candidate.caller is None), self.unproven[0])
+                self._drop(silent)
 
-    def _hear(self, visitor: Visitor, message: dict[str, object]) -> bool:
-        """Takes a visitor's first line, and answers it; returns whether it may stay."""
+    def _read_hello(self, candidate: UnprovenConnection, message: dict[str, object]) -> bool:
+        """Answers a connection's first line; returns whether to keep the connection."""
         try:
             caller = Caller.from_message(message)
         except ValueError:
             return False
         answer = {
             "run": self._identity.as_text(),
-            "nonce": visitor.nonce,
-            "proof": proof(self._key, "host", caller.nonce, visitor.nonce),
+            "nonce": candidate.nonce,
+            "proof": proof(self._key, "server", caller.nonce, candidate.nonce),
         }
-        if not visitor.connection.send(answer):
+        if not candidate.connection.send(answer):
             return False
         if caller.identity != self._identity:
             self._say_stray(caller)
             return False
-        visitor.caller = caller
+        candidate.caller = caller
         return max(caller.ranks) < self._identity.world_size
 
     def _say_stray(self, caller: Caller) -> None:
@@ -132,30 +133,30 @@ class Door:
             flush=True,
         )
 
-    def _welcome(self, visitor: Visitor, taken: Collection[int]) -> bool:
-        caller = visitor.caller
+    def _admit(self, candidate: UnprovenConnection, taken: Collection[int]) -> bool:
+        caller = candidate.caller
         assert caller is not None
         double = sorted(set(taken) & set(caller.ranks))
         if not double:
-            return visitor.connection.send({"welcome": 1})
-        visitor.connection.send({"double": double[0]})
-        visitor.connection.close()
+            return candidate.connection.send({"welcome": 1})
+        candidate.connection.send({"double": double[0]})
+        candidate.connection.close()
         return False
 
-    def _send_away(self, visitor: Visitor) -> None:
-        self.visitors.remove(visitor)
-        visitor.connection.close()
+    def _drop(self, candidate: UnprovenConnection) -> None:
+        self.unproven.remove(candidate)
+        candidate.connection.close()
 
     def close(self) -> None:
         """Closes every unproven connection, and the port."""
-        for visitor in self.visitors:
-            visitor.connection.close()
-        self.visitors.clear()
+        for candidate in self.unproven:
+            candidate.connection.close()
+        self.unproven.clear()
         self._held.close()
 
 
-def open_door(placement: Placement, terms: RunTerms) -> Door | None:
-    """Opens the door where this process answers for rank 0 and other launchers for other ranks; else returns None.
+def open_listener(placement: Placement, terms: RunTerms) -> RunListener | None:
+    """Opens the listener where this process answers for rank 0 and other launchers for other ranks; else returns None.
 
     Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
     published in a folder that all hosts see.
@@ -166,7 +167,7 @@ def open_door(placement: Placement, terms: RunTerms) -> Door | None:
     ranks = {worker.rank for worker in placement.workers}
     if 0 not in ranks or len(ranks) == placement.world_size:
         return None
-    return Door(_hold(placement, terms), terms.identity, terms.key)
+    return RunListener(_hold(placement, terms), terms.identity, terms.key)
 
 
 def _hold(placement: Placement, terms: RunTerms) -> HeldPort:

@@ -37,7 +37,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 @dataclass(frozen=True)
 class Way:
-    """What one launcher needs to find the door: where it is, who this launcher is, and what the run is."""
+    """What one launcher needs to find the listener: where it is, who this launcher is, and what the run is."""
 
     endpoint: Endpoint
     host: str
@@ -51,11 +51,11 @@ class Way:
         return f"{first} on {self.host}"
 
 
-class Knock(threading.Thread):
+class Connector(threading.Thread):
     """Connects until it is accepted; `connection` and `address`, or `refusal`, say how it ended."""
 
     def __init__(self, way: Way) -> None:
-        super().__init__(name="knock", daemon=True)
+        super().__init__(name="connector", daemon=True)
         self._way = way
         self.deadline = math.inf
         self.connection: JsonLines | None = None
@@ -113,7 +113,7 @@ class Knock(threading.Thread):
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
             return None
         try:
-            if self._is_let_in(connection):
+            if self._is_accepted(connection):
                 return connection
         except Garbled as error:
             self._why = f"what listens there is not this program ({error})"
@@ -133,7 +133,7 @@ class Knock(threading.Thread):
     def _left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
-    def _is_let_in(self, connection: JsonLines) -> bool:
+    def _is_accepted(self, connection: JsonLines) -> bool:
         way, terms = self._way, self._way.terms
         caller = Caller(way.host, os.getpid(), way.ranks, terms.identity, new_nonce())
         connection.send(caller.as_message())
@@ -141,14 +141,14 @@ class Knock(threading.Thread):
         nonce, met = str(answer.get("nonce")), _identity(answer)
         if met != terms.identity:
             raise _stranger(way, met)
-        if not is_proof(answer.get("proof"), terms.key, "host", caller.nonce, nonce):
+        if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
             raise RequestError(
                 "the ranks of this run do not have the same key",
                 seen=f"what listens at {way.endpoint.host} says to be of this run, and cannot prove it",
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
-        connection.send({"proof": proof(terms.key, "guest", nonce, caller.nonce)})
+        connection.send({"proof": proof(terms.key, "client", nonce, caller.nonce)})
         verdict = connection.receive(LOOK_S)
         if "double" in verdict:
             raise RequestError(
@@ -206,7 +206,7 @@ def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None
 
 
 def _stranger(way: Way, met: RunIdentity) -> RequestError:
-    """Returns how a launcher is refused that has knocked at another run's door."""
+    """Returns how a launcher is refused that has reached the listener of another run."""
     own, endpoint = way.terms.identity, way.endpoint
     differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
     name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
@@ -244,7 +244,7 @@ class OwnAddress(threading.Thread):
         self.reader, self._writer = socket.socketpair()
 
     def run(self) -> None:
-        """Resolves the name, and connects to the own door."""
+        """Resolves the name, and connects to this host's own listener."""
         deadline = time.monotonic() + self._limit_s
         while not self.address and self.refusal is None:
             try:
