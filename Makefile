@@ -17,8 +17,9 @@ train: $(READY)
 shell: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
-# Two workers, who share the tests as tests/sharing.py says. ARGS is for pytest: make test ARGS="-n 0 tests/data".
-WORKERS ?= 2
+# Three workers, for many tests wait; tests/sharing.py says how they share the tests. ARGS is for pytest:
+# make test ARGS="-n 0 tests/data".
+WORKERS ?= 3
 
 test: $(READY)
 	$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not nightly" $(ARGS)

@@ -1,9 +1,9 @@
 """How the workers of `make test` share the tests: which files stay together, and in which order they are run.
 
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
-something larger, or must not run at the same time, form one group. The slow files come first, and among them the tests
-on Slurm last: they watch seconds pass, and the images, which are made from the start on, take a core until then. The
-tests on images come last of all.
+something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are the
+longest group, and mostly wait: they begin as soon as a worker is through with its first group, for the images, which are
+made from the start on, take a core until then. The tests on images come last of all.
 """
 
 import os
@@ -23,6 +23,8 @@ GROUPS = {
     "tests/test_known_faults.py": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
+BEFORE_SLURM = 3
+"""Groups that are handed out before the tests on Slurm: one to each worker."""
 
 
 def group_of(nodeid: str) -> str:
@@ -34,14 +36,18 @@ def group_of(nodeid: str) -> str:
 def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
     """Return the ids of tests, given with whether each is slow, in the order in which groups are handed out."""
     slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
+    groups: dict[str, list[str]] = {}
+    for nodeid, _ in tests:
+        groups.setdefault(group_of(nodeid), []).append(nodeid)
 
-    def rank(nodeid: str) -> tuple[int, int]:
-        group = group_of(nodeid)
-        kind = 3 if nodeid.startswith("tests/images/") else 0 if slow[group] else 2
-        return (1, 0) if group == GROUPS["tests/slurm/"] else (kind, -slow[group])
+    def rank(group: str) -> tuple[bool, bool, int]:
+        return groups[group][0].startswith("tests/images/"), not slow[group], -slow[group]
 
-    first = {group_of(nodeid): position for position, (nodeid, _) in reversed(list(enumerate(tests)))}
-    return sorted((nodeid for nodeid, _ in tests), key=lambda nodeid: (rank(nodeid), first[group_of(nodeid)]))
+    slurm = GROUPS["tests/slurm/"]
+    order = sorted((group for group in groups if group != slurm), key=rank)
+    if slurm in groups:
+        order.insert(BEFORE_SLURM, slurm)
+    return [nodeid for group in order for nodeid in groups[group]]
 
 
 def session_number() -> int:

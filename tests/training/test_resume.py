@@ -27,10 +27,10 @@ def updates_kept(folder: RunFolder) -> list[int]:
     ("killed_at", "options"),
     [
         pytest.param(4, (), id="at-an-epoch-boundary"),
-        pytest.param(3, (), id="in-mid-epoch"),
+        pytest.param(3, (), id="in-mid-epoch", marks=pytest.mark.nightly),
         pytest.param(3, ("trainer.max_batch_size=1",), id="in-mid-epoch-accumulated"),
-        pytest.param(3, ("optimizer=lion", "num_workers=1"), id="in-mid-epoch-lion-loader-worker"),
-        pytest.param(3, ("trainer.precision=bf16",), id="in-mid-epoch-bf16"),
+        pytest.param(3, ("optimizer=lion", "num_workers=1"), id="in-mid-epoch-lion-loader-worker", marks=pytest.mark.nightly),
+        pytest.param(3, ("trainer.precision=bf16",), id="in-mid-epoch-bf16", marks=pytest.mark.nightly),
         pytest.param(3, ("trainer.precision=fp16",), id="in-mid-epoch-fp16-and-its-scaler"),
     ],
 )
@@ -63,8 +63,15 @@ def wait_for(condition, process, seconds: float = 180) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", ["1", "2"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    ("number", "ranks"),
+    [
+        pytest.param(signal.SIGTERM, "2", id="SIGTERM-2"),
+        pytest.param(signal.SIGINT, "1", id="Ctrl-C-1"),
+        pytest.param(signal.SIGTERM, "1", id="SIGTERM-1", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, "2", id="Ctrl-C-2", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(
     ranks, number, train, start, tmp_path
 ) -> None:
