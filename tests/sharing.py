@@ -1,9 +1,9 @@
 """How the workers of `make test` share the tests: which files stay together, and in which order they are run.
 
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
-something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are the
-longest group, and mostly wait: they begin as soon as a worker is through with its first group, for the images, which are
-made from the start on, take a core until then. The tests on images come last of all.
+something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are
+the longest group, and mostly wait: they begin as soon as a worker is through with its first group, for the images,
+which are made from the start on, take a core until then. The tests on images come last of all.
 """
 
 import os
