@@ -10,6 +10,12 @@ from rich.console import Console as RichConsole
 from rich.console import RenderableType
 from rich.text import Text
 
+from noether.common.processes import ancestors
+
+
+# What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
+_MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
+
 
 class _Terminal(RichConsole):
     """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost."""
@@ -61,7 +67,9 @@ def _is_piped_by_mpirun() -> bool:
     """Returns whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
         return False
+    # A rank may have been forked by its launcher, whose terminal is mpirun's too.
+    starter = next((pid for pid, name in ancestors() if name in _MPI_STARTERS), None)
     try:
-        return not os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:  # Another system, or a daemon of another user.
+        return starter is None or not os.readlink(f"/proc/{starter}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:  # A daemon of another user.
         return True

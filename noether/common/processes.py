@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -50,6 +50,17 @@ def process_id(pid: int) -> ProcessId | None:
         return None if fields[0] in (b"Z", b"X") else ProcessId(pid, int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def ancestors() -> Iterator[tuple[int, str]]:
+    """Yields number and name (15 characters at most) of the parent, its parent, and so on, as far as they are seen."""
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid > 0:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                before, _, after = stat.read().rpartition(b")")
+            yield pid, before.partition(b"(")[2].decode(errors="replace")
+            pid = int(after.split()[1])
 
 
 def is_alive(process: ProcessId) -> bool:

@@ -152,4 +152,5 @@ def test_mpirun_ranks_join(reference, environ, tmp_path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout, "mpirun gives each rank a terminal, and writes to a pipe itself"
     check(tmp_path, "mpi", reference)
