@@ -12,7 +12,6 @@ from rich.text import Text
 
 from noether.common.processes import ancestors
 
-
 # What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
 _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
