@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from noether.config.compose import dump_config
 from noether.errors import ExitCode
@@ -35,6 +36,8 @@ from noether.runs.attempts import read_attempts
 
 from . import victim
 from .room import LIMIT_S, REPOSITORY, Blow, Room, Undisturbed, ended, final_hashes, free_port, history
+
+MEETING_S = 60.0
 
 
 def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
@@ -79,7 +82,11 @@ def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -
 def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -> list[int]:
     """Starts the ranks under the launcher of each host, as a user does, and kills one; its ranks must die with it."""
     files = [room.folder / f"{name}-host{host}.yaml" for host in range(hosts)]
-    meeting = {"nodes": hosts, "master_addr": "127.0.0.1", "master_port": free_port()} if hosts > 1 else {}
+    meeting: dict[str, Any] = {}
+    if hosts > 1:
+        # One that is killed before the hosts have met is waited for as long as this.
+        limits = room.config.distributed.model_copy(update={"init_timeout_s": MEETING_S})
+        meeting = {"nodes": hosts, "master_addr": "127.0.0.1", "master_port": free_port(), "distributed": limits}
     processes = []
     for host, file in enumerate(files):
         own = {**meeting, "node_rank": host} if hosts > 1 else {}
