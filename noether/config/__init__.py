@@ -1,1 +1,1 @@
-"""The configuration: composed from YAML, validated and dumped. Never imports torch."""
+"""Composes the configuration from YAML, validates it and dumps it. Never imports torch."""

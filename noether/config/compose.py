@@ -28,17 +28,17 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
 
     Args:
         overrides: Hydra overrides in the order given: `key=value`, `+key=value`, `~key`, `group=option`.
-        hp: a YAML file from anywhere; the groups of the configs folder are found from it. Without a `defaults` list
-            of its own it changes the default configuration. None: the default.
+        hp: a YAML file in any folder, which may use the groups of the configs folder. If it has no `defaults` list, it
+            changes the default configuration. None: the default configuration.
 
     Raises:
-        RequestError: with the key, what was expected there, and the line to change.
+        RequestError: a setting is wrong. The error names the key, what was expected, and the line to change.
     """
     return validate(compose_settings(overrides, hp))
 
 
 def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
-    """Composes the files and overrides into plain settings, not yet validated."""
+    """Composes files and overrides into plain settings, which are not validated yet."""
     primary = primary_file(hp)
     check_yaml(primary)
     parsed = parse_overrides(overrides)
@@ -64,10 +64,10 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
 
 
 def validate(settings: dict[str, Any]) -> RunConfig:
-    """Checks plain settings against the schema.
+    """Checks plain settings against the schema and returns the configuration.
 
     Raises:
-        RequestError: naming each wrong key, the nearest valid one for an unknown key, and the line to change.
+        RequestError: names each wrong key, the nearest valid key for an unknown one, and the line to change.
     """
     try:
         return RunConfig.model_validate(settings)
@@ -76,12 +76,12 @@ def validate(settings: dict[str, Any]) -> RunConfig:
 
 
 def dump_config(config: BaseModel) -> str:
-    """Returns the resolved configuration as YAML that `--hp` reads back to the same configuration."""
+    """Returns the resolved configuration as YAML, from which `--hp` reads the same configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def _chosen_kind(line: str) -> tuple[str, str] | None:
-    """Returns (section, kind) of `++model.kind=my_package.MyModel`, None of any other override."""
+    """Returns (section, kind) for an override like `++model.kind=my_package.MyModel`, None for any other."""
     section, dot, rest = line.lstrip("+").partition(".")
     if section not in SECTIONS_WITH_KIND or not dot or not rest.startswith("kind="):
         return None
@@ -90,9 +90,9 @@ def _chosen_kind(line: str) -> tuple[str, str] | None:
 
 
 def _apply_kinds(composed: DictConfig, lines: Iterable[str]) -> None:
-    """Sets the kinds of the command line. Another kind than the files' drops what the files set for theirs.
+    """Sets the kinds given on the command line. If a kind differs from the files', their settings for it are dropped.
 
-    What the command line itself sets in that section stays, in its order.
+    Settings of that section on the command line are kept, in the order given.
     """
     lines = list(lines)
     kinds = dict(chosen for line in lines if (chosen := _chosen_kind(line)) is not None)
@@ -108,7 +108,7 @@ def _apply_kinds(composed: DictConfig, lines: Iterable[str]) -> None:
 
 
 def _with_one_length(settings: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
-    """Drops a file's max_epochs where the command line gives max_updates: it says how long the run is, anew."""
+    """Drops the file's length, such as max_epochs, if the command line gives another, such as max_updates."""
     asked = {o.key_or_group.removeprefix("trainer.") for o in overrides if o.key_or_group.startswith("trainer.")}
     trainer = settings.get("trainer")
     if asked.intersection(LENGTHS) and isinstance(trainer, dict):

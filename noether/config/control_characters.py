@@ -1,4 +1,4 @@
-"""No setting that becomes a name, a path or a line of a script holds a character that ends a line."""
+"""Refuses control characters in settings that become a name, a path or a line of a script."""
 
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -7,28 +7,29 @@ from typing import Any
 from noether.errors import RequestError
 
 FREE_SECTIONS = ("model", "dataset", "task")
-"""Options of components that a user has written may be any text."""
+"""Sections that may contain any text: options of components that the user has written."""
 
 SHELL_LINES = "slurm.slurm_setup"
-"""Written into a script as the lines that they are."""
+"""A setting that may contain any text, because it is copied into the script unchanged."""
 
 
 def refuse_control_characters(settings: Mapping[str, Any]) -> None:
     """Refuses control characters and Unicode's line ends (U+0085, U+2028, U+2029) in settings.
 
-    They leave the comment of a job script, where what follows would be run, and the line of a file of rows.
+    A line end would end a comment of the job script, and the text after it would be executed. It would also break up
+    the rows of files that hold one row per line.
 
     Raises:
-        RequestError: with the setting and what it would be without them.
+        RequestError: a setting has such characters. The fix is the setting without them.
     """
     for name, value in _texts(settings, ""):
         bad = [letter for letter in value if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
         if bad:
             clean = "".join(letter for letter in value if letter not in bad)
             raise RequestError(
-                f"{name} holds a character that cannot be printed",
+                f"{name} contains a character that cannot be printed",
                 seen=f"{name}={value!r}, with {', '.join(f'U+{ord(letter):04X}' for letter in dict.fromkeys(bad))}",
-                expected="a text of one line",
+                expected="text on one line",
                 fix=f"{name}={clean}",
             )
 

@@ -1,4 +1,4 @@
-"""Settings of the data set: which samples are trained on, and how many points of each."""
+"""Settings of the data set: which samples to train on, and how many points of each."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,20 +7,20 @@ from pydantic import ConfigDict, Field, Tag, model_validator
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
-"""Points of a ShapeNet-Car surface that some quad uses."""
+"""Points of a ShapeNet-Car surface that are part of a quad."""
 
 
 class _Dataset(ComponentSection):
     validation_fraction: float = Field(
-        0.1, ge=0, lt=1, description="Share of the training split that is held out to select the weights."
+        0.1, ge=0, lt=1, description="Share of the training split that is held out for choosing the best weights."
     )
     points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Points drawn anew for every update, by the prefix of their keys (surface, volume); "
-        "a prefix that is not named keeps all its points. Evaluation uses all points.",
+        description="Number of points drawn anew for every update, by the prefix of their keys (surface, volume); "
+        "prefixes not listed use all their points. Evaluation uses all points.",
     )
     geometry_points: int | None = Field(
-        None, gt=0, description="Surface points that the model sees as the shape; null: all of them."
+        None, gt=0, description="Number of surface points that the model sees as the shape; null: all."
     )
 
     def options(self) -> dict[str, Any]:
@@ -29,15 +29,15 @@ class _Dataset(ComponentSection):
 
 
 class EllipsoidDatasetConfig(_Dataset):
-    """Exact potential flow about half-ellipsoid cars on the ground: generated from a seed, nothing to fetch."""
+    """Exact potential flow around half-ellipsoid cars on the ground, generated from a seed without any download."""
 
     problem = "fields"
     kind: Literal["ellipsoid"] = "ellipsoid"
-    train_shapes: int = Field(600, gt=1, description="Shapes of the training split.")
-    test_shapes: int = Field(100, gt=1, description="Unseen shapes of the test split.")
-    surface_points: int = Field(1024, gt=7, description="Surface points of a shape.")
-    volume_points: int = Field(1024, gt=7, description="Volume points of a shape.")
-    seed: int = Field(0, ge=0, description="Seed of the shapes and their points.")
+    train_shapes: int = Field(600, gt=1, description="Number of shapes in the training split.")
+    test_shapes: int = Field(100, gt=1, description="Number of unseen shapes in the test split.")
+    surface_points: int = Field(1024, gt=7, description="Number of surface points of each shape.")
+    volume_points: int = Field(1024, gt=7, description="Number of volume points of each shape.")
+    seed: int = Field(0, ge=0, description="Seed for the shapes and their points.")
 
     @model_validator(mode="after")
     def _enough_points(self) -> "EllipsoidDatasetConfig":
@@ -55,7 +55,7 @@ class EllipsoidDatasetConfig(_Dataset):
 
 
 class MnistDatasetConfig(_Dataset):
-    """Handwritten digits: MNIST's IDX files in dataset_root, else the 5,000 real ones that a small package carries."""
+    """Handwritten digits: MNIST's IDX files in dataset_root, or the 5,000 real digits of a small package."""
 
     problem = "classes"
     kind: Literal["mnist"] = "mnist"
@@ -68,12 +68,13 @@ class ShapeNetCarDatasetConfig(_Dataset):
     kind: Literal["shapenet_car"] = "shapenet_car"
     split: Literal["param0", "randperm189"] = Field(
         "param0",
-        description="Published split: param0 (its 100 cars are the test split) or randperm189 (189 of 889, by seed 0).",
+        description="Published split: param0 (the test split is its 100 cars) or randperm189 (189 of the 889 cars, "
+        "drawn with seed 0).",
     )
 
     @property
     def surface_points(self) -> int:
-        """Surface points of every car."""
+        """The number of surface points of each car."""
         return SHAPENET_CAR_SURFACE_POINTS
 
     @model_validator(mode="after")
@@ -90,7 +91,7 @@ class ShapeNetCarDatasetConfig(_Dataset):
 
 
 class CasesDatasetConfig(_Dataset):
-    """Your own simulations, as `noether data prepare CASES OUT --map cases.yaml` made them; `dataset_root` is OUT."""
+    """Your own simulations, prepared by `noether data prepare CASES OUT --map cases.yaml`; `dataset_root` is OUT."""
 
     problem = "fields"
     kind: Literal["cases"] = "cases"
@@ -98,16 +99,17 @@ class CasesDatasetConfig(_Dataset):
         0.1,
         ge=0,
         lt=1,
-        description="Share of the training split that is held out, where the prepared cases have no validation split.",
+        description="Share of the training split that is held out if the prepared cases have no validation split.",
     )
     points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
         {"surface": 4096, "volume": 4096},
-        description="Points drawn anew for every update, by the set's name in the map; a set that is not named keeps "
-        "all its points.",
+        description="Number of points drawn anew for every update, by the set's name in the map; sets not listed use "
+        "all their points.",
     )
     evaluation_points: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Points that evaluation uses at most, by the set's name; others: all. For very large cases.",
+        description="Largest number of points in evaluation, by the set's name, for very large cases; sets not listed "
+        "use all.",
     )
 
 
@@ -115,7 +117,7 @@ KNOWN = ("ellipsoid", "shapenet_car", "cases", "mnist")
 
 
 class CustomDatasetConfig(_Dataset):
-    """The user's own data set: every other key is passed to its constructor, with `split` and `root`."""
+    """The user's own data set: all other keys are passed to its constructor, together with `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KNOWN)]

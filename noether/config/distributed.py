@@ -1,4 +1,4 @@
-"""How long the ranks of a run wait for each other before they say who is missing."""
+"""Settings for how long the ranks of a run wait for each other."""
 
 import math
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"
 
 
 class DistributedConfig(Section):
-    """How long the ranks of a run wait for each other before they say who is missing."""
+    """How long the ranks of a run wait for each other before they report which are missing."""
 
     init_timeout_s: float = Field(
-        600.0, gt=0, description="Seconds for all ranks to join, and for a collective up to the first update's end."
+        600.0, gt=0, description="Seconds for all ranks to join, and for each collective until the first update ends."
     )
     timeout_s: float = Field(
         300.0,
@@ -23,15 +23,15 @@ class DistributedConfig(Section):
         description="Seconds a collective may take after the first update; DISTRIBUTED_TIMEOUT_S overrides it.",
     )
     heartbeat_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds of silence after which the launcher on another host counts as lost."
+        60.0, gt=0, description="Seconds of silence after which the launcher on another host is considered lost."
     )
     cpu_collectives: bool = Field(
-        False, description="On GPUs, also connect the ranks by gloo, for code of your own that reduces CPU tensors."
+        False, description="On GPUs, also connect the ranks by gloo, for your own code that reduces CPU tensors."
     )
 
 
 def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> DistributedConfig:
-    """Returns the settings with the steady timeout that DISTRIBUTED_TIMEOUT_S asks for, where it is set.
+    """Returns the settings with `timeout_s` from DISTRIBUTED_TIMEOUT_S, if that is set.
 
     Raises:
         RequestError: the variable is not a number of seconds above 0.
@@ -45,7 +45,7 @@ def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> D
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
         raise RequestError(
-            f"{TIMEOUT_VARIABLE}={text} is no time",
+            f"{TIMEOUT_VARIABLE}={text} is not a number of seconds",
             seen=f"{TIMEOUT_VARIABLE}={text}",
             expected="seconds, such as 300",
             fix=f"{TIMEOUT_VARIABLE}={config.timeout_s:g}      (or unset {TIMEOUT_VARIABLE})",

@@ -1,7 +1,7 @@
-"""Which variables of the environment a configuration may read with `${oc.env:NAME}`.
+"""Limits which environment variables a configuration may read with `${oc.env:NAME}`.
 
-A file of settings from somebody else would otherwise write any secret of this environment into the names and files of a
-run. The resolver is OmegaConf's own; it is replaced by one that knows a list.
+Otherwise a settings file from somebody else could copy any secret in the environment into the run's names and files.
+OmegaConf's own resolver is replaced by one that accepts only the variables listed here.
 """
 
 import os
@@ -22,7 +22,7 @@ _MISSING = "_the variable has no default_"
 
 
 def allow_listed_variables() -> None:
-    """Makes `${oc.env:NAME}` read the variables of the list, and refuse others in words."""
+    """Makes `${oc.env:NAME}` read only the listed variables, and refuse others with a clear error."""
     OmegaConf.register_new_resolver("oc.env", _read, replace=True)
 
 

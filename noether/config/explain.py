@@ -1,4 +1,4 @@
-"""Says in words what is wrong with a configuration: files, overrides, and values that the schema refuses."""
+"""Explains what is wrong with a configuration: its files, its overrides, or values that the schema refuses."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ from noether.errors import RequestError
 
 
 def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
-    """Names the file and the line of broken YAML."""
+    """Returns an error that names the file and the line of broken YAML."""
     mark = getattr(error, "problem_mark", None)
     name = Path(mark.name) if mark is not None and mark.name and Path(mark.name).is_file() else path
     where = f"{name}:{mark.line + 1}" if mark is not None else str(name)
@@ -38,7 +38,7 @@ def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
 def composition_error(
     error: Exception, primary: Path, roots: Sequence[Path], overrides: Sequence[Override]
 ) -> RequestError:
-    """Turns what Hydra or OmegaConf raised into words."""
+    """Turns an error of Hydra or OmegaConf into a RequestError."""
     text = str(error).strip()
     group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
     if group:
@@ -73,17 +73,17 @@ def composition_error(
 
 
 def _prefix(group: str, overrides: Sequence[Override]) -> str:
-    """Returns what stands before a group on the command line: a + where the defaults do not have the group."""
+    """Returns the prefix of a group on the command line: "+" if the defaults list does not have the group."""
     typed = next((override for override in overrides if override.key_or_group == group), None)
     return "+" if (typed is not None and typed.is_add()) or group.startswith("experiment/") else ""
 
 
 def validation_error(error: ValidationError) -> RequestError:
-    """Turns the schema's problems into one refusal: the first in full, the others in a line each."""
+    """Turns the schema's problems into one error: the first in full, and one line for each of the others."""
     problems: dict[str, RequestError] = {}
     for problem in error.errors(include_url=False):
         key, section = _locate(problem["loc"])
-        # A union (int, auto or null) reports one problem a member; the first is enough.
+        # A union (int, auto or null) reports a problem for each member; the first is enough.
         problems.setdefault(key, _describe(problem, key, section))
     first, *others = problems.values()
     if not others:
@@ -94,13 +94,13 @@ def validation_error(error: ValidationError) -> RequestError:
 
 
 def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    """Turns one problem into a sentence with the key as the user writes it."""
+    """Turns one of the schema's problems into a RequestError, with the key as the user writes it."""
     kind, value = problem["type"], problem["input"]
     if kind in ("string_type", "path_type") and is_number(value):
         return RequestError(
             f"{key} cannot be the number {_short(value)}",
             seen=f"{key}={_short(value)} ({type(value).__name__})",
-            expected="a text; YAML reads one that looks like a number as a number",
+            expected="text in quotes, because YAML reads text that looks like a number as a number",
             fix=f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)',
         )
     return _DESCRIPTIONS.get(kind, _wrong_type)(problem, key, section)
@@ -144,10 +144,10 @@ def _not_a_choice(problem: Any, key: str, section: type[BaseModel]) -> RequestEr
 
 
 def _refused_by_section(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    """The schema's own checks already say what was seen and what was expected."""
+    """Explains a check of the schema itself, whose message already says what was seen and what was expected."""
     message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
     named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
-    if named:  # A section's own check begins with the setting: max_batch_size=0: …
+    if named:  # The message of a section's own check begins with the setting: max_batch_size=0: …
         setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
         seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
         return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
@@ -158,7 +158,7 @@ def _refused_by_section(problem: Any, key: str, section: type[BaseModel]) -> Req
 
 
 def _not_a_list(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    # Of a list of any length the value given is one element; where the length is fixed, the default shows it.
+    # For a list of any length, the given value becomes its one element; for a fixed length, show the default.
     value, default = problem["input"], _default(key, section)
     given = (override_value(value),) if isinstance(value, str) else ()
     elements = default if isinstance(default, tuple) and default else given
@@ -195,9 +195,9 @@ _KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
-    """Returns the key as the files write it, and the section in which its last part was looked up.
+    """Returns the key as it is written in files, and the section in which its last part was looked up.
 
-    The location also names the chosen section's tag ("upt", "custom") and the member of a union ("int").
+    `location` also contains the chosen section's tag ("upt", "custom") and the member of a union ("int").
     """
     path: list[str] = []
     sections: list[type[BaseModel]] = [RunConfig]
@@ -241,7 +241,7 @@ def _seen(key: str, value: Any) -> str:
 
 
 def _first_setting(key: str, value: Any) -> str:
-    """Returns a setting as it is typed: of a section, its first one."""
+    """Returns a setting as it is typed; for a whole section, the first setting in it."""
     while isinstance(value, dict) and value:
         name, value = next(iter(value.items()))
         key = f"{key}.{name}"
@@ -254,10 +254,10 @@ def _short(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is an integer or a float, and not true or false."""
+    """Returns whether a value is an integer or a float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def twice_quoted(value: str) -> str:
-    """Returns a value quoted for Hydra and for the shell, with a remark that says so."""
+    """Returns a value quoted for both Hydra and the shell, with a note that says so."""
     return f"{shlex.quote(override_value(value))}      (quoted twice: once for the shell)"

@@ -20,7 +20,7 @@ class Interval:
 
     @classmethod
     def parse(cls, text: str) -> "Interval":
-        """Reads `10 updates`. Raises ValueError that says what would have been accepted."""
+        """Reads a text such as `10 updates`. Raises ValueError, which says what is accepted."""
         match = _PATTERN.fullmatch(text)
         if not match:
             raise ValueError(f"{text!r} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
@@ -31,7 +31,7 @@ class Interval:
         return cls(count, unit)
 
     def in_updates(self, *, updates_per_epoch: int, effective_batch_size: int, total_updates: int) -> int:
-        """Returns the same length in updates, at least 1 (0 for `0 %`); samples are rounded to the nearest."""
+        """Converts the length to updates, at least 1 (`%` may give 0); samples are rounded to the nearest update."""
         if self.unit == "%":
             return round(self.count / 100 * total_updates)
         if self.unit == "epochs":

@@ -1,4 +1,4 @@
-"""Settings of the model: which one, and its sizes."""
+"""Settings of the model: its kind and its sizes."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,13 @@ from noether.errors import RequestError
 
 
 def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
-    """Raises RequestError where `heads` do not divide `dim`, or where rotary positions cannot turn a head's channels.
+    """Raises RequestError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
 
-    RoPE turns pairs of channels on three axes: a head needs an even number of them, and at least 6.
+    RoPE rotates pairs of channels on three axes, so a head needs an even number of channels, and at least 6.
     """
     step, smallest = (2 * heads, 6 * heads) if rotary else (heads, heads)
     if dim % step or dim < smallest:
-        why = " (2 × heads: rotary positions turn pairs of channels on three axes)" if rotary else ""
+        why = " (2 × heads: rotary positions rotate pairs of channels on three axes)" if rotary else ""
         raise RequestError(
             "model.heads does not divide model.dim" + (" into heads that can be rotated" if rotary else ""),
             seen=f"model.dim={dim}, model.heads={heads}",
@@ -38,13 +38,13 @@ class _RotaryAttention(_Attention):
 
 
 class _Supernodes(_RotaryAttention):
-    supernodes: int | None = Field(None, gt=0, description="Tokens of the geometry; null: every geometry point.")
+    supernodes: int | None = Field(None, gt=0, description="Number of geometry tokens; null: every geometry point.")
     radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
-    max_neighbours: int = Field(32, gt=0, description="At most this many nearest points are pooled.")
+    max_neighbours: int = Field(32, gt=0, description="Pool at most this many nearest points into a supernode.")
 
 
 class UPTConfig(_Supernodes):
-    """Universal Physics Transformer (arXiv 2402.12365) with supernode pooling and a perceiver decoder."""
+    """Universal Physics Transformer (arXiv 2402.12365), with supernode pooling and a perceiver decoder."""
 
     kind: Literal["upt"] = "upt"
     encoder_depth: int = Field(12, ge=1, description="Transformer blocks over the supernodes.")
@@ -52,30 +52,30 @@ class UPTConfig(_Supernodes):
 
 
 class ABUPTConfig(_Supernodes):
-    """Anchored-Branched UPT (arXiv 2502.09692): anchors of surface and volume exchange, queries read them."""
+    """Anchored-Branched UPT (arXiv 2502.09692): surface and volume anchors exchange information; queries read them."""
 
     kind: Literal["ab_upt"] = "ab_upt"
     geometry_depth: int = Field(1, ge=1, description="Transformer blocks over the supernodes.")
-    physics_depth: int = Field(4, ge=1, description="Pairs of blocks, within a set of points and between the two.")
-    branch_depth: int = Field(2, ge=1, description="Last blocks that surface and volume each have for themselves.")
+    physics_depth: int = Field(4, ge=1, description="Pairs of blocks: one within each set of points, one between them.")
+    branch_depth: int = Field(2, ge=1, description="Number of last blocks, separate for surface and volume.")
 
 
 class TransformerConfig(_RotaryAttention):
-    """A plain transformer (arXiv 1706.03762) over the points of surface and volume."""
+    """A plain transformer (arXiv 1706.03762) over the surface and volume points."""
 
     kind: Literal["transformer"] = "transformer"
     depth: int = Field(12, ge=1, description="Transformer blocks.")
 
 
 class TransolverConfig(_Attention):
-    """Transolver (arXiv 2402.02366): attention among slices of points of like physical state."""
+    """Transolver (arXiv 2402.02366): attention between slices, which group points of similar physical state."""
 
     kind: Literal["transolver"] = "transolver"
     dim: int = Field(256, gt=0, description="Width of every point.")
     heads: int = Field(8, gt=0, description="Attention heads; must divide dim.")
-    depth: int = Field(8, ge=1, description="Blocks.")
-    slices: int = Field(32, gt=0, description="Slices of a head.")
-    mlp_ratio: int = Field(2, ge=1, description="Hidden over outer width of the MLPs.")
+    depth: int = Field(8, ge=1, description="Number of blocks.")
+    slices: int = Field(32, gt=0, description="Number of slices per head.")
+    mlp_ratio: int = Field(2, ge=1, description="Hidden width of the MLPs, divided by their outer width.")
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> "TransolverConfig":
@@ -93,27 +93,27 @@ class ConvNetConfig(ComponentSection):
     side: int = Field(28, ge=6, multiple_of=2, description="Height and width of the images in pixels.")
     width: int = Field(32, gt=0, description="Channels of the first convolution; the second has twice as many.")
     hidden: int = Field(128, gt=0, description="Width of the hidden layer.")
-    dropout: float = Field(0.25, ge=0, le=0.5, description="Share dropped before the hidden layer; twice it after.")
+    dropout: float = Field(0.25, ge=0, le=0.5, description="Dropout rate before the hidden layer; twice that after.")
 
 
 KNOWN = ("upt", "ab_upt", "transformer", "transolver", "convnet")
 
 
 class CustomModelConfig(ComponentSection):
-    """The user's own model: every other key is passed to its constructor."""
+    """The user's own model: all other keys are passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KNOWN)]
     input: str | tuple[str, ...] | None = Field(
         None,
-        description="Key of the batch, or several, that the model takes as tensors; null: it takes the batch, a dict.",
+        description="Key or keys of the batch that are passed to the model as tensors; null: the whole batch, a dict.",
     )
     output: str | None = Field(
-        None, description="Name of the tensor that the model returns (logits, a field); null: it returns a dict."
+        None, description="Name for the tensor that the model returns (logits, a field); null: it returns a dict."
     )
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments for the model's constructor, and `input` and `output` where they are set."""
+        """Returns the keyword arguments for the model's constructor, including `input` and `output` if they are set."""
         unset = {name for name in ("input", "output") if getattr(self, name) is None}
         return self.model_dump(exclude={"kind", *unset})
 

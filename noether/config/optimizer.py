@@ -1,4 +1,4 @@
-"""Settings of the optimiser and of the schedule of its learning rate."""
+"""Settings of the optimiser and of its learning-rate schedule."""
 
 from typing import Annotated, Literal
 
@@ -11,15 +11,15 @@ from noether.config.section import Section
 class _Optimizer(Section):
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay (SGD: L2), as torch defines it.")
-    decay_all: bool = Field(False, description="Decay biases and norms too; otherwise only matrices.")
+    decay_all: bool = Field(False, description="Apply weight decay to biases and norms too, not only to matrices.")
 
 
 class AdamWConfig(_Optimizer):
-    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), fused where torch has it."""
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), in torch's fused version if there is one."""
 
     kind: Literal["adamw"] = "adamw"
-    betas: tuple[float, float] = Field((0.9, 0.999), description="Decay of the first and second moment.")
-    eps: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="Decay rates of the first and second moment.")
+    eps: float = Field(1e-8, gt=0, description="Added to the square root of the second moment.")
 
 
 class SGDConfig(_Optimizer):
@@ -37,25 +37,25 @@ class SGDConfig(_Optimizer):
 
 
 class LionConfig(_Optimizer):
-    """Lion (Chen et al., arXiv 2302.06675): the sign of an interpolated momentum."""
+    """Lion (Chen et al., arXiv 2302.06675): updates by the sign of an interpolated momentum."""
 
     kind: Literal["lion"] = "lion"
     learning_rate: float = Field(1e-4, gt=0, description="Peak learning rate; about a tenth of AdamW's.")
-    betas: tuple[float, float] = Field((0.9, 0.99), description="Interpolation for the step and the momentum.")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="Interpolation factors of step and momentum.")
 
 
 OptimizerConfig = Annotated[AdamWConfig | SGDConfig | LionConfig, Field(discriminator="kind")]
 
 
 class ConstantConfig(Section):
-    """The learning rate stays, after an optional linear warm-up."""
+    """A constant learning rate after an optional linear warm-up."""
 
     kind: Literal["constant"] = "constant"
     warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
 
 
 class CosineConfig(Section):
-    """Linear warm-up, then half a cosine down to `final_learning_rate`."""
+    """Linear warm-up, then half a cosine period down to `final_learning_rate`."""
 
     kind: Literal["cosine"] = "cosine"
     warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
@@ -63,21 +63,21 @@ class CosineConfig(Section):
 
 
 class StepConfig(Section):
-    """The learning rate is multiplied by `factor` after every `every`."""
+    """The learning rate is multiplied by `factor` at the end of each step of length `every`."""
 
     kind: Literal["step"] = "step"
     warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
     every: Interval = Field(Interval(25, "%"), description="Length of a step.")
-    factor: float = Field(0.1, gt=0, le=1, description="What the learning rate is multiplied by.")
+    factor: float = Field(0.1, gt=0, le=1, description="Factor by which the learning rate is multiplied.")
 
 
 class OneCycleConfig(Section):
-    """One cycle (Smith, arXiv 1708.07120): cosine up to the peak and cosine down, as torch's OneCycleLR."""
+    """One cycle (Smith, arXiv 1708.07120): a cosine up to the peak and a cosine down, as in torch's OneCycleLR."""
 
     kind: Literal["one_cycle"] = "one_cycle"
     rise: Interval = Field(Interval(30, "%"), description="Length of the rise to the peak.")
-    initial_division: float = Field(25.0, gt=1, description="Peak over the first learning rate.")
-    final_division: float = Field(1e4, gt=1, description="First over the last learning rate.")
+    initial_division: float = Field(25.0, gt=1, description="Peak divided by the first learning rate.")
+    final_division: float = Field(1e4, gt=1, description="First learning rate divided by the last.")
 
 
 ScheduleConfig = Annotated[ConstantConfig | CosineConfig | StepConfig | OneCycleConfig, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""Reads the overrides of a command line: `key=value`, `+key=value`, `~key`, `group=option` (Hydra's grammar)."""
+"""Reads command-line overrides in Hydra's grammar: `key=value`, `+key=value`, `~key`, `group=option`."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from noether.errors import RequestError
 
 
 def parse_override(text: str) -> Override:
-    """Returns one override as Hydra reads it."""
+    """Parses one override with Hydra's parser."""
     return OverridesParser.create().parse_override(text)
 
 
@@ -28,7 +28,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Reads the overrides of one run.
 
     Raises:
-        RequestError: a word that is not an override, or several values for one setting.
+        RequestError: a word is not an override, or a setting has several values.
     """
     parsed = []
     for text in overrides:
@@ -45,7 +45,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             raise RequestError(
                 f"{key.lstrip('+')} was given several values",
                 seen=text,
-                expected=("a list in brackets" if is_list else "one value") + "; a comma lists the values of a sweep",
+                expected=("a list in brackets" if is_list else "one value") + "; a comma separates values of a sweep",
                 fix=fix,
             )
         parsed.append(override)
@@ -64,12 +64,12 @@ def _unreadable(text: str) -> RequestError:
 
 
 def as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
-    """Returns the override for Hydra, which then sets a value for `key=value` and `+key=value` alike.
+    """Returns the override in a form for which Hydra treats `key=value` and `+key=value` the same.
 
-    Which keys exist is the schema's to say, not the files'.
+    The schema checks which keys exist, so the files need not contain them.
 
     Raises:
-        RequestError: a value for a group, or a group that does not exist.
+        RequestError: a group is given something other than an option, or there is no such group.
     """
     line = override.input_line
     assert line is not None
@@ -96,13 +96,13 @@ def as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
         )
     key, _, text = line.lstrip("+").partition("=")
     if is_number(override.value()) and takes(key, str, Path):
-        # The grammar reads run_id=40_1, an array's job and task, as the number 401; such a setting means what it says.
+        # Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401; quotes keep the text.
         return f"++{key}='{text.strip()}'"
     return f"++{key}={text}"
 
 
 def takes(key: str, *wanted: type) -> bool:
-    """Returns whether the schema knows a setting and takes nothing but these kinds of values there, or null."""
+    """Returns whether the schema knows a setting and accepts only values of these types for it, or null."""
     *parents, name = key.split(".")
     sections: list[type[BaseModel]] = [RunConfig]
     for part in parents:

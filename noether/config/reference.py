@@ -1,4 +1,4 @@
-"""Every setting in one table, from the schema itself: docs/configuration.md is what this writes."""
+"""Generates docs/configuration.md, the reference of all settings, from the schema."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -11,18 +11,18 @@ from noether.config.schema import RunConfig
 INTRODUCTION = """\
 # Configuration
 
-Made from the schema by `make docs`; a test holds the two together.
+This page is generated from the schema by `make docs`; a test checks that it is up to date.
 
 Settings are written as `key=value` or `+key=value`, as a flag (`--key value`), or in a YAML file (`--hp FILE`); `~key`
-removes what a file sets. Whole sections are chosen by `group=option` from the files in `configs/` (`model=upt`), and
-experiments that set several at once by `+experiment/GROUP=NAME`. Lengths are written `10 updates`, `1 epoch`,
-`5000 samples`, and in schedules also `5 %` of the run. A length given on the command line (`trainer.max_updates=5`)
-replaces the one in a file.
+removes what a file sets. `group=option` (`model=upt`) chooses a whole section from the files in `configs/`, and
+`+experiment/GROUP=NAME` chooses an experiment, which sets several sections. Lengths are written `10 updates`,
+`1 epoch`, `5000 samples`, and in schedules also `5 %` of the run. A length given on the command line
+(`trainer.max_updates=5`) replaces the one in a file.
 """
 
 
 def settings_reference() -> str:
-    """Returns the reference as Markdown: one table for the top level, and one per section and kind."""
+    """Returns the reference as Markdown: one table for the top level, and one for each section and kind."""
     parts = [INTRODUCTION, *_section("Top level", "", RunConfig)]
     for name, field in RunConfig.model_fields.items():
         for section in sections_in(field.annotation):
@@ -34,7 +34,7 @@ def settings_reference() -> str:
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the sections that an annotation allows, those inside unions and mappings included."""
+    """Returns the sections that an annotation allows, including those inside unions and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for argument in get_args(annotation) for section in sections_in(argument)]
@@ -49,7 +49,7 @@ def _section(title: str, about: str, section: type[BaseModel]) -> Iterator[str]:
         if field.description:
             yield f"| `{name}` | {_default(field)} | {field.description} |"
     for name, field in section.model_fields.items():
-        # Sections by name, such as task.fields.NAME, have keys of their own.
+        # A mapping of sections by name, such as task.fields.NAME, has its own keys.
         for inner in sections_in(field.annotation) if "dict" in str(field.annotation) else ():
             yield from _section(f"{title}: each entry of `{name}`", (inner.__doc__ or "").split("\n\n")[0], inner)
 

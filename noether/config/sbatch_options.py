@@ -1,4 +1,4 @@
-"""Refuses further options of sbatch that contradict the slurm section, and names the setting to use instead."""
+"""Refuses additional sbatch options that contradict the slurm section, and names the setting to use instead."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     "output": "folder",
     "error": "folder",
 }
-"""sbatch's options that a key of the section sets."""
+"""Options of sbatch for which the section has a key of its own."""
 SAME_VALUE = (
     "nodes",
     "partition",
@@ -46,7 +46,7 @@ SAME_VALUE = (
     "qos",
     "constraint",
 )
-"""Those of them whose value the key takes as it is."""
+"""Those whose value can be used for the key unchanged."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -58,20 +58,20 @@ FIXED_OPTIONS: Mapping[str, str] = {
     "wait": "noether logs RUN -f      (after noether submit)",
     "test-only": "noether submit --dry-run …",
 }
-"""sbatch's options on which requeueing or finding the job again rests, and the line that serves the purpose."""
+"""Options that `noether submit` needs for itself, to requeue the job or find it again, and what to use instead."""
 EXCLUSIVE_OPTIONS: Mapping[str, str] = {
     "mem-per-cpu": "mem_gb",
     "mem-per-gpu": "mem_gb",
     "cpus-per-gpu": "cpus_per_task",
 }
-"""Options that sbatch takes only where a key of the section is not set."""
+"""Options that sbatch accepts only if a certain key of the section is not set."""
 
 
 def refuse_contradictions(slurm: "SlurmConfig") -> None:
-    """Checks the further options of a job against the section that its plan is read from.
+    """Checks a job's additional options against the slurm section, from which the job is planned.
 
     Raises:
-        RequestError: for an option that a setting gives, that the job rests on, or that sbatch does not take twice.
+        RequestError: an option has its own setting, is needed by `noether submit` itself, or conflicts with a setting.
         ValueError: a name is not a long option of sbatch.
     """
     for name, value in slurm.slurm_additional_parameters.items():
@@ -84,18 +84,18 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
         option = _in_full(option)
         if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
             raise RequestError(
-                f"--{option} asks for GPUs, which have a key of their own",
+                f"--{option} asks for GPUs, for which there is a setting",
                 seen=seen,
-                expected="slurm.gpus_per_node, from which the tasks of a node and the plan of the job follow",
+                expected="slurm.gpus_per_node, which determines the tasks per node and the plan of the job",
                 fix=_gpus_fix(slurm, name, option, str(value)),
             )
         if option in OWN_OPTIONS:
             key = f"slurm.{OWN_OPTIONS[option]}"
             is_gpus = key == "slurm.gpus_per_node"
             raise RequestError(
-                f"--{option} has a key of its own",
+                f"--{option} has its own setting",
                 seen=seen,
-                expected=f"{key}, which the plan of the job is read from",
+                expected=f"{key}, which the plan of the job uses",
                 fix=_gpus_fix(slurm, name, option, str(value))
                 if is_gpus
                 else f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {seen.partition('=')[0]})",
@@ -104,7 +104,7 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
             raise RequestError(
                 f"--{option} is set by noether submit",
                 seen=seen,
-                expected="other options: queueing the run again, and finding it, rests on this one",
+                expected="other options: this one is needed to requeue the run and to find it",
                 fix=FIXED_OPTIONS[option].format(name=f"slurm.slurm_additional_parameters.{name}"),
             )
         beside = EXCLUSIVE_OPTIONS.get(option)
@@ -112,19 +112,19 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
             raise RequestError(
                 f"--{option} contradicts slurm.{beside}",
                 seen=f"{seen}, slurm.{beside}={getattr(slurm, beside)}",
-                expected="one of the two: sbatch refuses both",
+                expected="one of the two: sbatch refuses both together",
                 fix=f"slurm.{beside}=null      (or leave slurm.slurm_additional_parameters.{name} out)",
             )
 
 
 def _in_full(option: str) -> str:
-    """Returns the option that sbatch would take an abbreviation for (getopt_long), where that is one of ours."""
+    """Returns the full name of an abbreviated option, as sbatch would read it (getopt_long), if it is listed here."""
     known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
     return option if option in known else next((name for name in known if name.startswith(option)), option)
 
 
 def _gpus_fix(slurm: "SlurmConfig", name: str, option: str, value: str) -> str:
-    """Returns the setting for GPUs that were asked for in another way, and what is left of a --gres."""
+    """Returns the setting for GPUs that were asked for by another option, plus the other resources of a --gres."""
     parts = value.split(",")
     asked = next((part for part in parts if "gpu" in re.split(r"[:=/]", part)), parts[0])
     others = [part for part in parts if part != asked] if option == "gres" else []

@@ -1,4 +1,4 @@
-"""The whole configuration of a run: every key, its type, its default and what it means."""
+"""Defines the whole configuration of a run: every key with its type, default and meaning."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -24,45 +24,47 @@ class RunConfig(Section):
     accelerator: Literal["auto", "gpu", "cpu", "mps"] = Field("auto", description="Kind of device to train on.")
     devices: str | None = Field(
         None,
-        description="Which visible devices: a number ('2': that many) or a list ('0,1', '2,'); null: all.",
+        description="Which visible devices to use: a number ('2': that many) or a list ('0,1', '2,'); null: all.",
     )
     master_port: int | None = Field(
         None,
         ge=0,
         lt=65536,
-        description="Port at which the ranks meet; null or 0: a free one on one machine, else what the launcher gives.",
+        description="Port at which the ranks meet; null or 0: any free port on one machine, else the launcher's.",
     )
     nodes: int | None = Field(
         None,
         ge=1,
-        description="Machines of a run without a scheduler, each started by hand with its node_rank; 1: this one only.",
+        description="Number of machines in a run without a scheduler, each started by hand with its node_rank; 1: only "
+        "this one.",
     )
-    node_rank: int | None = Field(None, ge=0, description="Which of the nodes this machine is, from 0.")
+    node_rank: int | None = Field(None, ge=0, description="Number of this machine among the nodes, from 0.")
     master_addr: str | None = Field(
-        None, description="Host at which the ranks meet; needed with nodes, else the launcher knows it."
+        None, description="Host at which the ranks meet; required with nodes, otherwise the launcher knows it."
     )
     dataset_root: Path | None = Field(
-        None, description="Folder of the data; null: the data set's own cache, made when missing."
+        None, description="Folder of the data; null: the data set's own cache, which is created if it is missing."
     )
-    seed: int = Field(0, ge=0, description="Seed of weights, sample order and every other random number.")
-    output_path: Path = Field(Path("runs"), description="Folder in which the run folder is made.")
-    run_id: str | None = Field(None, description="Name of the run folder; null: the time of the start.")
+    seed: int = Field(0, ge=0, description="Seed for weights, sample order and all other random numbers.")
+    output_path: Path = Field(Path("runs"), description="Folder in which the run folder is created.")
+    run_id: str | None = Field(None, description="Name of the run folder; null: the time at which the run starts.")
     resume: str | None = Field(
         None,
-        description="auto: go on if run_id has a checkpoint; latest: the newest run; or a run or checkpoint path.",
+        description="auto: continue if run_id has a checkpoint; latest: the newest run; or the path of a run or "
+        "checkpoint.",
     )
     initial_weights: str | None = Field(
         None,
-        description="A run, a checkpoint, an export or a safetensors file whose weights a new run begins with, where "
-        "names and shapes match; statistics are of the new data.",
+        description="A run, checkpoint, export or safetensors file from which a new run takes its initial weights "
+        "where names and shapes match; statistics are computed from the new data.",
     )
     accept_changes: tuple[str, ...] = Field(
         (),
-        description="Settings that may differ from the run that is resumed, though that makes another run of it; "
-        "[all]: every one.",
+        description="Settings that may differ from those of the resumed run, although that changes the run; [all]: all "
+        "settings.",
     )
     num_workers: int = Field(
-        0, ge=0, description="Loader processes per rank; memory-mapped data is read fastest with none."
+        0, ge=0, description="Loader processes per rank; memory-mapped data is read fastest with 0."
     )
     dataset: DatasetConfig
     model: ModelConfig = UPTConfig()
@@ -77,7 +79,7 @@ class RunConfig(Section):
     @field_validator("devices", mode="before")
     @classmethod
     def _devices_as_text(cls, value: Any) -> Any:
-        # YAML reads 2 as a number and [0, 1] as a list; both are what a user means by 2 and 0,1.
+        # YAML reads 2 as a number and [0, 1] as a list; accept both for 2 and 0,1.
         if isinstance(value, bool):
             raise ValueError("devices is a number or a list such as 0,1")
         if isinstance(value, int):
@@ -97,7 +99,7 @@ class RunConfig(Section):
         problems = {part.problem for part in parts.values()} - {None}
         if len(problems) > 1:
             raise RequestError(
-                "the data set, the model and the task do not belong together",
+                "the data set, the model and the task do not fit together",
                 seen=", ".join(
                     f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
                 ),
@@ -115,7 +117,7 @@ class RunConfig(Section):
                 raise RequestError(
                     "there are fewer geometry points than supernodes",
                     seen=f"model.supernodes={self.model.supernodes}, {points} geometry points",
-                    expected="every supernode is one of the geometry points",
+                    expected="at most as many supernodes as geometry points",
                     fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
                 )
         return self
@@ -131,5 +133,5 @@ class RunConfig(Section):
     @classmethod
     def _run_id_is_a_name(cls, value: str | None) -> str | None:
         if value is not None and (not value.strip() or "/" in value or value in (".", "..")):
-            raise ValueError(f"run_id={value!r} must be a plain folder name; the folder it lies in is output_path")
+            raise ValueError(f"run_id={value!r} must be a plain folder name; output_path sets its parent folder")
         return value

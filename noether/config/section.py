@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common."""
+"""Base classes for the sections of the configuration."""
 
 from typing import Any, ClassVar
 
@@ -8,20 +8,20 @@ from noether.common.suggest import did_you_mean
 
 
 class Section(BaseModel):
-    """A frozen group of settings; a key that it does not know is an error."""
+    """A frozen group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class ComponentSection(Section):
-    """Settings of a component that is chosen by `kind`: one of ours, or a dotted path to the user's own.
+    """Settings of a component that `kind` chooses: one of ours, or a dotted path to the user's own class.
 
-    Everything but `kind` and what the room itself reads is passed to the component's constructor.
+    All settings are passed to the component's constructor, except `kind` and those that noether itself reads.
     """
 
     problem: ClassVar[str | None] = None
-    """What its data set gives, its model reads or its task scores: "fields" or "classes"; None where only its
-    author knows. Sections that differ in it cannot make one run."""
+    """The kind of problem that the data set, model or task is for: "fields" or "classes"; None for the user's own.
+    Sections for different problems cannot be combined in a run."""
 
     kind: str
 
@@ -31,7 +31,7 @@ class ComponentSection(Section):
 
 
 def chosen_by_kind(*known: str) -> Discriminator:
-    """Tells sections apart by `kind`: the tag is one of `known`, or "custom" for a dotted path."""
+    """Returns a discriminator that chooses the section by `kind`: one of `known`, or "custom" for a dotted path."""
 
     def tag(value: Any) -> str:
         kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
@@ -41,7 +41,10 @@ def chosen_by_kind(*known: str) -> Discriminator:
 
 
 def dotted_path_or(*known: str) -> AfterValidator:
-    """Accepts where the user's own class is found (my_package.MyModel), the working directory on the path."""
+    """Returns a validator of `kind` that accepts a dotted path to the user's own class (my_package.MyModel).
+
+    The working directory is on the path from which the class is imported.
+    """
 
     def check(path: str) -> str:
         parts = path.split(".")

@@ -1,4 +1,4 @@
-"""Finds and reads the file of settings (`--hp`), and the folder of the configuration groups."""
+"""Finds and reads the settings file (`--hp`), and finds the folder of the configuration groups."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DEFAULT_CONFIG = "train.yaml"
 
 
 def configs_folder() -> Path:
-    """Returns the folder of the configuration groups: the checkout's, or the one inside an installed wheel."""
+    """Returns the folder of the configuration groups, in the checkout or in the installed package."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package.parent / "configs", package / "configs"):
         if (folder / DEFAULT_CONFIG).is_file():
@@ -27,7 +27,7 @@ def configs_folder() -> Path:
 
 
 def primary_file(hp: str | Path | None) -> Path:
-    """Returns the file that `--hp` names, the default configuration for None.
+    """Returns the file that `--hp` names, or for None the default configuration.
 
     Raises:
         RequestError: there is no such file, or its name does not end in .yaml.
@@ -37,7 +37,7 @@ def primary_file(hp: str | Path | None) -> Path:
     path = Path(hp).expanduser().resolve()
     if path.is_file() and path.suffix == ".yaml":
         return path
-    # The documented --hp configs/NAME.yaml means our own file outside a checkout too: in a container's /work, say.
+    # The documented --hp configs/NAME.yaml should also find our own file outside a checkout, as in a container's /work.
     own = configs_folder() / path.name
     if not path.exists() and Path(hp).parent == Path("configs") and own.suffix == ".yaml" and own.is_file():
         return own
@@ -60,10 +60,11 @@ def primary_file(hp: str | Path | None) -> Path:
 
 @contextmanager
 def with_defaults(path: Path) -> Iterator[Path]:
-    """Gives a file without a `defaults` list that of the default configuration, in a copy.
+    """Yields a copy of the file with the default configuration's `defaults` list, or the file itself if it has one.
 
-    A section that names its `kind` stands alone: what the default sets there belongs to another kind. `model: upt`
-    chooses from a group as `model=upt` does on the command line. A length of the run replaces the default's.
+    If a section sets its `kind`, the default configuration's settings for that section are left out, as they belong to
+    another kind. `model: upt` chooses from a group, like `model=upt` on the command line. A run length in the file
+    replaces the default one.
     """
     own: Any = OmegaConf.load(path)
     chosen = {
@@ -72,7 +73,7 @@ def with_defaults(path: Path) -> Iterator[Path]:
     if "defaults" in own:
         for name, value in chosen.items():
             raise RequestError(
-                f"{name} is a section, and {path.name} sets it to a name",
+                f"{name} is a section, but {path.name} sets it to a name",
                 seen=f"{name}: {value}",
                 expected=f"the name of one of {name}'s files in the `defaults` list, or the section's own keys",
                 fix=f"defaults: [..., override /{name}: {value}, _self_]      (in {path.name}; and leave {name}: out)",
@@ -98,10 +99,10 @@ def with_defaults(path: Path) -> Iterator[Path]:
 
 
 def check_yaml(path: Path) -> None:
-    """Reads the file once on its own: Hydra's message for broken YAML names neither file nor line.
+    """Checks that the file is readable YAML, because Hydra's message for broken YAML names neither file nor line.
 
     Raises:
-        RequestError: not YAML, not UTF-8, or not keys and values.
+        RequestError: it is not YAML, not UTF-8, or not keys and values.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -110,11 +111,11 @@ def check_yaml(path: Path) -> None:
     except RecursionError:
         raise RequestError(
             f"{path} is nested too deeply",
-            seen="brackets within brackets, thousands deep",
+            seen="thousands of nested brackets",
             expected="keys and values, such as 'seed: 0'",
             fix=f"--hp FILE      (another file than {path})",
         ) from None
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # PyYAML's own, for odd dates and tags
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
         raise RequestError(
             f"cannot read {path}",
             seen=str(error),
@@ -123,7 +124,7 @@ def check_yaml(path: Path) -> None:
         ) from None
     if content is not None and not isinstance(content, dict):
         raise RequestError(
-            f"{path} holds no settings",
+            f"{path} contains no settings",
             seen=f"a {type(content).__name__}",
             expected="keys and values, such as 'seed: 0'",
             fix=f"--hp FILE      (another file than {path})",

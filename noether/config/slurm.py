@@ -8,53 +8,56 @@ from noether.errors import RequestError
 
 
 class SlurmConfig(Section):
-    """What a job asks of Slurm; unset keys are left to the cluster's defaults."""
+    """What a job asks of Slurm. For keys that are not set, the cluster's defaults apply."""
 
     folder: str = Field(
-        "slurm/%j", description="Folder of the job's own files; %u is the user, %j the job id. The runs are elsewhere."
+        "slurm/%j",
+        description="Folder for the job's own files; %u is the user, %j the job id. The runs are in output_path.",
     )
     container: str | None = Field(
-        None, description="Image to run in: a .sif file (Apptainer), or whatever --container-image takes (pyxis)."
+        None, description="Image to run in: a .sif file (Apptainer), or anything that --container-image takes (pyxis)."
     )
     container_mounts: tuple[str, ...] = Field(
         (), description="Folders to mount in the container besides the working directory: /data or /data:/mnt."
     )
     slurm_partition: str | None = Field(None, description="Partition.")
-    nodes: int = Field(1, gt=0, description="Nodes.")
+    nodes: int = Field(1, gt=0, description="Number of nodes.")
     nodelist: str | None = Field(None, description="Nodes by name, as Slurm writes them: n[1-2].")
-    slurm_exclude: str | None = Field(None, description="Nodes that are not to be used, by name.")
-    gpus_per_node: int | str | None = Field(None, description="GPUs of each node: 4, or with a type a100:4.")
+    slurm_exclude: str | None = Field(None, description="Nodes not to use, by name.")
+    gpus_per_node: int | str | None = Field(None, description="GPUs per node: 4, or with a type a100:4.")
     tasks_per_node: int | None = Field(
-        None, gt=0, description="Tasks of each node; by default gpus_per_node. 1: one task, a rank per GPU."
+        None, gt=0, description="Tasks per node; by default gpus_per_node. 1: one task that runs a rank per GPU."
     )
-    cpus_per_task: int | None = Field(None, gt=0, description="CPUs of each task.")
-    mem_gb: float | None = Field(None, gt=0, description="Memory of each node, in GB.")
-    timeout_min: int | None = Field(None, gt=0, description="Time limit, in minutes.")
-    slurm_account: str | None = Field(None, description="Account that is charged.")
+    cpus_per_task: int | None = Field(None, gt=0, description="CPUs per task.")
+    mem_gb: float | None = Field(None, gt=0, description="Memory per node, in GB.")
+    timeout_min: int | None = Field(None, gt=0, description="Time limit in minutes.")
+    slurm_account: str | None = Field(None, description="Account to charge.")
     slurm_qos: str | None = Field(None, description="Quality of service.")
     slurm_constraint: str | None = Field(None, description="Features that the nodes must have.")
     slurm_setup: tuple[str, ...] = Field((), description="Shell lines run before the program (module load …).")
     slurm_signal_delay_s: int = Field(
         90,
         ge=60,
-        description="Seconds before the time limit at which the run is told to save; Slurm is late by up to 30.",
+        description="Seconds before the time limit at which the run is told to save; Slurm may be up to 30 s late.",
     )
-    slurm_array_parallelism: int | None = Field(None, gt=0, description="Most runs of a sweep at once; null: all.")
-    max_requeues: int = Field(50, ge=0, description="Most times that a job which saved and left is queued again.")
+    slurm_array_parallelism: int | None = Field(
+        None, gt=0, description="How many runs of a sweep may run at the same time; null: all."
+    )
+    max_requeues: int = Field(50, ge=0, description="How many times a job that stopped and saved may be requeued.")
     slurm_additional_parameters: dict[str, str | int | bool] = Field(
-        default_factory=dict, description="Further #SBATCH options by name; true: one without a value."
+        default_factory=dict, description="Additional #SBATCH options by name; true for one without a value."
     )
 
     @property
     def gpu_count(self) -> int | None:
-        """GPUs of each node as a number, or None where none are asked for."""
+        """GPUs per node as a number, or None if none are asked for."""
         if self.gpus_per_node is None or isinstance(self.gpus_per_node, int):
             return self.gpus_per_node
         return int(self.gpus_per_node.rpartition(":")[2])
 
     @property
     def ntasks_per_node(self) -> int:
-        """Tasks of each node: as asked, else one for each GPU, else one."""
+        """Tasks per node: as asked for, else one for each GPU, else one."""
         return self.tasks_per_node or self.gpu_count or 1
 
     @model_validator(mode="after")
@@ -63,10 +66,10 @@ class SlurmConfig(Section):
             gpus = self.gpu_count
         except ValueError:
             raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write 4, or with a type a100:4") from None
-        if str(self.gpus_per_node).startswith("gpu:"):  # As --gres has it; sbatch refuses it here.
+        if str(self.gpus_per_node).startswith("gpu:"):  # The form of --gres, which sbatch refuses here.
             raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write {gpus}, or with a type a100:{gpus}")
         if gpus is not None and gpus < 0:
-            raise ValueError(f"gpus_per_node={self.gpus_per_node}: a node cannot have fewer than none")
+            raise ValueError(f"gpus_per_node={self.gpus_per_node}: must not be negative")
         if gpus and self.tasks_per_node not in (None, 1, gpus):
             raise RequestError(
                 "slurm.tasks_per_node contradicts slurm.gpus_per_node",
@@ -78,13 +81,13 @@ class SlurmConfig(Section):
 
     @model_validator(mode="after")
     def _time_to_save(self) -> "SlurmConfig":
-        # Signalled at its start, a job would be requeued for ever without an update made.
+        # A job that is signalled when it starts would be requeued for ever without making an update.
         if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
             least = self.slurm_signal_delay_s // 60 + 1
             raise RequestError(
-                "the job would be told to stop when it starts",
+                "the job would be told to stop as soon as it starts",
                 seen=f"slurm.timeout_min={self.timeout_min}, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
-                expected="a time limit longer than the time left for saving",
+                expected="a time limit longer than slurm_signal_delay_s, the time for saving",
                 fix=f"slurm.timeout_min={least}      (or more)",
             )
         return self

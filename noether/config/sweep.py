@@ -12,17 +12,17 @@ from noether.errors import RequestError
 
 
 def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
-    """Returns the overrides of each run of a sweep, the last of the listed keys turning fastest.
+    """Returns the overrides of each run of a sweep; the last key with several values varies fastest.
 
-    Lists (`a=1,2,3`), `choice(…)` and `range(…)` are Hydra's; a text without
-    several values is in every run as it was written, and so is one that cannot be read: composing says what is wrong
-    with it. Without several values anywhere there is one run.
+    Several values are written as in Hydra: lists (`a=1,2,3`), `choice(…)` or `range(…)`. An override with one value is
+    copied unchanged to every run. So is one that cannot be parsed: composing the configuration reports what is wrong
+    with it. If no override has several values, there is one run.
 
     Args:
         overrides: Hydra overrides in the order given.
 
     Raises:
-        RequestError: for a sweep over every file of a group (`glob(…)`) or over an interval, which has no list.
+        RequestError: a sweep over all files of a group (`glob(…)`) or over an interval, which has no list of values.
     """
     parser = OverridesParser.create()
     choices = []
@@ -37,19 +37,19 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def override_value(text: str) -> str:
-    """Returns a text as Hydra's grammar reads it back: as it is, or quoted where it would be a number, or no text."""
+    """Returns a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
     try:
         override = OverridesParser.create().parse_override(f"key={text}")
         if not override.is_sweep_override() and override.value() == text:
             return text
     except HydraException:
         pass
-    # A backslash is itself, but for those before a quote.
+    # Backslashes are literal, except before a quote.
     return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Returns of each run only the overrides in which the runs differ."""
+    """Returns for each run only the overrides in which the runs differ."""
     if len(runs) < 2:
         return [[] for _ in runs]
     differs = [len({run[place] for run in runs}) > 1 for place in range(len(runs[0]))]
@@ -65,15 +65,15 @@ def _values(override: Override, text: str) -> list[str]:
             expected="a list, choice(…) or range(…)",
             fix=f"{key}=VALUE,VALUE",
         )
-    # Quotes and escapes of each value are kept, so that it reads back as it was written.
+    # The quotes and escapes of each value are kept, so that it is read back as it was written.
     values = list(override.sweep_string_iterator())
     return [f"{override.get_key_element()}={value}" for value in _as_written(text, values) or values]
 
 
 def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
-    """Returns a list's values as the user wrote them: Hydra writes the number that it takes 1_1 for, which is 11.
+    """Returns a list's values as the user wrote them, because Hydra rewrites some of them: 1_1 becomes 11.
 
-    None where they cannot be told from the text: range(…) and the like make their values.
+    Returns None if the values are not in the text, as for range(…).
     """
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)
@@ -87,7 +87,7 @@ def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
 
 
 def _between_commas(text: str) -> list[str]:
-    """Splits at the commas that are outside of quotes and brackets."""
+    """Splits at the commas outside quotes and brackets."""
     tokens = re.findall(
         r"""\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|,|[^\\'"\[({\])},]+""", text, re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""Settings of the task: fields or classes to predict, their units, weights and derived figures."""
+"""Settings of the task: the fields or classes to predict, with their units, weights and derived figures."""
 
 from typing import Annotated, Literal
 
@@ -9,24 +9,24 @@ from noether.config.section import ComponentSection, Section, chosen_by_kind, do
 
 
 class FieldConfig(Section):
-    """One output of the model, by the key it has in the samples."""
+    """One output of the model, under its key in the samples."""
 
     unit: str = Field("", description="Physical unit, shown in tables and pictures.")
-    weight: float = Field(1.0, ge=0, description="Weight of this field's standardised squared error in the loss.")
+    weight: float = Field(1.0, ge=0, description="Weight in the loss of this field's standardised squared error.")
     points: str = Field(
-        description="Key of the points at which the field is given (surface_points, volume_points, or another set by "
-        "name); case: an output of the whole case, like drag."
+        description="Key of the points at which the field is given (surface_points, volume_points, or another set's "
+        "name); case: an output of the whole case, such as drag."
     )
-    components: int | None = Field(None, gt=0, description="Components at each point; null: as the samples have.")
+    components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
     scaling: Literal["standardised", "symmetric_log"] = Field(
         "standardised",
-        description="How the model sees it: standardised, or for what spans decades sign(x)·log(1 + |x|/s), then "
-        "standardised; s is the median of |x| over the training split.",
+        description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "
+        "sign(x)·log(1 + abs(x)/s), then standardised, where s is the median of abs(x) over the training split.",
     )
     measure: str | None = Field(
         None,
-        description="Key of the area or volume that each point stands for, for errors weighted by it; null: SET_area "
-        "or SET_cell_volume, if the samples have one.",
+        description="Key of the area or volume of each point, by which errors are weighted; null: SET_area or "
+        "SET_cell_volume, if the samples have it.",
     )
 
     @field_validator("points")
@@ -39,29 +39,29 @@ class FieldConfig(Section):
 
 
 class ParameterConfig(Section):
-    """One input that a whole case has, like the speed of the wind, by its key in the samples."""
+    """One input of a whole case, such as the wind speed, under its key in the samples."""
 
-    unit: str = Field("", description="Physical unit, shown where its range is.")
+    unit: str = Field("", description="Physical unit, shown with its range.")
 
 
 class ForceCoefficientConfig(Section):
-    """A force or moment coefficient: the integral of pressure, and of wall shear stress if it is named, over the
-    surface, per dynamic pressure and area."""
+    """A force or moment coefficient: the surface integral of pressure, and of wall shear stress if given, divided
+    by dynamic pressure and area."""
 
-    pressure: str = Field("surface_pressure", description="Field that is integrated, in Pa.")
+    pressure: str = Field("surface_pressure", description="Field to integrate, in Pa.")
     shear: str | None = Field(
-        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: pressure alone."
+        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: only pressure."
     )
-    points: str = Field("surface_points", description="Key of the points, in m: arms of a moment.")
+    points: str = Field("surface_points", description="Key of the points, in m, for the lever arms of a moment.")
     normals: str = Field("surface_normals", description="Key of the outward unit normals.")
-    areas: str = Field("surface_area", description="Key of the area in m² that each point stands for.")
+    areas: str = Field("surface_area", description="Key of the area of each point, in m².")
     direction: tuple[float, float, float] = Field(description="Direction of the force, or axis of the moment.")
-    moment: bool = Field(False, description="The moment about the origin in place of the force.")
+    moment: bool = Field(False, description="Use the moment about the origin instead of the force.")
     dynamic_pressure: float | str = Field(
-        description="0.5 · density · speed² in Pa; or the key of the speed in m/s that each case has, with `density`."
+        description="0.5 · density · speed² in Pa; or the key of each case's speed in m/s, which also needs `density`."
     )
     density: float | None = Field(
-        None, gt=0, description="Density of the air in kg/m³ that it is made with, stated beside the coefficient."
+        None, gt=0, description="Density of the air in kg/m³ in `dynamic_pressure`; shown beside the coefficient."
     )
     reference_area: str = Field("reference_area", description="Key of the reference area in m².")
     reference_length: float = Field(1.0, gt=0, description="Reference length of a moment, in m.")
@@ -73,7 +73,7 @@ class ForceCoefficientConfig(Section):
 
     @property
     def speed(self) -> float | None:
-        """The speed in m/s at which air of this density has this dynamic pressure; None where no density is given."""
+        """The speed in m/s at which air of this density has this dynamic pressure; None if no density is given."""
         if self.density is None or isinstance(self.dynamic_pressure, str):
             return None
         return float((2 * self.dynamic_pressure / self.density) ** 0.5)
@@ -88,30 +88,30 @@ class ForceCoefficientConfig(Section):
         return self
 
     def needed_keys(self) -> tuple[str, ...]:
-        """Returns the keys that samples must have for it."""
+        """Returns the keys that samples must have to compute it."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         truth = [self.truth] if self.truth else []
         return (self.points, self.normals, self.areas, self.reference_area, *speed, *truth)
 
 
 class FieldsTaskConfig(ComponentSection):
-    """Regression of fields at points; statistics are computed once over the training split."""
+    """Regression of fields at points. Statistics are computed once over the training split."""
 
     problem = "fields"
     kind: Literal["fields"] = "fields"
     fields: dict[str, FieldConfig] | None = Field(
-        None, description="The outputs, by their key in the samples; null: every one that the data set names."
+        None, description="The outputs, by their key in the samples; null: all that the data set names."
     )
-    inputs: tuple[str, ...] = Field((), description="Keys standardised as further inputs of the model, at each point.")
+    inputs: tuple[str, ...] = Field((), description="Keys of additional model inputs at each point, standardised.")
     parameters: dict[str, ParameterConfig] | None = Field(
         None,
-        description="Inputs that a whole case has, by their key in the samples; null: those that the data set names.",
+        description="Inputs of a whole case, by their key in the samples; null: all that the data set names.",
     )
     domain_low: float | None = Field(
-        None, description="Lower corner of the domain on every axis, in m; null: of the box of the training split."
+        None, description="Lowest coordinate of the domain on every axis, in m; null: from the training split's box."
     )
     domain_length: float | None = Field(
-        None, gt=0, description="Length of the domain, in m, scaled to 1000; null: of the box of the training split."
+        None, gt=0, description="Length of the domain in m, scaled to 1000; null: from the training split's box."
     )
     scalars: dict[str, ForceCoefficientConfig] = Field(
         default_factory=dict, description="Figures derived from the fields, by name."
@@ -135,14 +135,14 @@ class FieldsTaskConfig(ComponentSection):
 
 
 class ClassificationTaskConfig(ComponentSection):
-    """One class of several: cross-entropy, and the share of samples whose likeliest class is right."""
+    """Classification: trained by cross-entropy, scored by the share of samples whose most likely class is right."""
 
     problem = "classes"
     kind: Literal["classification"] = "classification"
     classes: int = Field(10, gt=1, description="Number of classes.")
     label: str = Field("label", description="Key of the true class in the samples, an integer scalar.")
-    names: tuple[str, ...] = Field((), description="What the classes are called; their numbers if not given.")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target spread over all classes.")
+    names: tuple[str, ...] = Field((), description="Names of the classes; if empty, their numbers.")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target that is spread over all classes.")
 
     @model_validator(mode="after")
     def _a_name_each(self) -> "ClassificationTaskConfig":
@@ -152,7 +152,7 @@ class ClassificationTaskConfig(ComponentSection):
 
 
 class CustomTaskConfig(ComponentSection):
-    """The user's own task: every other key is passed to its constructor."""
+    """The user's own task: all other keys are passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or("fields", "classification")]

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go besides the console and metrics.jsonl."""
+"""Settings for where a run's numbers go, besides the console and metrics.jsonl."""
 
 from pydantic import Field, field_validator
 
@@ -6,15 +6,15 @@ from noether.common.suggest import nearest
 from noether.config.section import Section
 
 SERVICES = ("wandb", "mlflow")
-"""The services that come with noether; `noether/tracking/services.py` has the class of each."""
+"""The services that noether supports; their classes are in `noether/tracking/services.py`."""
 
 
 class TrackerConfig(Section):
-    """Where the numbers of a run go besides the console and metrics.jsonl."""
+    """Where a run's numbers go, besides the console and metrics.jsonl."""
 
-    tensorboard: bool = Field(True, description="Write event files into the run folder's tensorboard/.")
+    tensorboard: bool = Field(True, description="Write event files to tensorboard/ in the run folder.")
     services: tuple[str, ...] = Field(
-        (), description="Further trackers: wandb, mlflow, or the dotted path of your own; several at once."
+        (), description="Additional trackers, one or more of wandb, mlflow and the dotted path of your own."
     )
     report: bool = Field(True, description="Write report.html at the end of the run.")
 

@@ -12,61 +12,66 @@ LENGTHS = ("max_epochs", "max_updates", "max_samples")
 
 
 class TrainerConfig(Section):
-    """How the training loop runs: batches, length, precision, and what happens how often."""
+    """How the training loop runs: batches, length, precision, and how often things happen."""
 
-    effective_batch_size: int = Field(8, gt=0, description="Samples per update, over all ranks together.")
+    effective_batch_size: int = Field(8, gt=0, description="Samples per update over all ranks.")
     max_batch_size: int | Literal["auto"] | None = Field(
         None,
-        description="Most samples a device holds at once; more are accumulated. auto: the most that fits.",
+        description="Largest number of samples on a device at once; more are accumulated. auto: as many as fit.",
     )
     max_epochs: int | None = Field(None, gt=0, description="Length of the run in epochs.")
     max_updates: int | None = Field(None, gt=0, description="Length of the run in updates.")
     max_samples: int | None = Field(None, gt=0, description="Length of the run in samples.")
     precision: Literal["float32", "float64", "bf16", "fp16"] = Field(
-        "float32", description="bf16 and fp16 are autocast over float32 weights; float64 is for proofs."
+        "float32", description="bf16 and fp16 use autocast with float32 weights; float64 is for numerical checks."
     )
-    clip_gradient_norm: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
-    ema_decay: float | None = Field(None, gt=0, lt=1, description="Decay of the averaged weights; null: none.")
+    clip_gradient_norm: float | None = Field(
+        1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
+    )
+    ema_decay: float | None = Field(
+        None, gt=0, lt=1, description="Decay of the exponential moving average of the weights; null: no average."
+    )
     compile: bool = Field(False, description="Compile the model with torch.compile.")
     recompute: bool = Field(
         False,
-        description="Keep only a block's input and make its activations again backwards: less memory, more time.",
+        description="Keep only each block's input and recompute the rest in the backward pass: less memory, more time.",
     )
-    deterministic: bool = Field(False, description="Refuse operations that have no deterministic version.")
+    deterministic: bool = Field(False, description="Raise an error for operations without a deterministic version.")
     log_every: Interval = Field(Interval(10, "updates"), description="How often the loss is reported.")
     evaluate_every: Interval | None = Field(
         Interval(1, "epochs"),
-        description="How often the validation split is evaluated; null: at the end only.",
+        description="How often the validation split is evaluated; null: only at the end.",
     )
     checkpoint_every: Interval | None = Field(
-        Interval(1, "epochs"), description="How often a checkpoint is written; null: at the end only."
+        Interval(1, "epochs"), description="How often a checkpoint is written; null: only at the end."
     )
-    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept; the best is kept besides.")
+    keep_checkpoints: int = Field(2, ge=1, description="How many of the newest checkpoints to keep, besides the best.")
     evaluation_batch_size: int | None = Field(
-        None, gt=0, description="Samples a device evaluates at once; null: as many as it trains on."
+        None, gt=0, description="Samples that a device evaluates at once; null: as many as it trains on."
     )
     evaluation_chunk_size: int | None = Field(
         None,
         gt=0,
-        description="Points of a sample predicted at once in evaluation: bounds memory, changes nothing; null: all.",
+        description="Points of a sample predicted at once in evaluation: limits memory without changing results; null: "
+        "all.",
     )
     timeout_min: float | None = Field(
         None,
         gt=0,
-        description="Stop with everything saved before so many minutes have passed; null: before the job's own limit, "
-        "where the scheduler tells it.",
+        description="Save everything and stop before this many minutes have passed; null: before the job's time limit, "
+        "if the scheduler reports it.",
     )
     freeze: tuple[str, ...] = Field(
-        (), description="Names of parameters that are not trained, with * for anything: [pooling.*,encoder.*]."
+        (), description="Names of parameters not to train; * matches anything: [pooling.*,encoder.*]."
     )
     nan_policy: Literal["stop", "skip"] = Field(
-        "stop", description="At a gradient that is not finite: stop the run, or skip the update."
+        "stop", description="What to do if a gradient is not finite: stop the run, or skip the update."
     )
-    max_skipped_updates: int = Field(10, gt=0, description="Updates skipped in a row before the run stops.")
+    max_skipped_updates: int = Field(10, gt=0, description="How many updates in a row may be skipped.")
 
     profile: Interval | None = Field(
         None,
-        description="Write a trace of so many updates of each rank, from the third on, for Perfetto; null: none.",
+        description="Write a trace for Perfetto of this many updates of each rank, from the third on; null: no trace.",
     )
 
     @model_validator(mode="after")
@@ -84,7 +89,7 @@ class TrainerConfig(Section):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
                 raise RequestError(
-                    f"trainer.{name} cannot be a share of the run",
+                    f"trainer.{name} cannot be a percentage of the run",
                     seen=f"trainer.{name}={interval}",
                     expected="a number of updates, epochs or samples",
                     fix=f"'trainer.{name}={Interval(max(1, round(interval.count)), 'epochs')}'",

@@ -1,1 +1,1 @@
-"""What is wrong with this machine, job or image, and the line that fixes it. Torch runs in children only."""
+"""Finds what is wrong with this machine, job or image, and how to fix it. Only child processes import torch."""

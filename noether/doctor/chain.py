@@ -1,4 +1,4 @@
-"""Tests the chain between the ranks: store, gloo, NCCL, bandwidth, each with a time limit, up to the first failure."""
+"""Tests the connection between the ranks step by step: store, gloo, NCCL, bandwidth. Stops at the first failure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.world_checks import check_bandwidth, short_ranks
 
 Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
-"""Does one step on every rank within a number of seconds, and returns the answers."""
+"""Runs one step on every rank within a number of seconds and returns the answers."""
 
 
 @dataclass(frozen=True)
 class ChainStep:
-    """One step of the chain: its name, its time limit in seconds, what should work, and the line to write if not."""
+    """One step of the chain: its name, its time limit in seconds, what should work, and how to fix it if not."""
 
     name: str
     seconds: float
@@ -22,13 +22,13 @@ class ChainStep:
 
 
 STORE = ChainStep(
-    "store", 8, "every rank writes to the store of rank 0 and reads there", "master_port=PORT      (one that is open)"
+    "store", 8, "every rank can write to and read from rank 0's store", "master_port=PORT      (an open port)"
 )
 GLOO = ChainStep(
     "gloo",
     8,
     "a sum over all ranks",
-    "export GLOO_SOCKET_IFNAME=INTERFACE      (ip -br address: the one that reaches the other hosts)",
+    "export GLOO_SOCKET_IFNAME=INTERFACE      (from ip -br address: the one that reaches the other hosts)",
 )
 NCCL = ChainStep(
     "nccl",
@@ -36,15 +36,15 @@ NCCL = ChainStep(
     "a sum over all GPUs",
     "NCCL_DEBUG=INFO noether doctor      (then NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1)",
 )
-BANDWIDTH = ChainStep("bandwidth", 8, "sums within seconds", "look at the links of the hosts (ethtool, ibstat)")
+BANDWIDTH = ChainStep("bandwidth", 8, "sums that finish in seconds", "check the hosts' network links (ethtool, ibstat)")
 CHAIN = ("store", "gloo", "nccl", "bandwidth")
 MARGIN_SECONDS = 1.5
-"""How much later than the step itself its answer may arrive."""
+"""How long after the step's own time limit its answer may still arrive."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The ranks to join: `address` and `port` of the store, who serves it, and which ranks have a GPU."""
+    """The ranks to connect: `address` and `port` of the store, which launcher serves it, and which ranks have a GPU."""
 
     size: int
     address: str
@@ -56,13 +56,13 @@ class World:
 
 
 def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Diagnosis]:
-    """Tries one step after the other, up to the first that fails.
+    """Runs the steps in order and stops at the first that fails.
 
     Args:
-        world: the ranks to join.
-        ask: does a step on every rank.
+        world: the ranks to connect.
+        ask: runs a step on every rank.
         enter: called with the name of the step that begins.
-        left: caps a number of seconds at the time that is left.
+        left: limits a number of seconds to the time that is left.
     """
     everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
     store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
@@ -117,7 +117,7 @@ def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) ->
         by_error["stopped answering"] = lost
     if not by_error:
         return None
-    # A time-out is most often the echo of a failure elsewhere: show the other errors first.
+    # A timeout is usually caused by a failure elsewhere: show the other errors first.
     told = sorted(by_error.items(), key=lambda entry: "within" in entry[0])
     seen = "; ".join(f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in told[:4])
     ranks = tuple(sorted({rank for failed in by_error.values() for rank in failed}))

@@ -1,6 +1,6 @@
-"""Runs a step that may hang in a child process, which answers line by line and can be ended.
+"""Runs steps that may hang in a child process, which answers line by line and can be killed.
 
-A thread cannot be ended, and NCCL or a dead NFS server can hold one for ever; a child can be killed.
+NCCL or a dead NFS server can block a thread for ever, and a thread cannot be killed.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ END_SECONDS = 1.0
 
 
 class ChildError(Exception):
-    """The child did not answer: the text says that it was too slow, or how it ended and its last line."""
+    """The child did not answer. The text says that it was too slow, or how it ended and its last line of output."""
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command line that runs a module of this noether with this interpreter, from any folder.
+    """Returns the command line that runs a module of this copy of noether with this interpreter, from any folder.
 
-    The working folder stays off sys.path, as it is for the installed command.
+    The working folder is not put on sys.path, just as for the installed command.
     """
     root = str(Path(__file__).parents[2])
-    # The folder is on sys.path for one import only, so that nothing else in it hides another module.
+    # The folder is on sys.path for this one import only, so that nothing else in it can hide another module.
     found = f"sys.path.insert(0, {root!r}); import noether; sys.path.pop(0)"
     code = f"import runpy, sys; {found}; runpy.run_module({module!r}, run_name='__main__')"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -38,18 +38,18 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 class Child:
-    """One running child that answers a JSON line with a JSON line.
+    """A running child process that answers each line of JSON with a line of JSON.
 
     Args:
-        module: what it runs, `python -m` style.
-        arguments: its command line.
+        module: the module to run, as for `python -m`.
+        arguments: its command-line arguments.
         environ: its environment.
-        pass_fds: descriptors that it inherits.
+        pass_fds: file descriptors that it inherits.
     """
 
     def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
-        # A process group of its own, so that whatever the child started ends with it.
+        # In its own process group, so that everything the child starts can be killed with it.
         self._process = subprocess.Popen(
             child_command(module, *arguments),
             env=dict(environ),
@@ -69,7 +69,7 @@ class Child:
         self._lines.put(None)
 
     def tell(self, request: Mapping[str, Any]) -> None:
-        """Sends a request; `answer` notices a child that has ended."""
+        """Sends a request. If the child has ended, `answer` reports it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -79,7 +79,7 @@ class Child:
         """Returns the next answer.
 
         Raises:
-            ChildError: none within `seconds`, or the child ended.
+            ChildError: there was no answer within `seconds`, or the child has ended.
         """
         try:
             line = self._lines.get(timeout=max(0.0, seconds))
@@ -101,7 +101,7 @@ class Child:
         return f"the child process {how}" + (f": {words[-1][:300]}" if words else "")
 
     def end(self) -> None:
-        """Ends the child and all it started; one stuck in the kernel is left behind."""
+        """Kills the child and everything it started. A process stuck in the kernel is left behind."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ class Child:
 
 
 def ask_all(children: Sequence[Child], requests: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Asks every child at once and returns the answers; the answer of one that fails is {"error": why}."""
+    """Asks all children at once and returns their answers; a child that fails answers {"error": why}."""
     for child, request in zip(children, requests, strict=True):
         child.tell(request)
     deadline, answers = time.monotonic() + seconds, []

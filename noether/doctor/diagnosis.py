@@ -7,15 +7,15 @@ from typing import Any
 from noether.errors import RequestError
 
 LEVELS = ("error", "warning", "skipped", "ok")
-"""Worst first. With an error a run does not work; with a warning it works worse than it could."""
+"""Worst first. With an error a run cannot work; with a warning it works, but not as well as it could."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """The result of one check.
 
-    `level` is one of `LEVELS`. `fix` is the line to write. `hosts` and `ranks` say where it was found;
-    both are empty for what concerns the whole run.
+    `level` is one of `LEVELS`. `fix` is the line that fixes it. `hosts` and `ranks` say where it was found;
+    both are empty if it concerns the whole run.
     """
 
     check: str
@@ -37,18 +37,18 @@ class Diagnosis:
 
 
 def skipped(check: str, reason: str) -> Diagnosis:
-    """Returns the result of a check that could not be made."""
+    """Returns the result of a check that could not run."""
     return Diagnosis(check, "skipped", reason)
 
 
 def refused(check: str, error: RequestError) -> Diagnosis:
-    """Returns a refusal as a result: a run would end here, the doctor goes on."""
+    """Returns a RequestError as a finding: it would end a run, but the doctor continues."""
     seen = f"{error.summary} ({error.seen})" if error.seen else error.summary
     return Diagnosis(check, "error", seen, error.expected, error.fix)
 
 
 def merged(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Returns the findings worst first; the same finding on several hosts or ranks becomes one."""
+    """Returns the findings, worst first, with the same finding from several hosts or ranks merged into one."""
     together: dict[Diagnosis, Diagnosis] = {}
     for finding in findings:
         key = replace(finding, hosts=(), ranks=())

@@ -1,6 +1,7 @@
-"""`noether doctor`: one process looks at its host, meets the others, and rank 0's reports for all.
+"""`noether doctor`: each process checks its own host, the processes connect, and rank 0 prints one report for all.
 
-Nothing here may hang: what can hang runs in children or threads that are left behind, and a watchdog ends the rest.
+Nothing here may hang: work that can hang runs in child processes or in threads that can be abandoned, and a watchdog
+ends the rest.
 """
 
 import os
@@ -33,7 +34,7 @@ from noether.errors import ExitCode, RequestError
 
 SHORTEST_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
-"""How long after its time the doctor is ended, should it hang itself: a minute after the start by default."""
+"""If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
 NAME_SECONDS = 8.0
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
@@ -42,12 +43,12 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     """Examines this machine, or the job this process is part of, and returns the exit code.
 
     Args:
-        load: reads the configuration; called under the watchdog, because its files may lie on a dead file system.
-        seconds: how long the whole may take.
+        load: reads the configuration; called under the watchdog, because its files may be on a dead file system.
+        seconds: time limit for everything.
         as_json: print one JSON object.
 
     Returns:
-        0 where no error was found, 1 where one was.
+        0 if no error was found, otherwise 1.
 
     Raises:
         RequestError: the configuration is wrong.
@@ -70,15 +71,15 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
 
 
 def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
-    """Prints what is known and ends the process, whatever its other threads hang in."""
-    report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time"))
+    """Prints what is known so far and ends the process, even if other threads hang."""
+    report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time limit"))
     print_report(report, as_json)
     sys.stdout.flush()
     os._exit(ExitCode.FAILED)
 
 
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
-    """Fills the report; returns whether this process is the one to show it."""
+    """Fills the report and returns whether this process should print it."""
     facts, found = read_host(config, clock)
     placement, launch = find_place(config, facts)
     found += launch
@@ -121,7 +122,7 @@ def _examine_alone(
     report: DoctorReport,
     clock: TimeBudget,
 ) -> bool:
-    """Examines one process, or one whose place is unknown, and tries the chain between two children on loopback."""
+    """Examines a process that is alone or has no known place in a run; tests the chain with two local children."""
     said = next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name, "0") != "0"), "")
     report.describe(placement, facts.host)
     endpoint = placement.endpoint if placement is not None else Endpoint(LOOPBACK, 0)
@@ -149,16 +150,16 @@ def _examine_alone(
             held.close()
     report.findings += [*located(found, facts.host, ()), *chain]
     if placement is None and said:
-        # Nobody can say who leads; the process of rank 0 shows the whole, the others what is wrong with them.
+        # This looks like a rank other than 0: rank 0 prints the full report, the others only their own problems.
         report.as_follower()
     return True
 
 
 def read_seconds(text: str | None) -> float:
-    """Returns the time limit that was asked for.
+    """Reads the value of --timeout.
 
     Raises:
-        RequestError: it is not a number of seconds, or too short to find anything.
+        RequestError: it is not a number of seconds, or is too short to find anything.
     """
     try:
         seconds = DEFAULT_SECONDS if text is None else float(text)
@@ -166,7 +167,7 @@ def read_seconds(text: str | None) -> float:
         seconds = -1.0
     if not SHORTEST_SECONDS <= seconds <= 3600:
         raise RequestError(
-            "--timeout is a number of seconds",
+            "--timeout must be a number of seconds",
             seen=f"--timeout {text}",
             expected=f"{SHORTEST_SECONDS:g} to 3600",
             fix=f"--timeout {DEFAULT_SECONDS:g}",

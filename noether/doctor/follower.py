@@ -1,4 +1,4 @@
-"""The doctor's processes other than rank 0's: each answers rank 0, and reports if rank 0 is out of reach."""
+"""Runs the doctor in every process but rank 0's: answers rank 0, or prints its own findings if it cannot reach it."""
 
 import time
 
@@ -16,11 +16,12 @@ DEFAULT_SECONDS = 50.0
 
 
 JOIN_SHARE = 0.44
-"""How long they try: rank 0 may be later, by what its host needs for its own facts."""
+"""How long to try to connect to rank 0, as a share of the whole time. Rank 0 may start to listen late, because it reads
+its own host's facts first."""
 
 
 def follow(process: Participant, address: str, report: DoctorReport) -> bool:
-    """Answers rank 0, and prints nothing unless rank 0 cannot be reached; returns whether it shows a report."""
+    """Answers rank 0. If rank 0 cannot be reached, fills the report and returns True, so that it is printed here."""
     placement, clock = process.placement, process.clock
     connection: JsonLines | None = None
     port = placement.endpoint.port
@@ -37,12 +38,12 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
                 port = process.served_port(address)
             connection = reach(address, port, hello, clock.share(JOIN_SHARE))
         except (Unanswered, ChildError) as error:
-            fix = f"noether doctor      (on {placement.nodes[0]}: does it start, is port {port} open)"
+            fix = f"noether doctor      (on {placement.nodes[0]}: check that it starts and that port {port} is open)"
             seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"
-            process.found.append(Diagnosis("port", "error", seen, "rank 0 listens there", fix))
+            process.found.append(Diagnosis("port", "error", seen, "rank 0 listening there", fix))
     if connection is not None and _serve(process, connection):
         return False
-    # Rank 0 cannot be told what this host found, so it is shown here.
+    # Rank 0 cannot receive this host's findings, so they are printed here.
     clock.enter("what this host found")
     mine = process.report()
     report.add_host(process.facts, process.ranks)
@@ -53,7 +54,7 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
 
 
 def _serve(process: Participant, connection: JsonLines) -> bool:
-    """Answers rank 0 until it is done; returns whether rank 0 has our report."""
+    """Answers rank 0 until it is done, and returns whether rank 0 has received this process's report."""
     reported = False
     while True:
         process.clock.enter("waiting for rank 0")

@@ -1,4 +1,4 @@
-"""The health of NVIDIA GPUs as NVML and the kernel's log tell it, and of the host's fast network. Read in the child."""
+"""Reads the health of NVIDIA GPUs from NVML and the kernel log, and finds fast networks. Runs in the child process."""
 
 import contextlib
 import ctypes
@@ -15,22 +15,23 @@ SLOWED_BY = (
     (0x40, "hardware thermal limit"),
     (0x80, "power brake"),
 )
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that slow a GPU down against its will. A power cap is not
-among them: a busy GPU runs into it by design."""
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean heat or the power supply slows the GPU down. A
+power cap is not among them: a busy GPU reaches it by design."""
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 UNCORRECTED, VOLATILE = 1, 0
-"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED; NVML_VOLATILE_ECC: since the driver was loaded."""
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, and NVML_VOLATILE_ECC: errors since the driver was loaded."""
 LINKS = 18
 """NVML_NVLINK_MAX_LINKS."""
 
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """One GPU. What it, or its driver, does not tell is None.
+    """One GPU. Values that the GPU or its driver does not report are None.
 
-    ecc: whether memory errors are corrected. uncorrected: memory errors since the driver was loaded that were not.
-    remap_pending, remap_failed: rows of memory that wait for a reset to be replaced; that could not be replaced.
-    slowed_by: why its clock is held down. clock, most_clock: of its processors, in MHz. links_up, links_down: NVLinks.
+    ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
+    remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
+    slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
+    links_up, links_down: numbers of NVLinks.
     """
 
     index: int
@@ -47,9 +48,10 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Networks that NCCL reaches through libfabric: Slingshot and EFA.
+    """Networks that NCCL uses through libfabric: Slingshot and EFA.
 
-    cxi, efa: their devices. libfabric, libcxi: whether the libraries are found. plugin: NCCL's plugin for it, as found.
+    cxi, efa: the devices of each. libfabric, libcxi: whether the libraries can be loaded. plugin: path of NCCL's plugin
+    for libfabric, "" if there is none.
     """
 
     cxi: tuple[str, ...] = ()
@@ -60,10 +62,10 @@ class Fabric:
 
 
 def read_health(nvml: Any) -> list[GpuHealth]:
-    """Returns the health of every GPU. `nvml` is pynvml, or a table in its place, and is initialised."""
+    """Returns the health of every GPU. `nvml` is pynvml, already initialised, or a stand-in for it."""
 
     def ask(name: str, *arguments: Any) -> Any:
-        # Each GPU supports another part of it; older libraries lack functions.
+        # GPUs differ in what they support, and older libraries lack some functions.
         with contextlib.suppress(AttributeError, nvml.NVMLError):
             return getattr(nvml, name)(*arguments)
         return None
@@ -94,26 +96,26 @@ def read_health(nvml: Any) -> list[GpuHealth]:
 
 
 def probe_gpus() -> list[GpuHealth]:
-    """Returns the health of this host's GPUs; none where no driver answers."""
+    """Returns the health of this host's GPUs, or an empty list if no driver answers."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # ImportError, or any of NVML's errors for "no driver here": check_driver says so.
+    except Exception:  # ImportError, or any NVML error for "no driver here", which check_driver reports.
         return []
     return read_health(pynvml)
 
 
 def xids(log: str) -> list[tuple[str, int]]:
-    """Returns the reports of GPU errors in a kernel log: (address, number), each once, in the order of the log."""
+    """Returns the GPU errors in a kernel log as (address, Xid number), without repeats, in the order of the log."""
     return list(dict.fromkeys((address, int(number)) for address, number in XID.findall(log)))
 
 
 def read_kernel_log(path: Path = Path("/dev/kmsg")) -> str:
-    """Returns the kernel's log as this user may read it.
+    """Returns the kernel log.
 
     Raises:
-        OSError: this user may not.
+        OSError: this user may not read it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     parts = []
@@ -121,9 +123,9 @@ def read_kernel_log(path: Path = Path("/dev/kmsg")) -> str:
         while part := os.read(descriptor, 16384):
             parts.append(part)
     except BlockingIOError:
-        pass  # That was all of it.
+        pass  # The end of the log.
     except BrokenPipeError:
-        pass  # It was overwritten while it was read: what was read is what there is.
+        pass  # The kernel overwrote part of the log during the read: use what was read.
     finally:
         os.close(descriptor)
     return b"".join(parts).decode(errors="replace")
@@ -153,7 +155,7 @@ def _is_efa(device: Path) -> bool:
 
 
 def _plugin(environ: Mapping[str, str]) -> str:
-    """Returns the file that NCCL would load as its network plugin, by the names of its documentation; "" for none."""
+    """Returns the file that NCCL would load as its network plugin, "" for none. Its documentation gives the names."""
     asked = environ.get("NCCL_NET_PLUGIN", "")
     names = (
         [asked, f"libnccl-net-{asked}.so"] if asked and asked != "none" else ["libnccl-net.so", "libnccl-net-ofi.so"]

@@ -1,6 +1,6 @@
-"""The facts of a host, gathered without torch by a child that may hang.
+"""Gathers the facts of a host, without torch, in a child process that may hang.
 
-Run as a program with a JSON object of folders on the command line, it prints the facts as one JSON object.
+As a program it takes a JSON object of folders on the command line and prints the facts as one JSON object.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from noether.doctor.mounts import mount_of, read_mounts
 from noether.environments.devices import Gpu, NvmlDriver
 
 PROBE_SECONDS = 6.0
-"""How long one probe may take: a file system or a driver that needs longer counts as hung."""
+"""How long one probe may take. A file system or driver that needs longer is treated as hung."""
 PACKAGES = ("torch", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich", "fire")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that a run writes to. `fixed_by` is the variable or setting that names another.
+    """A folder that a run writes to. `fixed_by` is the variable or setting that chooses another folder.
 
-    `kind` and `source` are of its file system; `free` is in bytes; `refusal` is why it cannot be written, "" where it
-    can. `answered` is false where its file system did not answer in time, and then the rest is unknown.
+    `kind` and `source` describe its file system; `free` is in bytes; `refusal` is why the folder cannot be written, ""
+    if it can. If the file system did not answer in time, `answered` is false and the rest is unknown.
     """
 
     purpose: str
@@ -63,7 +63,7 @@ class Infiniband:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver according to NVML: `gpus` is None where it does not answer, and `error` says why."""
+    """The NVIDIA driver according to NVML. If it does not answer, `gpus` is None and `error` says why."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None
@@ -83,7 +83,7 @@ class User:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on one host. What did not answer is None and named in `unanswered`."""
+    """What was found on one host. Probes that did not answer are None and listed in `unanswered`."""
 
     host: str = ""
     boot: str = ""
@@ -138,9 +138,9 @@ class HostFacts:
 
 
 def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Returns (purpose, path, the setting that names another) of each folder a run writes to.
+    """Returns (purpose, path, the setting that chooses another path) for each folder that a run writes to.
 
-    The caches are where torch, triton, CUDA and matplotlib put them: their own documentation's defaults.
+    The defaults of the caches are from the documentation of torch, triton, CUDA and matplotlib.
     """
     home = environ.get("HOME", "/")
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
@@ -161,7 +161,7 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 
 def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> dict[str, Any]:
-    """Returns the facts as `HostFacts.from_dict` reads them; what needs longer than `seconds` is left out."""
+    """Returns the facts as `HostFacts.from_dict` reads them, without those that take longer than `seconds`."""
     found: dict[str, Any] = {
         "host": socket.gethostname(),
         "versions": _versions(),
@@ -207,7 +207,7 @@ def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SEC
 
 
 def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
-    """Looks at the file system that a folder is on, or would be made on. Hangs with it."""
+    """Examines the file system that a folder is on or would be created on. Hangs if that file system hangs."""
     text = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
     resolved = os.path.realpath(path)
     mount = mount_of(resolved, read_mounts(text))
@@ -216,7 +216,7 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
     try:
         numbers = os.statvfs(nearest)
         free = numbers.f_bavail * numbers.f_frsize
-        # Permissions are not enough: read-only mounts and full disks show only in a write.
+        # Permissions are not enough: a read-only mount or a full disk shows only in a write.
         with tempfile.TemporaryFile(dir=nearest) as probe:
             probe.write(b"0" * 4096)
     except OSError as error:
@@ -226,7 +226,7 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
 
 
 def cpu_quota(text: str) -> float | None:
-    """Returns how many CPUs a cgroup may use, from cpu.max ("200000 100000" is 2 CPUs), None for "max"."""
+    """Returns how many CPUs a cgroup may use, from cpu.max ("200000 100000" is 2 CPUs), or None for "max"."""
     quota, _, period = text.strip().partition(" ")
     return int(quota) / int(period) if quota != "max" else None
 
@@ -278,7 +278,7 @@ def _user(environ: Mapping[str, str]) -> User:
 
 
 def _shadows(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns (name, folder) of modules that PYTHONPATH or ~/.local put before those that belong here."""
+    """Returns (name, folder) of each module in PYTHONPATH or ~/.local that hides an installed or standard one."""
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder in sys.path]
     if site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path:
         folders.append(site.getusersitepackages())
@@ -307,4 +307,4 @@ if __name__ == "__main__":
     die_with_parent()
     asked = json.loads(sys.argv[1])
     print(json.dumps(gather_facts([tuple(folder) for folder in asked["folders"]], asked["seconds"])), flush=True)
-    os._exit(0)  # A probe may still hang in a thread.
+    os._exit(0)  # A probe may still be hanging in a thread.

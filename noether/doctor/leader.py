@@ -1,4 +1,4 @@
-"""Rank 0's process: accepts the others, asks every host what it found, tries the chain, and fills the report."""
+"""Runs rank 0: accepts the other processes, collects what each host found, tests the chain, and fills the report."""
 
 import socket
 import time
@@ -29,9 +29,9 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
 
     Args:
         process: this process.
-        address: of this host, for the others; "" where its name does not resolve.
-        held: the run's port, None where it is taken or a launcher serves the store.
-        report: what is shown at the end.
+        address: the address at which the others reach this host; "" if its name does not resolve.
+        held: the run's port; None if it is taken or a launcher serves the store.
+        report: what is printed at the end.
     """
     placement, clock = process.placement, process.clock
     listening = held.socket if held else None
@@ -67,7 +67,7 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
 
 
 def _listen_beside_store(process: Participant, address: str) -> socket.socket | None:
-    """Listens on a free port and writes it to the launcher's store; None where the store does not answer."""
+    """Listens on a free port and writes it to the launcher's store; returns None if the store does not answer."""
     endpoint = process.placement.endpoint
     process.clock.enter(f"the store of {endpoint.served_by}")
     listening = socket.create_server(("", 0))
@@ -75,7 +75,7 @@ def _listen_beside_store(process: Participant, address: str) -> socket.socket | 
         process.served_port(address, str(listening.getsockname()[1]))
     except ChildError as error:
         listening.close()
-        fix = "unset MASTER_ADDR MASTER_PORT      (they are torchrun's to set)"
+        fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
         seen = f"{address}:{endpoint.port}: {error}"
         process.found.append(Diagnosis("port", "error", seen, "the launcher's store", fix))
         return None
@@ -83,7 +83,7 @@ def _listen_beside_store(process: Participant, address: str) -> socket.socket | 
 
 
 def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[OtherProcess]:
-    """Waits for the other processes, and reports who is missing and who does not belong."""
+    """Waits for the other processes, and reports which are missing and which do not belong to this run."""
     placement, clock = process.placement, process.clock
     clock.enter("waiting for the other ranks")
     seconds, started = clock.share(MEETING_SHARE), time.monotonic()
@@ -99,7 +99,7 @@ def _accept_peers(process: Participant, listening: socket.socket, report: Doctor
 
 
 def _ask_everyone(process: Participant, peers: list[OtherProcess]) -> Ask:
-    """Returns the function that does one step of the chain on every rank."""
+    """Returns a function that runs one step of the chain on every rank."""
 
     def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         def own() -> dict[str, Any]:
@@ -119,15 +119,15 @@ def _reason_to_stop(
     missing: bool,
     answers: list[dict[str, Any]],
 ) -> str:
-    """Returns why the chain between the ranks is not tried, "" where it is."""
+    """Returns why the chain between the ranks cannot be tested, or "" if it can."""
     if not address:
         return f"{process.placement.endpoint.host} does not resolve"
     if listening is None:
         return "rank 0 has no port"
     if missing:
-        return "not every rank came"
+        return "not every rank connected"
     if any("lost" in answer for answer in answers):
-        return "a rank went silent"
+        return "a rank stopped answering"
     return "" if all(answer["torch_works"] for answer in answers) else "torch cannot be imported everywhere"
 
 
@@ -137,7 +137,7 @@ def _collect(answers: list[dict[str, Any]], peers: list[OtherProcess], report: D
     for answer, peer in zip(answers, [None, *peers], strict=True):
         if "lost" in answer:
             assert peer is not None
-            seen = f"ranks {list(peer.ranks)} came and then went silent: {answer['lost']}"
+            seen = f"ranks {list(peer.ranks)} connected, then stopped answering: {answer['lost']}"
             report.findings.append(Diagnosis("peers", "error", seen, "an answer", hosts=(peer.host,), ranks=peer.ranks))
             continue
         report.findings += [Diagnosis.from_dict(fields) for fields in answer["findings"]]
@@ -148,14 +148,14 @@ def _collect(answers: list[dict[str, Any]], peers: list[OtherProcess], report: D
 
 
 def _compare(answers: list[dict[str, Any]], peers: list[OtherProcess]) -> list[Diagnosis]:
-    """Judges whether the hosts fit together."""
+    """Checks that the hosts agree in versions and configuration, in their names and in their clocks."""
     told = [answer for answer in answers if "lost" not in answer]
     versions: dict[str, dict[str, str]] = {}
     boots: dict[int, tuple[str, str]] = {}
     for answer in told:
         host = answer["facts"]["host"]
         known = versions.get(host, answer["versions"])
-        # Ranks of one host may differ too: then each has an entry.
+        # Ranks of one host may differ too; then each has its own entry.
         versions[host if known == answer["versions"] else f"{host} rank {answer['ranks'][0]}"] = answer["versions"]
         boots[answer["node_rank"]] = (host, answer["facts"]["boot"] or "")
     offsets: dict[str, tuple[float, float]] = {}
@@ -163,5 +163,5 @@ def _compare(answers: list[dict[str, Any]], peers: list[OtherProcess]) -> list[D
         try:
             offsets[peer.host] = clock_offset(peer)
         except Unanswered:
-            continue  # Said by who did not report.
+            continue  # `_collect` reports a peer that stopped answering.
     return [check_agreement(versions), check_names(boots), check_clocks(offsets)]

@@ -8,7 +8,7 @@ from noether.doctor.host_facts import Folder, HostFacts
 MIB = 1 << 20
 GIB = 1 << 30
 SMALL_SHARED_MEMORY = 64 * MIB
-"""What docker gives a container that asks for nothing else (docker run --shm-size)."""
+"""Docker's default (docker run --shm-size)."""
 ENOUGH_SHARED_MEMORY = GIB
 ENOUGH_LOCKED_MEMORY = GIB
 UNLIMITED = (-1, (1 << 63) - 1, (1 << 64) - 1)
@@ -25,11 +25,11 @@ def size(count: float) -> str:
 
 
 def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
-    """Loaders and NCCL pass data through /dev/shm; `needed` says that this run has either."""
+    """Checks the size of /dev/shm, which loaders and NCCL use. `needed` is whether this run uses either of them."""
     if facts.shared_memory is None:
-        return skipped("shared memory", "/dev/shm cannot be looked at")
+        return skipped("shared memory", "/dev/shm cannot be read")
     seen = f"/dev/shm has {size(facts.shared_memory)}"
-    expected = f"{size(ENOUGH_SHARED_MEMORY)} or more: else loaders end with 'Bus error', and NCCL cannot start"
+    expected = f"{size(ENOUGH_SHARED_MEMORY)} or more: else loaders crash with 'Bus error', and NCCL cannot start"
     fix = {
         "docker": "docker run --shm-size=8g …      (or --ipc=host)",
         "podman": "podman run --shm-size=8g …      (or --ipc=host)",
@@ -41,10 +41,10 @@ def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
 
 
 def check_infiniband(facts: HostFacts) -> Diagnosis:
-    """A card that cannot be used is expensive: NCCL silently falls back to TCP."""
+    """Checks that an InfiniBand card can be used: if not, NCCL silently falls back to TCP."""
     found = facts.infiniband
     if found is None:
-        return skipped("infiniband", "/sys/class/infiniband cannot be looked at")
+        return skipped("infiniband", "/sys/class/infiniband cannot be read")
     if not found.ports:
         return Diagnosis("infiniband", "ok", "none here")
     active = [device for device, state in found.ports if state == "ACTIVE"]
@@ -52,7 +52,7 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
     without = "NCCL silently uses TCP instead"
     if not active:
         return Diagnosis(
-            "infiniband", "warning", seen, f"a port that is ACTIVE; {without}", "ibstat      (cable, switch)"
+            "infiniband", "warning", seen, f"an ACTIVE port; {without}", "ibstat      (check the cable and the switch)"
         )
     if not any(name.startswith("uverbs") for name in found.nodes):
         fix = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 …"
@@ -64,7 +64,7 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
 
 
 def check_locked_memory(facts: HostFacts) -> Diagnosis:
-    """InfiniBand locks the memory it sends from (RLIMIT_MEMLOCK)."""
+    """Checks RLIMIT_MEMLOCK: InfiniBand locks the memory that it sends from."""
     if facts.memlock is None:
         return skipped("locked memory", "RLIMIT_MEMLOCK cannot be read")
     seen = "unlimited" if facts.memlock in UNLIMITED else f"{size(facts.memlock)} may be locked (ulimit -l)"
@@ -76,7 +76,7 @@ def check_locked_memory(facts: HostFacts) -> Diagnosis:
 
 
 def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -> Diagnosis:
-    """The threads of the ranks on this host against the cores that this process may use."""
+    """Compares the threads of the ranks on this host with the cores that this process may use."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
     cores = facts.cpus if facts.cpu_quota is None else min(facts.cpus, facts.cpu_quota)
@@ -88,50 +88,51 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         return Diagnosis("cores", "warning", seen, "a number of threads", "unset OMP_NUM_THREADS")
     if text and int(text) > cores:
-        expected = f"at most {cores:g} threads in a process: more wait for each other"
+        expected = f"at most {cores:g} threads per process: more of them wait for each other"
         return Diagnosis("cores", "warning", seen, expected, "unset OMP_NUM_THREADS")
     if cores < facts.cpus and not text:
-        expected = "threads for the quota: torch counts the cores and not the quota"
+        expected = "no more threads than the quota: torch counts cores and ignores the quota"
         fix = f"export OMP_NUM_THREADS={max(1, int(cores / max(1, ranks_here)))}"
         return Diagnosis("cores", "warning", seen, expected, fix)
     return Diagnosis("cores", "ok", seen)
 
 
 def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
-    """Caches are named after the user and lie in HOME: without them, libraries fail in many ways."""
+    """Checks that the user has a name and a home folder: libraries use both for their caches and fail without them."""
     if facts.user is None:
-        return skipped("user", "the passwd entry cannot be read (a directory service that hangs?)")
+        return skipped("user", "the passwd entry cannot be read (the directory service may be hanging)")
     user = facts.user
     name = user.name or environ.get("USER") or environ.get("LOGNAME") or ""
     seen = f"uid {user.uid}, {user.name or 'no passwd entry'}, HOME={user.home or '(not set)'}"
     if not name:
-        return Diagnosis("user", "warning", seen, "a passwd entry, or USER", f"export USER=uid{user.uid}")
+        return Diagnosis("user", "warning", seen, "a passwd entry, or USER set", f"export USER=uid{user.uid}")
     if not user.home_exists:
         return Diagnosis("user", "warning", seen, "a home folder that exists", "export HOME=/tmp")
     return Diagnosis("user", "ok", seen)
 
 
 def check_container(facts: HostFacts) -> Diagnosis:
-    """Names the kind of container: the fixes differ."""
+    """Reports the kind of container, as the fixes differ between them."""
     return Diagnosis("container", "ok", facts.container or "none")
 
 
 def check_folder(folder: Folder) -> Diagnosis:
-    """A folder that a run writes to must answer, be writable and have space; a cache should not be on the network."""
+    """Checks that a folder answers, is writable and has space, and that a compiler cache is not on the network."""
     check, is_output = folder.purpose, folder.fixed_by == "output_path"
     other = "output_path=FOLDER" if is_output else f"export {folder.fixed_by}=/tmp/cache-$(id -u)"
     if not folder.answered:
-        return Diagnosis(check, "error", f"{folder.path}: its file system does not answer", "a folder that does", other)
+        seen = f"{folder.path}: its file system does not answer"
+        return Diagnosis(check, "error", seen, "a file system that answers", other)
     place = f"{folder.path} on {folder.kind or 'an unknown file system'}, {size(folder.free)} free"
     needed = folder.purpose in ("output", "data cache")
     if folder.refusal:
         level = "error" if needed else "warning"
-        return Diagnosis(check, level, f"{folder.path}: {folder.refusal}", "a folder that can be written", other)
+        return Diagnosis(check, level, f"{folder.path}: {folder.refusal}", "a writable folder", other)
     if folder.free < NO_DISK and needed:
         return Diagnosis(check, "error", place, f"{size(LITTLE_DISK)} or more", other)
     if folder.on_network and not is_output and folder.purpose != "data cache":
         seen = f"{place} ({folder.source})"
-        return Diagnosis(check, "warning", seen, "a local folder: ranks lock and rename files in it at once", other)
+        return Diagnosis(check, "warning", seen, "a local folder: all ranks lock and rename files in it", other)
     if folder.free < LITTLE_DISK:
         return Diagnosis(check, "warning", place, f"{size(LITTLE_DISK)} or more", other)
     return Diagnosis(check, "ok", place)

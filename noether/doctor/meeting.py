@@ -1,7 +1,7 @@
 """Connects the doctor's processes at the run's own address and port.
 
-They exchange lines of JSON over plain TCP, so that a host whose torch is broken can still say so. Rank 0's process
-listens on the port that a run would use; it may pass the listening socket on, and the connections stay open.
+They exchange lines of JSON over plain TCP, so that a host with a broken torch can still report it. Rank 0 listens on
+the port that a run would use. It may hand the listening socket on later: the connections stay open.
 """
 
 import select
@@ -16,16 +16,16 @@ from noether.common.json_lines import Garbled, JsonLines, Unanswered
 RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 3.0
 MOST_WAITING = 64
-"""Connections that have not said hello yet; beyond these the oldest is closed."""
+"""Most connections that have not sent their hello yet; beyond this number the oldest is closed."""
 
 
 def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> JsonLines:
-    """Connects to rank 0's process and returns the connection once rank 0 has accepted it.
+    """Connects to rank 0 and returns the connection once rank 0 has accepted it.
 
     Raises:
-        Unanswered: not accepted within `seconds`; the text says how the attempts ended.
+        Unanswered: not accepted within `seconds`; the text says why the last attempt failed.
     """
-    deadline, why = time.monotonic() + seconds, "never tried"
+    deadline, why = time.monotonic() + seconds, "no time left to try"
     while (left := deadline - time.monotonic()) > 0:
         try:
             connection = JsonLines(socket.create_connection((address, port), timeout=min(left, CONNECT_SECONDS)))
@@ -52,15 +52,15 @@ def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> 
 
 def _why(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nobody listens there"
+        return "connection refused: nothing is listening there"
     if isinstance(error, TimeoutError):
-        return "no answer at all: the host is down, or a firewall drops what is sent there"
+        return "no answer at all: the host is down, or a firewall drops the packets"
     return error.strerror or str(error)
 
 
 @dataclass(frozen=True)
 class OtherProcess:
-    """Another process of the run, as its hello says."""
+    """Another process of the run, as described by its hello."""
 
     connection: JsonLines
     host: str
@@ -71,17 +71,17 @@ class OtherProcess:
 def gather_peers(
     listening: socket.socket, run: Sequence[Any], own_ranks: Sequence[int], world_size: int, seconds: float
 ) -> tuple[list[OtherProcess], list[str]]:
-    """Accepts the other processes of a run until all ranks are there or the time is up.
+    """Accepts the other processes of a run until all ranks have connected or the time is up.
 
     Args:
-        listening: bound and listening.
-        run: what a hello's "run" must equal for it to be of this run.
-        own_ranks: the ranks that this process answers for.
-        world_size: how many ranks there are to be.
+        listening: a bound and listening socket.
+        run: identifies this run; the "run" of a hello must equal it.
+        own_ranks: the ranks that this process is responsible for.
+        world_size: number of ranks in the run.
         seconds: how long to wait.
 
     Returns:
-        The peers that came, and a line for each process that was refused.
+        The peers that connected, and a line for each process that was refused.
     """
     deadline, peers, strangers = time.monotonic() + seconds, list[OtherProcess](), list[str]()
     waiting: dict[int, JsonLines] = {}
@@ -123,7 +123,7 @@ def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
 
 
 def _other_process(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> OtherProcess | None:
-    """Returns who said hello, or None where this was not a hello."""
+    """Returns the process that sent a hello, or None if the message is not a hello."""
     try:
         hello = messages[0]
         return OtherProcess(connection, str(hello["host"]), int(hello["node_rank"]), tuple(map(int, hello["ranks"])))
@@ -133,19 +133,19 @@ def _other_process(connection: JsonLines, messages: Sequence[Mapping[str, Any]])
 
 def _refusal(hello: Mapping[str, Any], run: Sequence[Any], ranks: Sequence[int], here: set[int], world: int) -> str:
     if list(hello.get("run", ())) != list(run):
-        return f"it belongs to another run: {hello.get('run')} and not {list(run)}"
+        return f"it belongs to another run: {hello.get('run')}, not {list(run)}"
     twice = sorted(here & set(ranks))
     if twice:
-        return f"rank {twice[0]} is there already: two processes were given the same rank"
+        return f"rank {twice[0]} has already connected: two processes were given the same rank"
     return f"rank {max(ranks)} of {world}" if max(ranks, default=0) >= world else ""
 
 
 def ask_peers(
     peers: Sequence[OtherProcess], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
 ) -> list[dict[str, Any]]:
-    """Sends a request to all, answers it for this process by `own`, and returns the answers, the own one first.
+    """Sends a request to all peers and returns the answers: first this process's own, from `own()`, then the peers'.
 
-    A peer that does not answer within `seconds` has {"lost": why} for an answer.
+    The answer of a peer that does not answer within `seconds` is {"lost": why}.
     """
     deadline = time.monotonic() + seconds
     for peer in peers:
@@ -160,12 +160,12 @@ def ask_peers(
 
 
 def clock_offset(peer: OtherProcess, seconds: float = 2.0) -> tuple[float, float]:
-    """Returns how far a peer's clock is ahead of ours and how uncertain that is, in seconds.
+    """Returns how far a peer's clock is ahead of ours, and the uncertainty of that, both in seconds.
 
-    Half the time of a round trip bounds the error (RFC 5905, the offset of one exchange).
+    The error is at most half of the round-trip time (RFC 5905, the offset of one exchange).
 
     Raises:
-        Unanswered: the peer is gone.
+        Unanswered: the peer did not answer.
     """
     sent = time.time()
     peer.connection.send({"do": "clock"})

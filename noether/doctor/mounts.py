@@ -37,7 +37,7 @@ NETWORK_TYPES = (
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of /proc/self/mountinfo: where it is mounted, the type and the source of the file system."""
+    """One line of /proc/self/mountinfo: the mount point, and the type and source of the file system."""
 
     point: str
     kind: str
@@ -45,12 +45,12 @@ class Mount:
 
     @property
     def on_network(self) -> bool:
-        """Whether the files are on another machine, where locks are slow and any call may hang."""
+        """Whether the files are on another machine, so that locks are slow and any call may hang."""
         return self.kind in NETWORK_TYPES
 
 
 def read_mounts(text: str) -> list[Mount]:
-    """Reads /proc/self/mountinfo (proc(5)): optional fields end at a lone dash, blanks are written \\040."""
+    """Parses /proc/self/mountinfo (proc(5)): optional fields end at a single dash, spaces are written \\040."""
     mounts = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -61,7 +61,7 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Returns the mount that an absolute path lies on: the longest point above it, of equal ones the last."""
+    """Returns the mount that an absolute path is on: the longest mount point above it; of equal ones, the last."""
     parts, best = PurePosixPath(path).parts, None
     for mount in mounts:
         point = PurePosixPath(mount.point).parts

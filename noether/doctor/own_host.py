@@ -1,4 +1,4 @@
-"""What each process of the doctor checks on its own: its host, its place in the run, a torch child for each rank."""
+"""Checks that each process of the doctor makes on its own: its host, its place in the run, torch for each rank."""
 
 import json
 import os
@@ -45,17 +45,17 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class FoundGpus:
-    """The list of GPUs from the facts: asking the driver again could hang."""
+    """Stands in for the driver with the list of GPUs from the facts: asking the driver again could hang."""
 
     listed: tuple[Gpu, ...] | None
 
     def gpus(self) -> tuple[Gpu, ...] | None:
-        """Returns the GPUs, or None where no driver answered."""
+        """Returns the GPUs, or None if no driver answered."""
         return self.listed
 
 
 class TimeBudget:
-    """The time that the doctor has left, and the step that it is spent on."""
+    """Tracks how much time the doctor has left and which step it is in."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -63,23 +63,24 @@ class TimeBudget:
         self.step = "start"
 
     def left(self, most: float) -> float:
-        """Returns `most` seconds, or what is left where that is less, but never zero."""
+        """Returns `most` seconds, or the time left if that is less, but always more than zero."""
         return max(0.1, min(most, self._deadline - time.monotonic()))
 
     def share(self, part: float) -> float:
-        """Returns a part of the whole time, or what is left where that is less."""
+        """Returns a fraction of the whole time, or the time left if that is less."""
         return self.left(part * self.seconds)
 
     def enter(self, step: str) -> None:
-        """Notes the step that begins: the watchdog names it if it hangs."""
+        """Records the step that begins, so that the watchdog can name it if it hangs."""
         self.step = step
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """Returns what `function` returns.
+    """Calls `function` in a thread and returns its result.
 
     Raises:
-        TimeoutError: it took longer, as a name server that does not answer can; its thread is left behind.
+        TimeoutError: it took longer than `seconds`, for example because a name server did not answer. Its thread is
+            abandoned.
     """
     box: list[Any] = []
 
@@ -102,21 +103,21 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
 
 def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Diagnosis]]:
-    """Returns the facts of this host, read by a child."""
+    """Returns the facts of this host, read by a child process, and a finding if they cannot be read."""
     clock.enter("the facts of this host")
     asked = {"folders": wanted_folders(config.output_path, os.environ), "seconds": clock.left(PROBE_SECONDS)}
     child = Child("noether.doctor.host_facts", json.dumps(asked), environ=os.environ)
     try:
         return HostFacts.from_dict(child.answer(clock.left(PROBE_SECONDS + 2 * START_SECONDS))), []
     except ChildError as error:
-        finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in seconds")
+        finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in time")
         return HostFacts(host=socket.gethostname()), [finding]
     finally:
         child.end()
 
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
-    """Returns where this process stands in a run, or None and the launcher's refusal."""
+    """Returns this process's placement in the run, or None if the launcher refuses, and the findings."""
     gpus = facts.driver.gpus if facts.driver is not None else None
     try:
         placement = resolve_placement(
@@ -135,20 +136,20 @@ LIMITS_LINE = "docker run --ulimit nofile=65536 …      (or nofile and nproc in
 
 
 def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
-    """Whether the descriptors and processes that this host allows are enough for the world of the run."""
+    """Checks that this host allows enough file descriptors and processes for a run of this size."""
     world, kind = placement.world_size, placement.workers[0].device.kind
     too_large = why_too_large(world, placement.local_world_size, kind, limits)
     if too_large:
-        return Diagnosis("limits", "error", "; ".join(too_large), "hard limits that this world fits into", LIMITS_LINE)
+        return Diagnosis("limits", "error", "; ".join(too_large), "hard limits that allow this many ranks", LIMITS_LINE)
     allowed = "any number of" if limits.descriptors is None else str(limits.descriptors)
     needed = descriptors_of_a_rank(world, kind)
     return Diagnosis("limits", "ok", f"{allowed} open files, rank 0 of {world} needs about {needed}")
 
 
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
-    """Returns the address of rank 0's host ("" where its name does not resolve) and the finding."""
+    """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
     try:
-        # The first look-up may hang in a name server; later ones are for names that appear late.
+        # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
         address = within(seconds, lambda: resolve_host(endpoint.host, seconds / 2))
     except RequestError as error:
         return "", refused("names", error)
@@ -159,7 +160,7 @@ def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
 
 
 class RankChildren:
-    """The torch children of one process: one for each rank it answers for."""
+    """The child processes with torch: one for each rank that this process is responsible for."""
 
     def __init__(self, ranks: Sequence[int], devices: Sequence[int | None], listening: socket.socket | None) -> None:
         self.ranks, self._devices = tuple(ranks), tuple(devices)
@@ -172,7 +173,7 @@ class RankChildren:
         ]
         self.versions: dict[str, Any] = {}
         for child in self.children:
-            child.tell({"do": "torch"})  # Each imports torch while the processes meet.
+            child.tell({"do": "torch"})  # They import torch while the processes connect.
 
     @property
     def gpu_ranks(self) -> list[int]:
@@ -180,7 +181,7 @@ class RankChildren:
         return [rank for rank, device in zip(self.ranks, self._devices, strict=True) if device is not None]
 
     def wait_for_torch(self, seconds: float) -> dict[str, Any]:
-        """Returns what the first child says about torch, once all have imported it."""
+        """Waits until all children have imported torch; returns the first error, else the first child's versions."""
         if not self.versions:
             deadline = time.monotonic() + seconds
             answers: list[dict[str, Any]] = []
@@ -193,14 +194,14 @@ class RankChildren:
         return self.versions
 
     def look_at_devices(self, seconds: float) -> dict[str, Any]:
-        """Returns what torch sees of CUDA."""
+        """Returns the CUDA devices that torch sees."""
         return ask_all(self.children[:1], [{"do": "devices"}], seconds)[0]
 
     def exchange(self, request: dict[str, Any], seconds: float) -> str:
-        """Writes a value to the launcher's store, or reads it.
+        """Writes a value to the launcher's store or reads it, and returns the value.
 
         Raises:
-            ChildError: that failed.
+            ChildError: the child did not answer, or the store could not be used.
         """
         answer = ask_all(self.children[:1], [request], seconds)[0]
         if "error" in answer:
@@ -208,7 +209,7 @@ class RankChildren:
         return str(answer["value"])
 
     def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-        """Does one step of the chain on every rank; each answer has its "rank"."""
+        """Runs one step of the chain on every rank of this process; each answer has its "rank"."""
         requests = []
         for rank, device in zip(self.ranks, self._devices, strict=True):
             own = {"rank": rank, "device": device}
@@ -219,7 +220,7 @@ class RankChildren:
         return [{**answer, "rank": rank} for rank, answer in zip(self.ranks, answers, strict=True)]
 
     def end(self) -> None:
-        """Ends them all."""
+        """Ends all children."""
         for child in self.children:
             child.end()
 
@@ -227,7 +228,7 @@ class RankChildren:
 def host_findings(
     config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: TimeBudget
 ) -> list[Diagnosis]:
-    """Checks everything that concerns this host alone."""
+    """Runs all checks that concern this host alone and returns their findings."""
     clock.enter("import torch")
     torch = children.wait_for_torch(clock.left(TORCH_SECONDS))
     devices: dict[str, Any] = {}
@@ -256,12 +257,12 @@ def host_findings(
 
 
 def located(findings: Sequence[Diagnosis], host: str, ranks: Sequence[int]) -> list[Diagnosis]:
-    """Returns the findings with their host and ranks."""
+    """Returns the findings with `host` and `ranks` filled in."""
     return [replace(finding, hosts=(host,), ranks=tuple(ranks)) for finding in findings]
 
 
 def versions_of(config: RunConfig, facts: HostFacts, torch: dict[str, Any]) -> dict[str, str]:
-    """Returns the versions and the configuration that every host must share, by name."""
+    """Returns, by name, the versions and the configuration digest that should be the same on every host."""
     text = dump_config(config.model_copy(update={"node_rank": None}))
     built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
     return {**facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}

@@ -1,4 +1,4 @@
-"""One process of the doctor in a run of several, and what it found on its own host."""
+"""One of the doctor's processes in a run of several, and what it found on its own host."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,12 @@ from noether.doctor.own_host import (
 from noether.environments.placement import Placement
 
 MEETING_SHARE = 0.36
-"""Of the whole time, how much the other ranks are waited for: 18 s by default."""
+"""How long to wait for the other ranks, as a share of the whole time: 18 s by default."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """This process, its place in the run, the torch children of its ranks, and what it found so far."""
+    """This process: its place in the run, the torch children of its ranks, and its findings so far."""
 
     config: RunConfig
     facts: HostFacts
@@ -35,11 +35,11 @@ class Participant:
 
     @property
     def run(self) -> list[Any]:
-        """What a hello must carry to be of this run: a port can be found by the ranks of another."""
+        """Identifies the run in a hello, because ranks of another run may connect to the same port."""
         return [self.placement.launcher, self.placement.world_size, self.placement.attempt, len(self.placement.nodes)]
 
     def report(self) -> dict[str, Any]:
-        """Returns everything that this process found on its own."""
+        """Runs this host's checks and returns everything that this process found."""
         mine = [*self.found, *host_findings(self.config, self.facts, self.placement, self.children, self.clock)]
         return {
             "findings": [finding.as_dict() for finding in located(mine, self.facts.host, self.ranks)],
@@ -56,10 +56,12 @@ class Participant:
         return f"noether-doctor/{self.placement.attempt}/port"
 
     def served_port(self, address: str, value: str = "") -> int:
-        """Puts the port of the meeting into the launcher's store, or reads it there.
+        """Writes `value`, the port that rank 0 listens on, to the launcher's store, or reads it if `value` is empty.
+
+        Returns the port.
 
         Raises:
-            ChildError: the store does not answer.
+            ChildError: the store does not answer, or torch cannot be imported.
         """
         torch = self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
         if "error" in torch:

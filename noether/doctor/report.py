@@ -1,4 +1,4 @@
-"""Shows the doctor's findings: a table, worst first, or one JSON object."""
+"""Prints the doctor's findings: as a table, worst first, or as one JSON object."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ HOSTS_SHOWN = 4
 
 @dataclass
 class DoctorReport:
-    """Everything found so far; the watchdog may show it at any time."""
+    """Everything found so far; the watchdog may print it at any time."""
 
     limit: float
     findings: list[Diagnosis] = field(default_factory=list)
@@ -34,13 +34,13 @@ class DoctorReport:
     started: float = field(default_factory=time.monotonic)
 
     def describe(self, placement: Placement | None, host: str) -> None:
-        """Notes this process's place in the run."""
+        """Records this process's host and its place in the run."""
         self.host = host
         if placement is not None:
             self.launcher, self.world_size, self.nodes = placement.launcher, placement.world_size, placement.nodes
 
     def add_host(self, facts: HostFacts, ranks: tuple[int, ...]) -> None:
-        """Notes the facts of a process's host; those of one host are kept once, with all its ranks."""
+        """Records the facts of a process's host. Each host is kept once, with all its ranks."""
         for entry in self.hosts:
             if entry["facts"]["host"] == facts.host and entry["facts"]["boot"] == facts.boot:
                 entry["ranks"] = sorted({*entry["ranks"], *ranks})
@@ -48,13 +48,13 @@ class DoctorReport:
         self.hosts.append({"ranks": list(ranks), "facts": facts.as_dict()})
 
     def as_follower(self) -> None:
-        """Leaves standard output to rank 0, and shows only errors and warnings."""
+        """Sends the report to standard error, as rank 0 uses standard output, and keeps only errors and warnings."""
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
     @property
     def errors(self) -> int:
-        """How many different errors there are."""
+        """The number of different errors."""
         return sum(finding.level == "error" for finding in merged(self.findings))
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class DoctorReport:
 
 
 def summary(findings: list[Diagnosis]) -> str:
-    """Returns the last line: how many of each level."""
+    """Returns the last line of the report: how many findings of each level there are."""
     counts = {level: sum(finding.level == level for finding in findings) for level in STYLES}
     parts = [
         f"{counts['error']} error{'s' if counts['error'] != 1 else ''}",
@@ -83,7 +83,7 @@ def summary(findings: list[Diagnosis]) -> str:
 
 
 def where(finding: Diagnosis, hosts: int) -> str:
-    """Returns the hosts of a finding; "" where it concerns all."""
+    """Returns the hosts of a finding as text, "" if it concerns all of them."""
     if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
         return ""
     shown = ", ".join(finding.hosts[:HOSTS_SHOWN])
@@ -101,7 +101,7 @@ def print_report(report: DoctorReport, as_json: bool) -> None:
     ranks = f"{report.world_size} rank{'s' if report.world_size != 1 else ''}" if report.world_size else "no ranks"
     head = f"noether doctor: {report.launcher + ', ' if report.launcher else ''}{ranks}{on}"
     if report.to_stderr:
-        head = f"noether doctor on {report.host}, not heard by rank 0"
+        head = f"noether doctor on {report.host}, which could not report to rank 0"
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

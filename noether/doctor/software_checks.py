@@ -1,4 +1,4 @@
-"""Checks that torch, CUDA, driver and devices fit together, and that the installed modules are imported. Pure."""
+"""Checks that torch, CUDA, driver and devices match, and that no module hides an installed one. Pure functions."""
 
 import re
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from noether.doctor.host_facts import HostFacts
 from noether.environments.devices import NO_DEVICES
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
-"""Linux driver that runs any minor release of a CUDA major one (CUDA release notes, table "minor version
+"""Oldest Linux driver that runs every minor release of a CUDA major version (CUDA release notes, table "minor version
 compatibility"): 580.65.06, 525.60.13, 450.80.02."""
 
 
 def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
-    """Lists what is installed."""
+    """Lists the installed versions; an error if torch is not among them."""
     words = [f"{name} {number}" for name, number in facts.versions.items()]
     if "torch" not in facts.versions:
         fix = "pip install --constraint constraints.txt torch"
@@ -26,7 +26,7 @@ def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
 def check_torch(torch: Mapping[str, Any]) -> Diagnosis:
     """Checks that `import torch` works in time."""
     if "error" in torch:
-        expected = "an installed torch that can be imported (from a cold network file system it can take minutes)"
+        expected = "an installed torch that can be imported (the first import from a network disk may take minutes)"
         fix = "pip install --force-reinstall --constraint constraints.txt torch"
         return Diagnosis("torch", "error", f"import torch: {torch['error']}", expected, fix)
     if not torch["gloo"]:
@@ -40,16 +40,16 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
     """Compares the NVIDIA driver with the CUDA that torch was built for."""
     driver, cuda = facts.driver, str(torch.get("cuda", ""))
     if driver is None:
-        fix = "nvidia-smi      (hangs too: the GPU or the driver needs a reset)"
+        fix = "nvidia-smi      (if it hangs too, the GPU or the driver needs a reset)"
         return Diagnosis("driver", "error", "the NVIDIA driver does not answer", "an answer within seconds", fix)
     if driver.gpus is None:
         if driver.nodes:
-            seen = f"/dev/{driver.nodes[0]} is here, and NVML says: {driver.error or 'nothing'}"
+            seen = f"/dev/{driver.nodes[0]} exists, but NVML says: {driver.error or 'nothing'}"
             fix = "nvidia-smi      (in a container: docker run --gpus all, apptainer exec --nv)"
             return Diagnosis("driver", "error", seen, "a driver that lists its GPUs", fix)
         if cuda:
             seen = f"no NVIDIA driver ({driver.error}); torch is built for CUDA {cuda}"
-            fix = "docker run --gpus all …, apptainer exec --nv …      (accelerator=cpu where there is no GPU)"
+            fix = "docker run --gpus all …, apptainer exec --nv …      (accelerator=cpu if there is no GPU)"
             return Diagnosis("driver", "warning", seen, "a driver, if this host has a GPU", fix)
         return Diagnosis("driver", "ok", "no NVIDIA GPU here")
     seen = f"driver {driver.version}, {len(driver.gpus)} GPU{'s' if len(driver.gpus) != 1 else ''}"
@@ -71,10 +71,10 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
 def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping[str, str]) -> Diagnosis:
     """Checks that the driver, CUDA_VISIBLE_DEVICES and torch agree about the devices."""
     if "error" in devices or not devices:
-        why = devices.get("error", "torch was not asked")
+        why = devices.get("error", "torch could not be imported")
         level = "error" if facts.driver is not None and facts.driver.gpus else "skipped"
-        fix = "nvidia-smi      (a GPU that hangs needs a reset)" if level == "error" else ""
-        return Diagnosis("devices", level, f"torch cannot be asked: {why}", fix=fix)
+        fix = "nvidia-smi      (if it hangs, the GPU needs a reset)" if level == "error" else ""
+        return Diagnosis("devices", level, f"torch cannot list its devices: {why}", fix=fix)
     listed = len(facts.driver.gpus) if facts.driver and facts.driver.gpus is not None else 0
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     masked = "CUDA_VISIBLE_DEVICES is not set" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}"
@@ -101,10 +101,10 @@ def check_imports(facts: HostFacts) -> Diagnosis:
     if "shadows" in facts.unanswered:
         return skipped("imports", "a folder of PYTHONPATH or ~/.local does not answer")
     if not facts.shadows:
-        return Diagnosis("imports", "ok", "nothing in PYTHONPATH or ~/.local stands before what is installed")
+        return Diagnosis("imports", "ok", "nothing in PYTHONPATH or ~/.local hides an installed module")
     folders = list(dict.fromkeys(folder for _, folder in facts.shadows))
     names = [name for name, _ in facts.shadows]
     seen = f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''} from {', '.join(folders)}"
     local = all("/.local/" in folder for folder in folders)
     fix = "export PYTHONNOUSERSITE=1" if local else "unset PYTHONPATH"
-    return Diagnosis("imports", "warning", seen, "the installed modules", fix)
+    return Diagnosis("imports", "warning", seen, "the installed modules, which these hide", fix)

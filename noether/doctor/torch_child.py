@@ -1,7 +1,7 @@
-"""Tests torch, its store, gloo and NCCL between the ranks: the only part of the doctor that imports torch.
+"""Tests torch, its store, gloo and NCCL between the ranks. This is the only part of the doctor that imports torch.
 
-A program that answers each JSON line on standard input with one on standard output; the doctor starts one for a rank,
-and ends it when an answer takes too long. `STEPS` lists what it can be asked.
+It is a program that answers each line of JSON on standard input with one on standard output. The doctor starts one for
+each rank and kills it if an answer takes too long. `answer` lists the requests that it understands.
 """
 
 import json
@@ -19,7 +19,7 @@ REPEATS = 5
 
 
 class TorchSteps:
-    """The steps of one rank, in the order of the chain; each needs those before it."""
+    """The steps of one rank, in the order of the chain. Each step needs the ones before it."""
 
     def __init__(self) -> None:
         self.store: Any = None
@@ -27,7 +27,7 @@ class TorchSteps:
         self.rank = self.world = 0
 
     def torch(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns what the installed torch is built for."""
+        """Returns the versions of torch, CUDA and NCCL, and whether torch has gloo."""
         import torch
         import torch.distributed as dist
 
@@ -38,7 +38,7 @@ class TorchSteps:
         return {"version": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "gloo": gloo}
 
     def devices(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns how many CUDA devices torch can use; uses the first of them."""
+        """Returns the CUDA devices that torch can use, after computing a sum on the first."""
         import torch
 
         if torch.version.cuda is None:
@@ -47,13 +47,13 @@ class TorchSteps:
         try:
             if count:
                 torch.ones(8, device="cuda").sum().item()
-        except Exception as error:  # Whatever CUDA raises here is what a run would meet.
+        except Exception as error:  # A run would get the same error from CUDA.
             why = str(error).splitlines()[0]
         names = [torch.cuda.get_device_name(index) for index in range(count)] if not why else []
         return {"count": count, "names": names, "why": why}
 
     def publish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Put a value into a store that a launcher serves, or read it."""
+        """Writes a value to a store that a launcher serves, or reads it there."""
         store = self._join(request, is_master=False)
         if "value" in request:
             store.set(request["key"], request["value"])
@@ -61,7 +61,7 @@ class TorchSteps:
         return {"value": store.get(request["key"]).decode()}
 
     def store_step(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Join the ranks' store, write, and read what the next rank wrote."""
+        """Joins the ranks' store, writes a value, and reads what the next rank wrote."""
         import torch.distributed as dist
 
         self.rank, self.world = request["rank"], request["world"]
@@ -74,13 +74,13 @@ class TorchSteps:
         return {}
 
     def gloo(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Form a gloo group and sum a number over all ranks."""
+        """Forms a gloo group and sums a tensor over all ranks."""
         import torch
         import torch.distributed as dist
 
         from noether.environments.network import interface_towards
 
-        # As the trainer does it: otherwise gloo binds the address that the host's own name resolves to.
+        # The trainer does the same: otherwise gloo binds the address that the host's own name resolves to.
         interface = interface_towards(request["address"])
         if interface is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -90,7 +90,7 @@ class TorchSteps:
         return self._sum(torch.device("cpu"), None) | {"interface": os.environ.get("GLOO_SOCKET_IFNAME", "")}
 
     def nccl_step(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Form an NCCL group of the ranks with a GPU and sum a number over them."""
+        """Forms an NCCL group of the ranks with a GPU and sums a tensor over them."""
         import torch
         import torch.distributed as dist
 
@@ -102,10 +102,10 @@ class TorchSteps:
         return self._sum(torch.device("cuda", request["device"]), self.nccl)
 
     def bandwidth(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Time sums of a small and a large tensor over all ranks.
+        """Times sums of a small and a large tensor over all ranks.
 
-        Returns microseconds of the small one, and MB/s of the large one: bytes over time, and the "bus" bandwidth,
-        2 (n - 1) / n of it, which does not depend on the number of ranks (nccl-tests, PERFORMANCE.md).
+        Returns the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
+        bandwidth, 2 (n - 1) / n times that, which is independent of the number n of ranks (nccl-tests, PERFORMANCE.md).
         """
         import torch
         import torch.distributed as dist
@@ -162,7 +162,7 @@ class TorchSteps:
 
 
 def answer(steps: TorchSteps, request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer of one step; whatever it raises becomes {"error": …}."""
+    """Runs the requested step and returns its answer; any exception becomes {"error": …}."""
     known: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "torch": steps.torch,
         "devices": steps.devices,
@@ -180,11 +180,11 @@ def answer(steps: TorchSteps, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until standard input ends."""
+    """Answers requests until standard input ends."""
     from noether.workers.death_signal import die_with_parent
 
     die_with_parent()
-    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does): the answers get one of their own.
+    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), so the answers use a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     steps = TorchSteps()

@@ -1,4 +1,4 @@
-"""Checks that the hosts of a run fit together: all ranks present, same versions, configuration and time. Pure."""
+"""Checks that all ranks are present and that the hosts agree in versions, configuration and time. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,12 +7,12 @@ from noether.doctor.diagnosis import Diagnosis
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
-"""Below the bandwidth of 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s (1250 MB/s), with the protocol's own share."""
+"""Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "configuration")
 
 
 def short_ranks(ranks: Sequence[int]) -> str:
-    """Returns ranks in short form: "0-3, 6"."""
+    """Returns ranks in short form, such as "0-3, 6"."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][1] == rank - 1:
@@ -32,10 +32,10 @@ def check_presence(
     """Checks that all ranks are present.
 
     Args:
-        world_size: how many ranks there are to be.
+        world_size: number of ranks in the run.
         nodes: the names of the nodes, by node rank.
-        came: host and ranks of those who came, by node rank.
-        seconds: how long the others were waited for.
+        came: host and ranks of those that connected, by node rank.
+        seconds: how long rank 0 waited for the others.
     """
     here = sorted(rank for _, ranks in came.values() for rank in ranks)
     missing = sorted(set(range(world_size)) - set(here))
@@ -43,11 +43,11 @@ def check_presence(
         return Diagnosis("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
     absent = [name for index, name in enumerate(nodes) if index not in came]
     there = ", ".join(f"{_named(ranks)} on {host}" for host, ranks in came.values())
-    who = f"none from {', '.join(absent)}" if absent else "their hosts are here"
-    seen = f"{_named(missing)} did not come in {seconds:.0f} s ({who}); {there} came"
+    who = f"none from {', '.join(absent)}" if absent else "other ranks of their hosts did"
+    seen = f"{_named(missing)} did not connect within {seconds:.0f} s ({who}); {there} did"
     fix = "noether doctor"
     if absent:
-        fix = f"noether doctor      (on {absent[0]} alone: does it start, does it reach this host)"
+        fix = f"noether doctor      (on {absent[0]} alone: check that it starts and can reach this host)"
     return Diagnosis("peers", "error", seen, f"{world_size} ranks", fix, ranks=tuple(missing))
 
 
@@ -55,7 +55,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
     """Checks that all hosts have the same versions and the same configuration.
 
     Args:
-        versions: by host, what is installed there by name.
+        versions: for each host, the versions installed there, by name.
     """
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
@@ -64,7 +64,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
         if len(by_value) > 1:
             seen = "; ".join(f"{name} {value} on {', '.join(hosts)}" for value, hosts in by_value.items())
             level = "error" if name in MUST_AGREE else "warning"
-            where = "one image or environment on every host" if name != "configuration" else "the same words everywhere"
+            where = "one image or environment on every host" if name != "configuration" else "the same settings on all"
             fix = "start every rank from one image or one shared environment"
             if name == "configuration":
                 fix = "start every rank with the same command line and the same files"
@@ -76,7 +76,7 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
     """Checks that no two machines share a name.
 
     Args:
-        boots: by node rank, the name and the kernel's boot id, which no two machines share.
+        boots: for each node rank, the host's name and its kernel's boot id, which differs between machines.
     """
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
@@ -85,9 +85,10 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
         if len(machines) > 1:
             nodes = ", ".join(str(node) for node in machines.values())
             fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
-            return Diagnosis("host names", "error", f"nodes {nodes} are both called {name}", "a name for each", fix)
+            seen = f"nodes {nodes} are all called {name}"
+            return Diagnosis("host names", "error", seen, "a different name for each machine", fix)
     return Diagnosis(
-        "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each of one machine"
+        "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each used by one machine"
     )
 
 
@@ -95,7 +96,7 @@ def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
     """Compares the hosts' clocks with rank 0's.
 
     Args:
-        offsets: by host, how far it is ahead and how uncertain that is, in seconds.
+        offsets: for each host, how far its clock is ahead, and the uncertainty of that, in seconds.
     """
     off = {host: ahead for host, (ahead, doubt) in offsets.items() if abs(ahead) - doubt > CLOCK_SECONDS}
     if off:
@@ -104,14 +105,14 @@ def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
         )
         fix = "timedatectl set-ntp true      (or chronyc makestep, on the host)"
         return Diagnosis(
-            "clocks", "warning", seen, f"within {CLOCK_SECONDS:g} s of rank 0's: logs and files are compared", fix
+            "clocks", "warning", seen, f"within {CLOCK_SECONDS:g} s of rank 0's: file and log times are compared", fix
         )
     worst = max((abs(ahead) for ahead, _ in offsets.values()), default=0.0)
     return Diagnosis("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
 
 
 def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
-    """Judges the bandwidth measured by the slowest rank."""
+    """Checks the bandwidth measured by the slowest rank."""
     slowest = min(measured, key=lambda figures: figures["bus_mb_per_s"])
     seen = (
         f"{backend}: a sum of {slowest['large_bytes'] >> 20} MiB at {slowest['mb_per_s']:.0f} MB/s "
@@ -120,6 +121,6 @@ def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: 
     )
     enough = SLOW_MB_PER_S[backend]
     if hosts > 1 and slowest["bus_mb_per_s"] < enough:
-        fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (ip -br address: the fast one)"
+        fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (from ip -br address: the fast one)"
         return Diagnosis("bandwidth", "warning", seen, f"{enough:.0f} MB/s or more between hosts", fix)
     return Diagnosis("bandwidth", "ok", seen)

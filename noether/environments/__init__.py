@@ -1,1 +1,1 @@
-"""Where this process was started, and which ranks it answers for: one file or folder for each environment. No torch."""
+"""Finds out how this process was started and which ranks it runs: one file or folder for each launcher. No torch."""

@@ -1,9 +1,9 @@
-"""Gives a launcher's task its devices: the tasks of a run on this node, compared with the devices that each sees.
+"""Gives each of a launcher's tasks its devices, by comparing the tasks on this node with the devices each one sees.
 
-- one task on each node, N devices: N workers in each task (hybrid), ranks offset by task;
-- N tasks, N devices visible to each: the device of the task's local rank;
-- N tasks, one device visible to each, bound by the launcher: that one, with a warning about peer-to-peer;
-- anything else is refused: what was seen, what was expected, the line to change.
+- One task per node, N devices: N workers in each task (hybrid); ranks are offset by task.
+- N tasks, N devices visible to each: each task uses the device of its local rank.
+- N tasks, one device visible to each, bound by the launcher: that device, with a warning about peer-to-peer.
+- Anything else is an error that says what was seen, what was expected, and which line to change.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from noether.errors import RequestError
 
 @dataclass(frozen=True)
 class LaunchedTask:
-    """One process that a launcher started, among the `count` processes of its run.
+    """One process that a launcher started, out of the `count` processes of its run.
 
-    `local_rank` and `local_count` are its place among those on this node; `most_local` is the largest number of
-    tasks on any node, as far as the launcher tells. `node_rank` is the place of this node.
+    `local_rank` and `local_count` are its number and the number of tasks on this node; `most_local` is the largest
+    number of tasks on any node, as far as the launcher says. `node_rank` is the number of this node.
 
-    `may_spawn`: a task may answer for several ranks; torchrun's and mpirun's processes are one rank each.
-    `bound`: a single visible device can be this task's own, not one that every task of the node sees.
-    `may_idle`: devices left without a task are warned of and not refused.
-    `device_counts`: how many devices each task of the run sees, where the launcher tells; None: as many as this one.
-    `seen` and `line` are the words of an error: the evidence, and the line that sets `{n}` tasks a node.
+    `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
+    `bound`: whether a single visible device may belong to this task alone, rather than being seen by all on the node.
+    `may_idle`: whether devices without a task cause only a warning, not an error.
+    `device_counts`: how many devices each task of the run sees, if the launcher says; None: as many as this one.
+    `seen` and `line` are texts for errors: the evidence, and the line that sets `{n}` tasks per node.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class LaunchedTask:
 
 @dataclass(frozen=True)
 class Binding:
-    """The workers of one task, and the sizes of the world that follow from them."""
+    """The workers of one task, and the resulting numbers of ranks in the run and on this node."""
 
     workers: tuple[Worker, ...]
     world_size: int
@@ -53,23 +53,23 @@ class Binding:
 
 
 def bind_devices(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
-    """Give a task its devices, and so its ranks.
+    """Assign devices to a task, which determines its ranks.
 
     Args:
         task: where the launcher put this process.
         inventory: the devices that this process sees.
-        setting: `devices=` as written. On a CPU it is the number of workers of each task that may spawn.
+        setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
 
     Raises:
-        RequestError: tasks and devices do not fit.
+        RequestError: the number of tasks does not match the number of devices.
     """
     if inventory.kind == "cpu":
         return _bind_cpu(task, inventory, setting)
     if task.may_spawn and task.most_local == 1:
         devices = choose_devices(inventory, setting)
         if len(devices) == 1:
-            return _spawned(task, devices, f"one task a node, one device each ({inventory.evidence})")
-        each = f"one task a node: it starts a worker on each of its {len(devices)} devices ({inventory.evidence})"
+            return _spawned(task, devices, f"one task per node, one device each ({inventory.evidence})")
+        each = f"one task per node: it starts a worker on each of its {len(devices)} devices ({inventory.evidence})"
         return _spawned(task, devices, each)
     if len(inventory.devices) == 1 and task.local_count > 1:
         return _bind_only_device(task, inventory, setting)
@@ -106,22 +106,22 @@ def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | Non
 
 
 def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
-    """Bind one of several local tasks that sees a single device."""
+    """Assign the only visible device to one of several tasks on this node."""
     if not task.bound:
         raise _mismatch(task, inventory, 1, setting)
-    # devices=4 is then meant for the node, where each of four tasks was given one.
+    # Here devices=4 is meant for the whole node, on which each of four tasks was given one device.
     if setting is None or _requested(setting) != task.local_count:
         choose_devices(inventory, setting)
     warning = (
-        f"each of the {task.local_count} tasks on this node sees one device only: NCCL may not reach the others "
-        "peer-to-peer, which is slower; let each task see all of them (--gpus-per-node, no --gpus-per-task)"
+        f"each of the {task.local_count} tasks on this node sees only one device: NCCL may be unable to use "
+        "peer-to-peer, which is slower; let each task see all devices (--gpus-per-node, no --gpus-per-task)"
     )
     reason = f"the one device that this task sees ({inventory.evidence})"
     return _one(task, inventory.devices[0], reason, [warning])
 
 
 def _requested(setting: str) -> int:
-    """Return how many devices a setting asks for, 0 where it is not such a setting."""
+    """Return how many devices a setting asks for, or 0 if it is neither a number nor a list."""
     entries = [entry.strip() for entry in setting.split(",")]
     if len(entries) == 1:
         return int(entries[0]) if entries[0].isascii() and entries[0].isdigit() else 0
@@ -138,10 +138,10 @@ def _spawned(task: LaunchedTask, devices: tuple[Device, ...], reason: str) -> Bi
     counts = task.device_counts
     if counts is not None and counts[task.rank] != each:
         raise RequestError(
-            f"{each} devices on this node, and the launcher gave it {counts[task.rank]}",
+            f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
             seen=f"{reason}; {task.seen}",
-            expected=f"{counts[task.rank]} devices, which is what the other nodes count on",
-            fix=f"devices={each} on every node, or no CUDA_VISIBLE_DEVICES of your own",
+            expected=f"{counts[task.rank]} devices, as the other nodes assume",
+            fix=f"devices={each} on every node, or do not set CUDA_VISIBLE_DEVICES yourself",
         )
     first = task.rank * each if counts is None else sum(counts[: task.rank])
     world = task.count * each if counts is None else sum(counts)

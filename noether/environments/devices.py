@@ -1,4 +1,4 @@
-"""Finds the devices that this process may use: the driver's list, cut by CUDA_VISIBLE_DEVICES, then by `devices=`."""
+"""Finds the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.errors import RequestError
 
 ACCELERATORS = ("auto", "gpu", "cpu", "mps")
-# Slurm writes NoDevFiles into the mask of a step that was given no GPU; CUDA itself reads "" and "-1" so.
+# Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
 NO_DEVICES = ("", "-1", "NoDevFiles")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver lists it; `mig_uuids` are its MIG instances, empty where it is not divided."""
+    """One GPU as the driver lists it; `mig_uuids` are its MIG instances, empty if it is not divided."""
 
     index: int
     uuid: str
@@ -26,14 +26,14 @@ class Gpu:
 
 
 class GpuDriver(Protocol):
-    """What `find_devices` asks of a driver; a table stands in for it where there is no GPU."""
+    """What `find_devices` needs of a driver. Where there is no GPU, a table can stand in for it."""
 
     def gpus(self) -> Sequence[Gpu] | None:
         """List the GPUs in the driver's order, or return None when no driver answers."""
 
 
 class NvmlDriver:
-    """The NVIDIA driver, asked through NVML: it creates no CUDA context, so forking stays safe."""
+    """The NVIDIA driver, queried through NVML, which creates no CUDA context, so that forking stays safe."""
 
     def gpus(self) -> list[Gpu] | None:
         """List the GPUs in PCI order, or return None when the library or the driver is missing."""
@@ -41,7 +41,7 @@ class NvmlDriver:
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # ImportError, or any of NVML's words for "no driver here".
+        except Exception:  # ImportError, or any NVML error for "no driver here".
             return None
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
@@ -63,7 +63,7 @@ def _mig_uuids(pynvml: Any, handle: Any) -> tuple[str, ...]:
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         except pynvml.NVMLError:
-            continue  # No instance in this place.
+            continue  # No instance at this index.
         uuids.append(_text(pynvml.nvmlDeviceGetUUID(instance)))
     return tuple(uuids)
 
@@ -75,9 +75,9 @@ def _text(value: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class DeviceInventory:
-    """The devices this process may use, and what that was read from.
+    """The devices this process may use, and where that was read from.
 
-    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` fits in brackets
+    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` is text to put in brackets
     after a number of devices. `cpu_count` is the number of cores this process may run on.
     """
 
@@ -96,24 +96,23 @@ def find_devices(
     system: str | None = None,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> DeviceInventory:
-    """Find the devices that this process may use, without torch and without touching CUDA.
+    """Find the devices that this process may use, without torch and without initialising CUDA.
 
-    "gpu" wants CUDA; "auto" takes CUDA, else the GPU of an Apple silicon machine, else the CPU. Indices are
-    not matched to NVML's: CUDA's default order is fastest first and NVML's is PCI order, and only the number
-    of devices matters here.
+    "gpu" requires CUDA; "auto" uses CUDA, else the GPU of an Apple silicon machine, else the CPU. Indices need
+    not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of devices
+    matters here.
 
     Args:
         environ: the environment; CUDA_VISIBLE_DEVICES is read from it.
         accelerator: "auto", "gpu", "cpu" or "mps".
-        nvml: the driver, or a table in its place.
-        visible_devices: a mask for a machine that is not this one; no driver is asked and
-            CUDA_VISIBLE_DEVICES is not read.
-        system: "Linux-x86_64", "Darwin-arm64", …; None asks this machine.
-        facts: what the system shows of this process.
+        nvml: the driver, or a stand-in for it.
+        visible_devices: a mask for another machine; the driver and CUDA_VISIBLE_DEVICES are then ignored.
+        system: "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
+        facts: what the system shows about this process.
 
     Raises:
-        RequestError: the accelerator is not here, GPUs were granted and none answers, or the mask names a device
-            that is not here. CUDA would cut the list at the first wrong entry and train on fewer devices.
+        RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a
+            missing device. (CUDA would cut the list at the first wrong entry and train on fewer devices.)
     """
     cpu_count, system = usable_cpus(), system or f"{platform.system()}-{platform.machine()}"
     apple = system == "Darwin-arm64"
@@ -127,7 +126,7 @@ def find_devices(
     if accelerator == "gpu":
         container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
         raise RequestError(
-            "accelerator=gpu, and no GPU is visible",
+            "accelerator=gpu, but no GPU is visible",
             seen=absence,
             expected="at least one CUDA device",
             fix=container + ("accelerator=mps" if apple else "accelerator=cpu"),
@@ -159,7 +158,7 @@ def _check_kind(accelerator: str, system: str) -> None:
 def _cuda_devices(
     environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
 ) -> tuple[tuple[Device, ...], str]:
-    """Return the visible CUDA devices and the evidence, or () and the reason why there are none."""
+    """Return the visible CUDA devices and the evidence for them, or () and why there are none."""
     if visible_devices is not None:
         source = f"--visible-devices {visible_devices}"
         return read_mask(visible_devices, None, source), source
@@ -174,9 +173,9 @@ def _cuda_devices(
         return read_mask(mask, gpus, masked), masked
     instances = [uuid for gpu in gpus for uuid in gpu.mig_uuids]
     if instances:
-        # One process sees one MIG instance, and no undivided GPU beside it (MIG user guide, "CUDA Device
+        # A process sees one MIG instance at most, and no undivided GPU besides it (MIG user guide, "CUDA Device
         # Enumeration").
-        shown = f"the first of {len(instances)} MIG instances: CUDA shows a process no more than one"
+        shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
         return (Device("cuda", 0, instances[0]),), shown
     found = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} listed by the NVIDIA driver, {masked}"
     return tuple(Device("cuda", gpu.index, str(gpu.index)) for gpu in gpus), found
@@ -187,14 +186,14 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
 
     Args:
         mask: the value of CUDA_VISIBLE_DEVICES.
-        gpus: what the driver lists; None takes every entry at its word (a plan for another machine).
-        source: how an error names the mask.
+        gpus: what the driver lists; None: accept every entry unchecked (a plan for another machine).
+        source: what an error calls the mask.
 
     Returns:
-        One device an entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
+        One device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
 
     Raises:
-        RequestError: an entry that CUDA would cut the list at, or an entry twice.
+        RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
     """
     if mask.strip() in NO_DEVICES:
         return ()
@@ -208,14 +207,14 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
 
     if "" in kinds:
         wrong = next(entry for entry in entries if not _entry_kind(entry))
-        raise refuse(f"the device mask names {wrong!r}", "indices, GPU-… UUIDs or a MIG-… id, with commas")
+        raise refuse(f"the device mask names {wrong!r}", "indices, GPU-… UUIDs or a MIG-… id, separated by commas")
     if len(kinds) > 1:
         raise refuse("the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:
-        # More would be silently hidden: one process sees one MIG instance (MIG user guide, "CUDA Device
-        # Enumeration"), and NCCL does not join instances of one GPU.
+        # CUDA would silently hide all but one: a process sees one MIG instance (MIG user guide, "CUDA Device
+        # Enumeration"). Nor can NCCL connect instances of one GPU.
         raise refuse(
-            "the device mask names several MIG instances, and CUDA shows a process no more than one",
+            "the device mask names several MIG instances, but CUDA shows a process only one",
             "one MIG id",
             f"CUDA_VISIBLE_DEVICES={entries[0]}",
         )
@@ -224,7 +223,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
         matches = [entry] if gpus is None else _matches(entry, gpus)
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
-            raise refuse(f"the device mask's {entry} names {what}", "one device an entry")
+            raise refuse(f"in the device mask, {entry} names {what}", "one device per entry")
         if matches[0] in found:
             raise refuse(f"the device mask names {entry} twice", "each device once")
         found.append(matches[0])
@@ -239,12 +238,12 @@ def _entry_kind(entry: str) -> str:
 
 
 def _matches(entry: str, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs that one mask entry can mean."""
+    """Return the UUIDs that a mask entry could refer to."""
     if _entry_kind(entry) == "index":
         return [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
     lowered = entry.lower()
     if lowered.startswith("mig-gpu-"):
-        # Drivers before R470: MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML has the UUID only.
+        # Drivers before R470 write MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML lists only the UUID.
         parent = lowered.removeprefix("mig-").partition("/")[0]
         return [entry for gpu in gpus if gpu.uuid.lower() == parent]
     names = [gpu.uuid for gpu in gpus] + [uuid for gpu in gpus for uuid in gpu.mig_uuids]
@@ -259,15 +258,15 @@ def _listing(gpus: Sequence[Gpu]) -> str:
 
 
 def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
-    """Choose among the visible devices: one worker each, in the order written.
+    """Choose from the visible devices, in the order written. Each gets one worker.
 
-    None takes all (the CPU is one device, whose threads its one worker uses). "2" takes the first two;
-    "0,1", or "2," for one, chooses by index within the mask, or by the name the mask uses. On a CPU the
-    number of entries is the number of workers.
+    None takes all of them (the CPU counts as one device, and its one worker uses all its threads). "2" takes the
+    first two. "0,1", or "2," for a single one, chooses by index within the mask or by the name that the mask uses.
+    On a CPU the number of entries is the number of workers.
 
     Raises:
-        RequestError: more devices than are here, one that is not here, one twice, or more than two CPU
-            workers a core.
+        RequestError: `devices` asks for too many devices, a missing one or one twice, or for more than two CPU
+            workers per core.
     """
     if devices is None:
         return inventory.devices
@@ -289,7 +288,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         return tuple(Device("cpu", index) for index in range(count))
     if counted:
         if int(entries[0]) > len(inventory.devices):
-            raise _choice_error(f"devices={devices} on a smaller machine", inventory, devices)
+            raise _choice_error(f"devices={devices} is more than are visible here", inventory, devices)
         return inventory.devices[: int(entries[0])]
     chosen = tuple(_named(entry, inventory, devices) for entry in entries)
     if len(set(chosen)) < len(chosen):

@@ -1,4 +1,4 @@
-"""Holds a port: bound and listening in the launcher, then handed to rank 0 as it is."""
+"""Reserves a port: the launcher binds it and listens on it, then hands the open socket to rank 0."""
 
 import errno
 import socket
@@ -8,33 +8,33 @@ from noether.environments.placement import Endpoint
 from noether.errors import RequestError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still holds.
+# Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still applies.
 BACKLOG = 4096
 
 
 @dataclass(frozen=True)
 class HeldPort:
-    """A port that is taken: `endpoint` has its real number, `socket` is listening on it."""
+    """A reserved port: `endpoint` has its actual number, `socket` is listening on it."""
 
     endpoint: Endpoint
     socket: socket.socket
 
     def close(self) -> None:
-        """Let go of this process's copy; a copy that a worker was given stays open."""
+        """Close this process's copy of the socket; a copy given to a worker stays open."""
         self.socket.close()
 
 
 def hold_port(endpoint: Endpoint) -> HeldPort:
-    """Bind and listen on the endpoint's port, or on a free one for port 0, and keep it.
+    """Bind the endpoint's port (for port 0 a free one), listen on it, and keep it.
 
-    Probing for a free port and closing it again lets another job take it before rank 0 binds it. The socket
-    kept here goes to rank 0 through multiprocessing, and from there to
-    `torch.distributed.TCPStore(master_listen_fd=...)`: the port is never free in between, and ranks that
+    If the launcher only looked for a free port and closed it again, another job could take it before rank 0 binds it.
+    Instead the socket kept here goes to rank 0 through multiprocessing, and from there to
+    `torch.distributed.TCPStore(master_listen_fd=...)`. The port is never free in between, and ranks that
     connect early wait in its queue. A loopback endpoint is bound to that address only, so that nothing
     outside the machine can reach the store; any other is bound on every interface.
 
     Raises:
-        RequestError: the port is taken, or this user may not have it.
+        RequestError: the port is taken, or this user may not bind it.
     """
     family, address = socket.AF_INET, "127.0.0.1"
     if endpoint.host == "::1":
@@ -60,7 +60,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     elif endpoint.asked_by and endpoint.host in LOOPBACK:
         fix = "master_port=0      (any free port)"
     else:
-        # Ranks that were started apart cannot be told which port is free: all of them must be given the same one.
+        # Ranks that were started separately cannot learn which port is free: all must be given the same number.
         fix = f"master_port={endpoint.port + 1}"
     return RequestError(
         f"port {endpoint.port} {state}",

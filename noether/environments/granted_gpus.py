@@ -1,4 +1,4 @@
-"""Refuses to train on the CPU in silence where GPUs were granted and no driver answers."""
+"""Refuses to fall back to the CPU silently if GPUs were granted to this process but no driver answers."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from noether.common.container import container_line
 from noether.environments.process_facts import ProcessFacts
 from noether.errors import RequestError
 
-# Of the step before those of the job; a number of GPUs as Slurm writes it, or a list of their indices.
+# The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices.
 SLURM_VARIABLES = (
     "SLURM_STEP_GPUS",
     "SLURM_JOB_GPUS",
@@ -14,18 +14,18 @@ SLURM_VARIABLES = (
     "SLURM_GPUS_PER_NODE",
     "SLURM_GPUS_PER_TASK",
 )
-# "all" is what images set for every start, so it grants nothing by itself.
+# "all" grants nothing by itself, as images set it for every start.
 NOT_GRANTED = ("", "-1", "NoDevFiles", "0", "void", "none", "all")
 AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Returns what says that this process has NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
+    """Returns the evidence that this process was given NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
 
-    A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) is the user's or the step's own word.
+    A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: no GPUs are granted.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    # Slurm sets the masks of every vendor in a step unless it was told whose GPUs there are (gres.conf, Flags).
+    # In a step, Slurm sets the masks of every vendor unless gres.conf (Flags) says whose GPUs the nodes have.
     if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
         return ""
     if mask is not None and mask.strip() in ("", "-1", "NoDevFiles"):
@@ -34,7 +34,7 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
         return f"CUDA_VISIBLE_DEVICES={mask}"
     for name in SLURM_VARIABLES:
         value = environ.get(name, "")
-        # SLURM_JOB_GPUS=0 is the GPU of number 0; elsewhere 0 is a count.
+        # In the first two variables 0 is the GPU with index 0; in the others it is a count.
         if value not in NOT_GRANTED or (value == "0" and name in SLURM_VARIABLES[:2]):
             return f"{name}={value}"
     named = environ.get("NVIDIA_VISIBLE_DEVICES", "")
@@ -44,30 +44,30 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 
 
 def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Returns the line that gives this process its GPUs: of its container, else the driver's own."""
+    """Returns the line that gives this process its GPUs: its container's option, else a command to check the driver."""
     option = "--nv" if facts.container == "apptainer" else "--gpus all"
     return container_line(facts.container, environ, option) or "nvidia-smi      (says why the driver does not answer)"
 
 
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
-    """Refuses `accelerator=auto` where GPUs were granted to this process and none answers.
+    """Refuses `accelerator=auto` if GPUs were granted to this process but none answers.
 
     Args:
         environ: the environment this process was started with.
-        facts: what the system shows of this process.
-        absence: why there are no devices: "no NVIDIA driver answers, …".
+        facts: what the system shows about this process.
+        absence: why there are no devices, such as "no NVIDIA driver answers, …".
 
     Raises:
-        RequestError: with the line that gives the GPUs, and accelerator=cpu as the deliberate way.
+        RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.
     """
     granted = granted_gpus(environ, facts)
     if not granted:
         return
-    inside = f", in a container of {facts.container}" if facts.container else ""
+    inside = f", in a {facts.container} container" if facts.container else ""
     raise RequestError(
-        "GPUs were granted to this process, and none answers",
+        "GPUs were granted to this process, but none answers",
         seen=(absence if granted in absence else f"{granted}; {absence}") + inside,
         expected="the NVIDIA driver" + (" in the container" if facts.container else "") + ", or accelerator=cpu",
         fix=f"{how_to_have_gpus(environ, facts)}\n"
-        "accelerator=cpu      (or CUDA_VISIBLE_DEVICES= in front: to work on the CPU all the same)",
+        "accelerator=cpu      (or CUDA_VISIBLE_DEVICES= before the command: to use the CPU anyway)",
     )

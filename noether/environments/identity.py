@@ -1,4 +1,4 @@
-"""Names the run that this process belongs to. All ranks work it out alike, and compare it when they meet."""
+"""Identifies the run that this process belongs to. All ranks compute the same identity, and compare it as they join."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# What a launcher calls the run, the step before the job: the same in all of its processes, and in no other run's.
+# Variables in which a launcher names the run: the same in all its processes, and different in every other run.
 RUN_NAMES = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ("TORCHELASTIC_RUN_ID",),
@@ -14,13 +14,13 @@ RUN_NAMES = (
     ("OMPI_MCA_ess_base_jobid",),
     ("PMI_JOBID",),
 )
-# What all ranks of a run must have been given alike. Paths, devices and names of folders may differ between hosts.
+# Settings that must be the same on all ranks of a run. Paths, devices and folder names may differ between hosts.
 SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """One run, and no other: what started it, its number of ranks, its attempt, its configuration's digest, and the
+    """Identifies one run: what started it, its number of ranks, its attempt, the digest of its configuration, and the
     kind of device that all ranks compute on.
     """
 
@@ -36,12 +36,12 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     def printable(self) -> str:
-        """Return `str` of it without characters that a terminal acts on: it may be what a stranger said."""
+        """Return the text without control characters, as the identity may have been received from another program."""
         return "".join(letter if letter.isprintable() else "?" for letter in str(self)[:500])
 
     @property
     def digest(self) -> str:
-        """A short name for files."""
+        """A short digest for use in file names."""
         return hashlib.sha256(self.as_text().encode()).hexdigest()[:16]
 
     def as_text(self) -> str:
@@ -65,7 +65,7 @@ class RunIdentity:
 
 
 NO_RUN = RunIdentity()
-"""Of a process that was not told; equal in all such."""
+"""The identity of a process that was not given one; all such processes have the same."""
 
 
 def run_identity(
@@ -74,12 +74,13 @@ def run_identity(
     """Return the identity of a run from what each of its processes knows.
 
     Args:
-        launcher: of the placement.
-        world_size: ranks of the run.
-        attempt: starts of this run before this one.
-        environ: names the job, the step, the run.
+        launcher: the placement's launcher.
+        world_size: number of ranks in the run.
+        attempt: how many times this run was started before.
+        environ: the environment, which names the job, the step or the run.
         configuration: from `configuration_digest`.
-        device_kind: "cpu" or "cuda": a node without its driver takes the CPU, where the others wait for NCCL.
+        device_kind: "cpu" or "cuda". It is compared because a node whose driver fails would use the CPU while the
+            others wait for NCCL.
     """
     names = []
     for variables in RUN_NAMES:
@@ -92,9 +93,9 @@ def run_identity(
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return what only the processes of this run know, as far as the hosts' other users cannot read its settings.
+    """Return a key that only this run's processes can compute, provided other users cannot read its settings.
 
-    NOETHER_RUN_KEY, the same on every host, adds a secret of the user's own.
+    NOETHER_RUN_KEY, set to the same value on every host, adds the user's own secret to it.
     """
     return hashlib.sha256(f"{_shared(settings)}\0{environ.get('NOETHER_RUN_KEY', '')}".encode()).hexdigest()
 
@@ -105,5 +106,5 @@ def _shared(settings: Mapping[str, Any]) -> str:
 
 
 def configuration_digest(settings: Mapping[str, Any]) -> str:
-    """Return eight hexadecimal digits of the settings that all ranks must share."""
+    """Return a digest, eight hexadecimal digits, of the settings that must be the same on all ranks."""
     return hashlib.sha256(_shared(settings).encode()).hexdigest()[:8]

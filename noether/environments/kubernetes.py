@@ -1,6 +1,6 @@
-"""A pod of Kubernetes' PyTorchJob, which sets RANK to the number of the pod and no LOCAL_RANK.
+"""Handles a pod of Kubernetes' PyTorchJob, which sets RANK to the number of the pod and does not set LOCAL_RANK.
 
-One process in each pod starts a worker on each of its devices. Every pod must have as many.
+One process in each pod starts a worker on each of its devices. Every pod must have the same number of devices.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from noether.errors import RequestError
 
 
 def count_pods(environ: Mapping[str, str], world: int) -> int | None:
-    """Return the number of pods, or None where no operator started this process.
+    """Return the number of pods, or None if the PyTorchJob operator did not start this process.
 
     Args:
         environ: the environment.
-        world: WORLD_SIZE, which is what older operators call the number of pods, and say nothing else.
+        world: WORLD_SIZE. Older operators set only this, and set it to the number of pods.
     """
     if environ.get("PET_NNODES", "").isdigit():
         return number(environ, "PET_NNODES")
@@ -32,10 +32,10 @@ def bind_pod(
     inventory: DeviceInventory,
     request: LaunchRequest,
 ) -> Binding:
-    """Give a pod's process its devices, and so its ranks.
+    """Assign devices to a pod's process, which determines its ranks.
 
     Raises:
-        RequestError: the operator counts another number of processes in each pod than there are devices.
+        RequestError: the operator assumes a number of processes per pod that differs from the number of devices.
     """
     task = LaunchedTask(
         rank=ranks.node_rank if ranks.node_rank is not None else ranks.rank,
@@ -50,13 +50,13 @@ def bind_pod(
     )
     binding = bind_devices(task, inventory, request.devices)
     each = len(binding.workers)
-    # The operator multiplies by nprocPerNode where it is a number, and by 1 where it is "auto" or missing.
+    # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
     wanted = environ.get("PET_NPROC_PER_NODE", "")
     if (wanted.isdigit() and int(wanted) != each) or ranks.count not in (pods, pods * each):
         raise RequestError(
-            f"{each} worker{'s' if each > 1 else ''} in this pod, and the PyTorchJob counts another world",
+            f"{each} worker{'s' if each > 1 else ''} in this pod, but the PyTorchJob assumes another number",
             seen=f"{ranks.seen}, {pods} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
-            expected="as many processes in each pod as devices",
+            expected="as many processes as devices in each pod",
             fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),
         )
     return binding

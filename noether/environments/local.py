@@ -1,4 +1,4 @@
-"""One machine and no scheduler: a worker for each chosen device, all of them started by this process."""
+"""Places a run on one machine without a scheduler: this process starts a worker for each chosen device."""
 
 from collections.abc import Mapping
 
@@ -16,17 +16,17 @@ def local_placement(
     host: str,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Place the run on this machine. This launcher always answers, so it is the last one tried.
+    """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
     Raises:
-        RequestError: the devices are not here, or the port was asked for twice with different numbers.
+        RequestError: the devices are not here, or two different ports are asked for.
     """
     devices = choose_devices(inventory, request.devices)
     count = len(devices)
     endpoint, endpoint_reason = local_endpoint(request.master_port, environ)
     warnings = [] if request.nodes == 1 else [*unused_node_variables(environ)]
     if inventory.kind == "cpu" and count > inventory.cpu_count:
-        warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one a core")
+        warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one per core")
     return Placement(
         launcher="local",
         world_size=count,
@@ -42,7 +42,7 @@ def local_placement(
             "node_rank": "the only machine",
             "workers": _workers_reason(inventory, devices, request.devices),
             "endpoint": endpoint_reason,
-            "attempt": "nothing on this machine starts a run again by itself",
+            "attempt": "nothing on this machine restarts a run automatically",
             "local_world_size": "every worker is on this machine",
         },
         warnings=tuple(warnings),
@@ -62,25 +62,25 @@ def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], set
 
 
 def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple[Endpoint, str]:
-    """Choose where the ranks of one machine meet, and say why: the loopback address, which always resolves.
+    """Return where the ranks of one machine meet, and why: the loopback address, which always resolves.
 
-    The port is `master_port`, else MASTER_PORT, else 0: a free one, taken at the start and never let go.
+    The port is `master_port`, else MASTER_PORT, else 0, which means a free one that is reserved from the start.
 
     Raises:
-        RequestError: not a port, or two different ports.
+        RequestError: a value is not a port, or two different ports are asked for.
     """
     asked = asked_port(master_port, environ)
     if asked is None:
-        reason = "every rank is on this machine; a free port is bound and held by the launcher at start"
+        reason = "every rank is on this machine; the launcher reserves a free port at the start"
         return Endpoint("127.0.0.1", 0), reason
     port, source = asked
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}"
 
 
 def threads_per_worker(cpu_count: int, workers_on_node: int) -> int:
-    """Return how many CPU threads each of `workers_on_node` workers gets of the cores they share, at least 1.
+    """Return how many CPU threads each of `workers_on_node` workers gets, at least 1.
 
-    `cpu_count` is what the affinity of the process that starts the workers allows, so that a scheduler which
-    already gave each task its own cores is not divided a second time.
+    `cpu_count` is the number of cores that the process starting the workers may use (its affinity). If a scheduler
+    has already given each task its own cores, they are therefore not divided a second time.
     """
     return max(1, cpu_count // workers_on_node)

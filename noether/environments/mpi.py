@@ -1,15 +1,15 @@
-"""mpirun or mpiexec started this process: Open MPI (4 and 5), or Hydra (MPICH, Intel MPI).
+"""Places a process that mpirun or mpiexec started: Open MPI (4 and 5), or Hydra (MPICH, Intel MPI).
 
-Each process is one rank; a process that is alone in its world starts a worker on each of its devices. MPI itself
-is not used: its variables say who this process is, and the ranks meet at a store of torch's own.
+Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used:
+its variables only tell the rank, and the ranks meet at torch's own store.
 
-Where they meet: on 127.0.0.1 when every rank is on this machine. On several machines at `master_addr`, else
-MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, for Open MPI, the machine of mpirun itself, if rank 0 runs there:
-OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) name it. Hydra says nothing of it, so it is refused without.
-The port is `master_port`, else MASTER_PORT, else derived from what mpirun calls its job (Open MPI) or from the
-port of mpiexec (Hydra, where its proxy can be seen among the ancestors), else 29500.
+If every rank is on this machine, they meet on 127.0.0.1. On several machines they meet at `master_addr`, else
+MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine that runs mpirun, if rank 0 is there:
+OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. Hydra has no such variable, so there an address is required.
+The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
+control port (Hydra, if its proxy is visible among the parent processes), else 29500.
 
-Seen on Open MPI 4.1.4 and MPICH 4.0.2; Open MPI 5's variables are read from its launcher's documentation.
+Tested with Open MPI 4.1.4 and MPICH 4.0.2. Open MPI 5's variables are taken from its launcher's documentation.
 """
 
 import re
@@ -43,8 +43,8 @@ _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(
 class MpiProcess:
     """One process that mpirun started.
 
-    `daemon` numbers the node among mpirun's daemons, `master` is where mpirun itself runs, `job` is its number
-    for the run; each is None or "" where the family does not tell.
+    `daemon` is the number of this node's daemon, `master` the host that runs mpirun, `job` mpirun's number for the run.
+    Each is None or "" if this kind of MPI does not say.
     """
 
     family: str
@@ -60,14 +60,14 @@ class MpiProcess:
 
     @property
     def seen(self) -> str:
-        """The numbers as an error names them."""
+        """The process's numbers, as text for errors."""
         return f"{self.family}: rank {self.rank} of {self.count}, local rank {self.local_rank} of {self.local_count}"
 
 
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
-    """Read which process of which MPI job this is, or None.
+    """Read which process of an MPI job this is; return None if MPI did not start it.
 
-    srun sets PMI_RANK too (--mpi=pmi2); then there is no MPI_LOCALRANKID, and Slurm answers.
+    srun sets PMI_RANK too (--mpi=pmi2), but not MPI_LOCALRANKID; such a process is left to the Slurm launcher.
 
     Raises:
         RequestError: some of the variables are missing, or they contradict each other.
@@ -81,7 +81,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise RequestError(
-            f"{family} started this process, and some of its variables are missing",
+            f"{family} started this process, but some of its variables are missing",
             seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
             expected=", ".join(names),
             fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable into the container",
@@ -99,7 +99,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
 
 
 def _with_daemon(environ: Mapping[str, str], process: MpiProcess) -> MpiProcess:
-    """Add what Open MPI tells of its daemons."""
+    """Add what Open MPI's variables say about its daemons."""
     nodes = number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
     fields = {**process.__dict__, "nodes": nodes}
     head = _ORTE_URI.match(environ.get("OMPI_MCA_orte_hnp_uri", ""))
@@ -123,10 +123,10 @@ def mpi_placement(
     host: str,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement | None:
-    """Place one process of mpirun or mpiexec; None where neither started this process.
+    """Place one process of mpirun or mpiexec; return None if neither started it.
 
     Raises:
-        RequestError: the variables contradict each other, the devices and the ranks on this node do not fit, or
+        RequestError: the variables contradict each other, the ranks on this node do not match its devices, or
             nothing says where rank 0 is.
     """
     process = mpi_process(environ)
@@ -153,11 +153,11 @@ def mpi_placement(
         reasons={
             "launcher": process.seen + (f"; {also} agree" if also else ""),
             "world_size": f"{process.count} processes of mpirun",
-            "nodes": f"{nodes} nodes" if counted else "not told: a guess from the ranks on this node",
-            "node_rank": f"number {node_rank} of mpirun's daemons" if process.daemon is not None else "a label",
+            "nodes": f"{nodes} nodes" if counted else "unknown: guessed from the ranks on this node",
+            "node_rank": f"number {node_rank} of mpirun's daemons" if process.daemon is not None else "only a label",
             "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
-            "attempt": attempt_reason if attempt else "nothing counts the starts of this run",
+            "attempt": attempt_reason if attempt else "nothing counts how often this run was started",
             "local_world_size": f"{process.local_count} processes of mpirun on this node",
         },
         local_world_size=binding.local_world_size,
@@ -166,9 +166,9 @@ def mpi_placement(
 
 
 def _nodes(process: MpiProcess) -> tuple[int, int]:
-    """Return a number for this node, and how many there are: exact for Open MPI, else the nearest guess.
+    """Return this node's number and the number of nodes: exact for Open MPI, otherwise the best guess.
 
-    The rank order over nodes is mpirun's to choose (--map-by), so for Hydra the number is only a label.
+    mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra the node's number is only a label.
     """
     if process.local_count == process.count:
         return 0, 1
@@ -193,7 +193,7 @@ def _bind(
         node_rank=node_rank,
         seen=process.seen,
         line="mpirun --map-by ppr:{n}:node noether train …",
-        # Of several processes none knows how many the other nodes have, so none may answer for more than itself.
+        # With several processes, none knows how many devices the other nodes have, so each is one rank only.
         may_spawn=process.count == 1,
         bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
     )
@@ -203,7 +203,7 @@ def _bind(
 def _port(
     request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
 ) -> tuple[int, str, str]:
-    """Return the port, the reason, and the line that asked for it."""
+    """Return the port, the reason for it, and the setting that asked for it."""
     asked = asked_port(request.master_port, environ)
     if asked is not None:
         return *asked, asked[1]
@@ -231,16 +231,16 @@ def _endpoint(
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
     if not process.master or address:
         raise RequestError(
-            "ranks on several machines, and nothing says where rank 0 is",
+            "there are ranks on several machines, but nothing says where rank 0 is",
             seen=process.seen + (f", MASTER_ADDR={address}" if address else ", no MASTER_ADDR"),
             expected="the host of rank 0",
             fix=fix,
         )
     if process.rank == 0 and process.daemon != 0:
         raise RequestError(
-            "rank 0 is not on the machine of mpirun, where the others look for it",
+            "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
             seen=f"{process.seen}, node {process.daemon}; mpirun runs on {process.master} ({process.master_source})",
-            expected="rank 0 on the machine of mpirun, or its host told",
+            expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host",
             fix=fix,
         )
     reason = f"{process.master} runs mpirun and rank 0 ({process.master_source}); {port_reason}"

@@ -1,4 +1,4 @@
-"""Where is the master, and over which of this host's interfaces is it reached. No torch here."""
+"""Finds the address of the master, and the network interface of this host that leads to it. No torch here."""
 
 import fcntl
 import socket
@@ -13,12 +13,12 @@ _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 
 def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
-    """Returns the address of a host, IPv4 where it has one; a name that does not resolve yet is asked for again.
+    """Returns the address of a host, IPv4 if it has one. Tries again while the name does not resolve.
 
-    Names of nodes and containers can appear moments after their processes start.
+    The name of a node or container may become known only some moments after its processes start.
 
     Raises:
-        RequestError: where the name does not resolve within `seconds`.
+        RequestError: the name does not resolve within `seconds`.
     """
     deadline, pause = time.monotonic() + seconds, 0.1
     while True:
@@ -37,22 +37,22 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
 
 
 def find_address(host: str) -> str:
-    """Returns the address of a host, IPv4 where it has one. Raises socket.gaierror where the name does not resolve."""
+    """Returns the address of a host, IPv4 if it has one. Raises socket.gaierror if the name does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except UnicodeError as error:
-        raise socket.gaierror(socket.EAI_NONAME, f"not the name of a host: {error}") from None
+        raise socket.gaierror(socket.EAI_NONAME, f"not a valid host name: {error}") from None
     return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def interface_towards(address: str) -> str | None:
-    """Returns the one interface by which an address is reached, or None where that cannot be told."""
+    """Returns the name of the interface through which an address is reached, or None if that cannot be found out."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))  # A datagram socket only asks the routing table: nothing is sent.
+            probe.connect((address, 9))  # For a datagram socket this only consults the routing table: nothing is sent.
             own = str(probe.getsockname()[0])
-            # Found by its address: the route to one's own address is the loopback, where no other host comes.
+            # The interface is found by its address, because the route to an own address would be the loopback.
             return _interface_with_v6(own) if family == socket.AF_INET6 else _interface_with(probe, own)
     except OSError:
         return None
@@ -70,7 +70,7 @@ def _interface_with(probe: socket.socket, address: str) -> str | None:
 
 
 def _interface_with_v6(address: str) -> str | None:
-    # One address a line (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
+    # One address per line (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
     digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     for line in Path("/proc/net/if_inet6").read_text().splitlines():
         fields = line.split()

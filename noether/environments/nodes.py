@@ -1,10 +1,10 @@
-"""Several machines and no scheduler: the same command on each, with `nodes`, `node_rank` and `master_addr`.
+"""Places a run on several machines without a scheduler: the same command is started by hand on each of them.
 
     hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
     hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
 
-Each machine starts a worker on each of its chosen devices, and must have as many as every other. The ranks meet at
-`master_addr`, on `master_port`, else MASTER_PORT, else port 29500, which must be the same on every machine.
+Each machine starts a worker on each of its chosen devices; all must have the same number. The ranks meet at
+`master_addr`, on port `master_port`, else MASTER_PORT, else 29500; the port must be the same on every machine.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ def multinode_placement(
     host: str,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement | None:
-    """Place this machine's workers among those of `nodes` machines; None where `nodes` asks for no other.
+    """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
 
     Raises:
-        RequestError: `nodes`, `node_rank` and `master_addr` do not make sense together.
+        RequestError: `nodes`, `node_rank` and `master_addr` do not fit together.
     """
     if request.nodes is None or request.nodes == 1:
         _refuse_leftovers(request)
@@ -40,8 +40,8 @@ def multinode_placement(
     names = node_names(nodes, node_rank, host, master)
     warnings = []
     if is_loopback(master):
-        warnings.append(f"master_addr={master} is each machine itself: the {nodes} nodes must all be on this one")
-    workers = f"{each} device{'s' if each > 1 else ''} here and, it is assumed, on each of the other nodes"
+        warnings.append(f"master_addr={master} means each machine itself: this works only with all {nodes} nodes here")
+    workers = f"{each} device{'s' if each > 1 else ''} here and, presumably, on each of the other nodes"
     return Placement(
         launcher="multinode",
         world_size=nodes * each,
@@ -57,7 +57,7 @@ def multinode_placement(
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({inventory.evidence})",
             "endpoint": f"master_addr={master}; {source or f'port {port}, the default'}",
-            "attempt": "nothing on these machines starts a run again by itself",
+            "attempt": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",
         },
         warnings=tuple(warnings),
@@ -66,7 +66,7 @@ def multinode_placement(
 
 def _refuse_leftovers(request: LaunchRequest) -> None:
     for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
-        # node_rank=0 is the only machine's own, and the address of a lone machine is harmless.
+        # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
         if value and (name == "node_rank" or request.nodes is None):
             raise RequestError(
                 f"{name} without nodes",
@@ -94,7 +94,7 @@ def _checked(request: LaunchRequest) -> tuple[int, int, str]:
 
 
 def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:
-    """Return a name for each node: this one's, the master's where it is known, "(node 3)" for the others."""
+    """Return a name for each node: this host's, the master's if it is known, and "(node 3)" for the others."""
     names = [f"(node {index})" for index in range(count)]
     if master and not is_loopback(master):
         names[0] = master
@@ -103,22 +103,22 @@ def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple
 
 
 def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
-    """Refuse settings that contradict a launcher, which says for itself how many nodes there are.
+    """Refuse settings that contradict a launcher that knows the number of nodes.
 
     Args:
-        request: `nodes` and `node_rank` may repeat what the launcher says.
-        count: the launcher's number of nodes.
-        node_rank: the launcher's number of this one, None where it is only a label.
-        source: how an error names the launcher's evidence.
+        request: `nodes` and `node_rank` may only repeat what the launcher says.
+        count: the number of nodes according to the launcher.
+        node_rank: the number of this node according to the launcher, None if it is only a label.
+        source: the launcher's evidence, for the error.
 
     Raises:
-        RequestError: two sources disagree.
+        RequestError: a setting differs from what the launcher says.
     """
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
             raise RequestError(
-                f"{name}={asked}, and the launcher says {known}",
+                f"{name}={asked}, but the launcher says {known}",
                 seen=f"{name}={asked}, {source}",
-                expected=f"{name}={known}, or no setting: the launcher knows",
+                expected=f"{name}={known}, or not set, as the launcher knows it",
                 fix=f"leave {name} out",
             )

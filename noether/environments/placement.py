@@ -1,4 +1,4 @@
-"""Where this process is in a run, and why: what every launcher returns."""
+"""Defines the placement: which ranks of a run this process is responsible for, and why. Every launcher returns one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user asked of the launch; everything else is read from where the process was started.
+    """What the user asked for; everything else is read from the environment of the process.
 
     `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written: None for all, "2" for
-    that many, "0,1" (or "2," for one) for a choice within the visible ones. `master_port` 0 or None leaves
-    the port to the launcher. `visible_devices` plans for a machine that is not this one: it is read as the
-    CUDA mask of a machine that has those devices. `nodes`, `node_rank` and `master_addr` start a run on several
-    plain machines; under a launcher, which says these itself, they must agree with it.
+    that many, "0,1" (or "2," for one) to choose from the visible ones. `master_port` 0 or None leaves the port to
+    the launcher. `visible_devices` is for planning for another machine: the CUDA mask of a machine that has those
+    devices. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; under a
+    launcher that knows these itself, they must agree with it.
     """
 
     accelerator: str = "auto"
@@ -28,10 +28,10 @@ class LaunchRequest:
 class Device:
     """One accelerator of this host, or the CPU.
 
-    `kind` is "cuda", "cpu" or "mps". `index` counts within what this process may see (the CUDA mask), so it
-    is what torch calls it; `name` is how the mask names it (an index, a UUID, a MIG id): an opaque string.
-    A worker inherits CUDA_VISIBLE_DEVICES as it is: `cuda:index` within the inherited mask is the only way to
-    name a device, because a mask rewritten to physical numbers is wrong inside any other mask.
+    `kind` is "cuda", "cpu" or "mps". `index` counts within the devices that this process sees (the CUDA mask), as
+    torch does. `name` is what the mask calls the device (an index, a UUID, a MIG id), an opaque string.
+    A worker inherits CUDA_VISIBLE_DEVICES unchanged and uses `cuda:index` within it. The mask is never rewritten to
+    physical numbers, because those would be wrong if this process already runs under another mask.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Worker:
-    """One rank of the run that this process answers for."""
+    """One of the ranks that this process is responsible for."""
 
     rank: int
     local_rank: int
@@ -54,12 +54,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the ranks meet. Port 0 means: bound and held by the launcher when the run starts.
+    """Where the ranks meet. Port 0 means a free port, which the launcher binds and keeps when the run starts.
 
-    `asked_by` is the line that asked for the port ("master_port=29500", "MASTER_PORT=29500"), empty when
-    none did; an error about the port names it. `served_by` names who already serves a store there
-    ("torchrun"), empty where rank 0 must bind the port. A served port must not be bound: every rank, rank 0
-    included, joins it as a client.
+    `asked_by` is the setting that asked for the port ("master_port=29500", "MASTER_PORT=29500"), empty if none did;
+    errors about the port mention it. `served_by` is the launcher that already serves a store there ("torchrun"),
+    empty if rank 0 must bind the port. Nobody may bind a port that is already served: every rank, including rank 0,
+    connects to it as a client.
     """
 
     host: str
@@ -70,14 +70,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which ranks of a run this process answers for, and why.
+    """Which ranks of a run this process is responsible for, and why.
 
-    A placement with one worker joins the process group in this process; one with
-    several starts them. `reasons` maps each field to the evidence it was read from.
-    `nodes` are names in the order of node ranks; one that the launcher does not tell is "(node 3)".
-    `local_world_size` counts the ranks of the run on this node, which are more than `workers` where a
-    scheduler started one process per device; 0 stands for "those of `workers`". `warnings` are lines to show
-    before the run: it can start, but perhaps not as the user meant.
+    If there is one worker, this process runs it; if there are several, it starts a process for each. `reasons` maps
+    each field to the evidence for it. `nodes` are the nodes' names in the order of their node ranks; a name that is
+    not known is "(node 3)". `local_world_size` is the number of ranks on this node, which is more than there are
+    `workers` if a scheduler started one process per device; 0 means the number of `workers`. `warnings` are lines to
+    print before the run: it can start, but maybe not as the user intended.
     """
 
     launcher: str

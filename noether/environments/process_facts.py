@@ -1,4 +1,4 @@
-"""Reads what the environment variables may not say of this process: its parents, cgroup and terminal."""
+"""Reads facts about this process that the environment variables may not show: its parents, cgroup and terminal."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from noether.common.container import container_engine
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
-# Enough for a name and a shell's options; the rest of a command line is private.
+# Characters of a command line: enough for a name and a shell's options. The rest is private.
 MAX_COMMAND = 200
 
 _STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
@@ -21,12 +21,12 @@ _STEP_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+|batch|extern|interactive)
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What can be seen of this process besides its environment; the default knows nothing.
+    """What the system shows about this process besides its environment; by default nothing is known.
 
-    `ancestors` are command lines as `ps` shows them, the parent first, as far as this PID namespace reaches.
-    `cgroup` is the text of /proc/self/cgroup. `container` is the engine whose container this is in, "" for none.
-    `nvidia_kernel` says that the kernel has NVIDIA GPUs, which is seen inside a container too; `amd_driver` that AMD's
-    driver is here. The cores that the process may use are the inventory's `cpu_count`.
+    `ancestors` are the command lines of its parent processes as `ps` shows them, nearest first, as far as this PID
+    namespace goes. `cgroup` is the text of /proc/self/cgroup. `container` is the engine of the container it runs in,
+    "" for none. `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too.
+    `amd_driver`: whether AMD's driver is here. For the cores it may use, see `DeviceInventory.cpu_count`.
     """
 
     stdin_is_terminal: bool = False
@@ -50,7 +50,7 @@ class StepSeen:
 
 
 def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
-    """Read the facts of this process; what cannot be read (another system, hidden processes) stays unknown."""
+    """Read the facts of this process. Whatever cannot be read (on another system, hidden processes) stays unknown."""
     terminal = False
     with contextlib.suppress(OSError, ValueError, AttributeError):
         terminal = sys.stdin.isatty()
@@ -70,7 +70,7 @@ def _ancestors(proc: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 0 and len(lines) < MAX_ANCESTORS:
             command = (proc / str(pid) / "cmdline").read_bytes()[:MAX_COMMAND].replace(b"\0", b" ").strip()
-            # The name in brackets may hold spaces and brackets itself; the parent is the second field after it.
+            # The name in brackets may itself contain spaces and brackets; the parent is the second field after it.
             stat = (proc / str(pid) / "stat").read_text(errors="replace")
             lines.append(command.decode(errors="replace") or stat[stat.index("(") + 1 : stat.rindex(")")])
             pid = int(stat[stat.rindex(")") + 2 :].split()[1])
@@ -78,9 +78,9 @@ def _ancestors(proc: Path) -> tuple[str, ...]:
 
 
 def step_seen(facts: ProcessFacts) -> StepSeen | None:
-    """Return the Slurm step that this process runs in, from its nearest slurmstepd, else from its cgroup.
+    """Return the Slurm step that this process runs in, read from its nearest slurmstepd, else from its cgroup.
 
-    slurmstepd calls itself `slurmstepd: [JOB.STEP]`; containers that share the host's processes show it too.
+    slurmstepd is listed as `slurmstepd: [JOB.STEP]`, also inside containers that share the host's process list.
     """
     for line in facts.ancestors:
         match = _STEP_TITLE.match(line)
@@ -93,8 +93,8 @@ def step_seen(facts: ProcessFacts) -> StepSeen | None:
 def interactive_shell(facts: ProcessFacts) -> str | None:
     """Return the command line of an interactive shell between this process and its slurmstepd.
 
-    "" where slurmstepd is seen and no such shell is between, None where neither is seen. `bash script.sh` and
-    `bash -c …` are wrappers that a launcher started, not interactive shells.
+    Returns "" if slurmstepd is visible with no such shell in between, and None if neither is visible.
+    `bash script.sh` and `bash -c …` are wrappers that a launcher started, not interactive shells.
     """
     for line in facts.ancestors:
         if _STEP_TITLE.match(line):

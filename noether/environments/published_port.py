@@ -1,4 +1,4 @@
-"""A port that rank 0's launcher writes into a folder that all hosts see, when the one that all derive is taken."""
+"""Publishes rank 0's port in a folder that all hosts see, for when the port that all ranks derive is taken."""
 
 import contextlib
 import json
@@ -11,18 +11,18 @@ from noether.environments.identity import RunIdentity
 
 @dataclass(frozen=True)
 class PublishedPort:
-    """The file of one run: `FOLDER/rendezvous/IDENTITY.json`, there from the start of rank 0 until all have joined."""
+    """The file `FOLDER/rendezvous/IDENTITY.json` of a run, which exists from rank 0's start until all have joined."""
 
     folder: Path
     identity: RunIdentity
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self.folder / "rendezvous" / f"{self.identity.digest}.json"
 
     def write(self, host: str, port: int) -> None:
-        """Publishes where rank 0 listens; readers see all of it or nothing.
+        """Writes where rank 0 listens. The file appears all at once, so readers never see part of it.
 
         Raises:
             OSError: the folder cannot be written.
@@ -33,9 +33,9 @@ class PublishedPort:
         partial.replace(self.path)
 
     def read(self) -> tuple[str, int] | None:
-        """Returns host and port, or None where nothing is published."""
+        """Returns the host and the port, or None if nothing is published."""
         try:
-            # Listed first: a network file system may remember for a while that a file was not there.
+            # List the folder first: a network file system may cache for a while that a file did not exist.
             os.listdir(self.path.parent)
             content = json.loads(self.path.read_text())
             return str(content["host"]), int(content["port"])
@@ -43,7 +43,7 @@ class PublishedPort:
             return None
 
     def remove(self) -> None:
-        """Takes the file away, and the folder with the last one."""
+        """Removes the file, and the folder if it is then empty."""
         with contextlib.suppress(OSError):
             self.path.unlink()
             self.path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Reads RANK, WORLD_SIZE, LOCAL_RANK and the like, and checks that they agree with the launcher."""
+"""Describes RANK, WORLD_SIZE, LOCAL_RANK and similar variables, and checks that they agree with the launcher."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from noether.errors import RequestError
 
 @dataclass(frozen=True)
 class RankVariables:
-    """What the environment says of this process; `local_rank` is None where it is not set.
+    """What the rank variables say about this process; `local_rank` is None if it is not set.
 
-    `local_count` is a guess where LOCAL_WORLD_SIZE is not set. `pods` is set for a PyTorchJob's process.
+    `local_count` is a guess if LOCAL_WORLD_SIZE is not set. `pods` is the number of pods of a PyTorchJob, else None.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class RankVariables:
 
     @property
     def seen(self) -> str:
-        """The variables as an error names them."""
+        """The variables, as text for errors."""
         local = "no LOCAL_RANK" if self.local_rank is None else f"LOCAL_RANK={self.local_rank}"
         return f"RANK={self.rank}, WORLD_SIZE={self.count}, {local}"
 
@@ -32,19 +32,19 @@ class RankVariables:
 def agree_with_rank_variables(
     environ: Mapping[str, str], rank: int, worlds: Collection[int], local_rank: int, source: str
 ) -> str:
-    """Refuse rank variables that contradict a launcher; return those that are set, for its reasons, or "".
+    """Refuse rank variables that contradict the launcher; return the ones that are set as text, or "".
 
-    They come from job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) and from enroot's 50-slurm-pytorch hook.
+    They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook.
 
     Args:
         environ: the environment.
-        rank: this process among the launcher's.
-        worlds: what WORLD_SIZE may mean: the number of processes, or of ranks.
-        local_rank: this process among the launcher's on this node.
+        rank: number of this process among the launcher's processes.
+        worlds: the values WORLD_SIZE may have: the number of processes, or of ranks.
+        local_rank: number of this process among the launcher's processes on this node.
         source: the launcher's own variables, for the error.
 
     Raises:
-        RequestError: one of them says something else.
+        RequestError: one of the variables has another value.
     """
     allowed = {
         "RANK": {str(rank)},
@@ -65,13 +65,13 @@ def agree_with_rank_variables(
 
 
 NODE_VARIABLES = ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_NNODES", "NNODES")
-"""What launchers and job scripts call the number of a node, or of all nodes."""
+"""Names that launchers and job scripts use for a node's number, or for the number of nodes."""
 
 
 def unused_node_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning where variables name several nodes and nothing says how many ranks there are.
+    """Return a warning if variables indicate several nodes but nothing says how many ranks there are.
 
-    Each node would train alone, silently.
+    Without it, each node would silently train alone.
     """
     lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
     found = {name: environ[name] for name in NODE_VARIABLES if environ.get(name, lone[name]) != lone[name]}
@@ -82,4 +82,4 @@ def unused_node_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     rank = next((environ[name] for name in NODE_VARIABLES[:3] if environ.get(name, "").isdigit()), "0")
     count = next((environ[name] for name in NODE_VARIABLES[3:] if environ.get(name, "").isdigit()), "2")
     how = f"--nodes {count} --node-rank {rank} --master-addr {environ.get('MASTER_ADDR') or 'HOST'}"
-    return (f"{shown}, and neither RANK and WORLD_SIZE nor nodes: this machine trains alone ({how} for all nodes)",)
+    return (f"{shown}, but RANK, WORLD_SIZE and nodes are not set: this machine trains alone ({how} to use all nodes)",)

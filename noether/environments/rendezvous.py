@@ -1,4 +1,4 @@
-"""Works out where ranks meet that were started apart: the host of rank 0, and a port that each finds alike."""
+"""Works out where separately started ranks meet: the host of rank 0, and a port that each rank derives by itself."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -7,9 +7,10 @@ from noether.environments.endpoint import LOOPBACK
 from noether.errors import RequestError
 
 DEFAULT_PORT = 29500
-"""The port of a start that has nothing to derive one from (`nodes=2`, RANK without MASTER_PORT); torch's own."""
+"""The port to use if there is nothing to derive one from (`nodes=2`, RANK without MASTER_PORT): torch's default."""
 
-# Below Linux's ephemeral range (32768 and up, ip(7)), so no outgoing connection sits on it, and below 29500.
+# Derived ports are below Linux's ephemeral range (32768 and up, ip(7)), so that no outgoing connection uses one, and
+# below 29500.
 FIRST_DERIVED_PORT = 20000
 DERIVED_PORTS = 9497  # A prime.
 STEPS_PER_JOB = 101
@@ -18,15 +19,15 @@ STEPS_PER_JOB = 101
 def asked_port(
     master_port: int | None, environ: Mapping[str, str], fix: str = "unset MASTER_PORT"
 ) -> tuple[int, str] | None:
-    """Return the port that was asked for and the line that did, or None: `master_port`, else MASTER_PORT.
+    """Return the port that `master_port` or MASTER_PORT asks for, and the setting as text; None if neither does.
 
     Args:
-        master_port: the setting; 0 and None ask for nothing, as do MASTER_PORT=0 and an empty one.
+        master_port: the setting; 0 and None ask for no port, nor do MASTER_PORT=0 and an empty MASTER_PORT.
         environ: the environment.
-        fix: the line to write where the two differ, or MASTER_PORT is not a port.
+        fix: the line to show if the two differ or MASTER_PORT is not a port.
 
     Raises:
-        RequestError: not a port, or two different ports.
+        RequestError: a value is not a port, or the two differ.
     """
     asked: dict[str, str] = {}
     if master_port:
@@ -47,7 +48,7 @@ def asked_port(
         raise RequestError(
             f"{text} is not a port",
             seen=source,
-            expected="1 to 65535, or 0 for a free one",
+            expected="1 to 65535, or 0 for any free port",
             fix="master_port=0" if source.startswith("master_port") else fix,
         )
     return int(text), source
@@ -56,27 +57,27 @@ def asked_port(
 def derived_port(job_id: int, step_id: int) -> int:
     """Return the port of a job step: 20000 + (101 × job + step) mod 9497, which is 20000 to 29496.
 
-    Every rank of a step finds the same port without asking anyone, and two steps of one job find different
-    ones: from the job id alone they would collide, and a rank of one step could join the other's store. Steps
-    numbered below 101 of jobs fewer than 93 apart never share a port.
+    Every rank of a step computes the same port without communication, and two steps of a job get different ports.
+    If only the job id were used, they would share one, and a rank of one step could join the other's store.
+    Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
     """
     return FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
 
 
 def master_from_environment(environ: Mapping[str, str], first_host: str, source: str) -> str | None:
-    """Return MASTER_ADDR where it can be the host of rank 0, or None where it is not set.
+    """Return MASTER_ADDR if it can be the host of rank 0, or None if it is not set.
 
-    It may say the first host in another way: with a domain, with a suffix for another network (`n1-ib`), or as an
-    address, which nothing here can check. Any other name is the trap of a list read from the job while the step
-    runs elsewhere: no rank 0 listens there, and every rank would wait for it.
+    It may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or as an
+    address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
+    while the step runs on other nodes, so rank 0 would not listen there and every rank would wait in vain.
 
     Args:
         environ: the environment.
         first_host: the host that rank 0 runs on.
-        source: what that was read from.
+        source: what `first_host` was read from.
 
     Raises:
-        RequestError: MASTER_ADDR is another host, or this one only.
+        RequestError: MASTER_ADDR is another host, or a loopback address.
     """
     address = environ.get("MASTER_ADDR", "")
     if not address:
@@ -90,13 +91,13 @@ def master_from_environment(environ: Mapping[str, str], first_host: str, source:
     raise RequestError(
         f"MASTER_ADDR={address} {what}",
         seen=f"MASTER_ADDR={address}, {source}",
-        expected=f"{first_host}, which needs no variable",
-        fix="unset MASTER_ADDR      (or master_addr=HOST, if rank 0 has another name)",
+        expected=f"{first_host}, which is used if MASTER_ADDR is not set",
+        fix="unset MASTER_ADDR      (or master_addr=HOST, if rank 0's host has another name)",
     )
 
 
 def is_address(text: str) -> bool:
-    """Whether the text is an IP address and no name."""
+    """Return whether the text is an IP address, not a name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -105,5 +106,5 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host means each machine itself."""
+    """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
     return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)

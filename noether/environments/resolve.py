@@ -1,4 +1,4 @@
-"""Asks each launcher in turn whether it started this process; all are listed here."""
+"""Lists the launchers and asks each in turn whether it started this process."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,12 +15,12 @@ from noether.errors import RequestError
 
 Launcher = Callable[[LaunchRequest, Mapping[str, str], DeviceInventory, str, ProcessFacts], Placement | None]
 """A launcher is one file and one pure function: (request, environ, inventory, host, facts) -> the placement, or
-None when the environment shows that something else started this process. Where it did start the process and what
-it says makes no sense, it raises RequestError: a half-set environment must not fall through to the next."""
+None if something else started this process. If it did start the process but its variables make no sense, it raises
+RequestError: an incomplete environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
-    # A new launcher is a file beside local.py and a line here. The first that answers is taken, so one that
-    # can run inside another (torchrun and mpirun inside a Slurm job) comes before it.
+    # A new launcher is a file beside local.py and a line here. The first one to return a placement is used, so a
+    # launcher that can run inside another (torchrun and mpirun inside a Slurm job) must come before it.
     torchrun_placement,
     mpi_placement,
     slurm_placement,
@@ -36,17 +36,17 @@ def resolve_placement(
     nvml: GpuDriver | None = None,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Return which ranks of a run this process answers for, and why.
+    """Return which ranks of a run this process is responsible for, and why.
 
     Args:
         request: what the user asked for.
         environ: the environment this process was started with.
         host: the name of this machine.
-        nvml: the NVIDIA driver; None asks the real one.
-        facts: what the system shows of this process, from `read_process_facts`.
+        nvml: the NVIDIA driver; None: the real one.
+        facts: what the system shows about this process, from `read_process_facts`.
 
     Raises:
-        RequestError: the request and this machine do not fit, or the environment contradicts itself.
+        RequestError: the request does not fit this machine, or the environment contradicts itself.
     """
     try:
         inventory = find_devices(
@@ -57,11 +57,11 @@ def resolve_placement(
             facts=facts,
         )
     except RequestError as error:
-        # A login node has no GPU: that this is not the place to train is the cause, so it is reported first.
+        # Without a GPU this may be a login node. Being in the wrong place is then the cause, so report that first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
     for launcher in LAUNCHERS:
         placement = launcher(request, environ, inventory, host, facts)
         if placement is not None:
             return placement
-    raise AssertionError("the last launcher answers for every environment")
+    raise AssertionError("the last launcher accepts every environment")

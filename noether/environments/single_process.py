@@ -1,4 +1,4 @@
-"""Refuses a command that works in one process where a launcher started several of it."""
+"""Refuses to run a single-process command if a launcher started several processes of it."""
 
 from collections.abc import Mapping
 
@@ -11,15 +11,15 @@ ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "
 
 
 def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Refuse a command that works in one process where several were started: they would write the same files.
+    """Refuse a single-process command if several processes were started: they would all write the same files.
 
-    All of them refuse: were only the first to work, a launcher might end it a while after the others have left.
+    Every process refuses. If only the others left, the launcher might kill the first a while later.
 
     Args:
-        verb: the command, for the words.
+        verb: the name of the command, for the error.
         environ: the environment this process was started with.
         host: the name of this machine.
-        facts: what the system shows of this process.
+        facts: what the system shows about this process.
 
     Raises:
         RequestError: a launcher started several processes.
@@ -27,12 +27,12 @@ def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: Proc
     try:
         placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)
     except RequestError:
-        return  # Where no run could start, such as a login node, one process can do its work.
+        return  # No run could start here (a login node, for example), but a single process can work.
     started = placement.world_size // len(placement.workers)
     if started == 1:
         return
     raise RequestError(
-        f"noether {verb} works in one process, and {started} were started",
+        f"noether {verb} runs in one process, but {started} were started",
         seen=f"{placement.reasons['launcher']}; {placement.reasons['world_size']}",
         expected="one process, on one device",
         fix=ONE_PROCESS.get(placement.launcher, "noether {verb} …      (without the launcher)").format(verb=verb),

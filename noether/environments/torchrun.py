@@ -1,13 +1,13 @@
-"""RANK and WORLD_SIZE are set: torchrun's workers, a pod of Kubernetes' PyTorchJob, or ranks started by hand.
+"""Places a process with RANK and WORLD_SIZE set: by torchrun, by Kubernetes' PyTorchJob, or by hand.
 
-- torchrun (TORCHELASTIC_RUN_ID): one rank in each process, inside a Slurm job too. Its agent already serves the
-  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. The attempt counts its restarts, and above them the
-  requeues of the Slurm job around it, so that it grows with each start.
-- PyTorchJob: one process in each pod (see `kubernetes.py`).
-- anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank in each process.
+- torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
+  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. The attempt combines torchrun's restarts with the
+  requeues of the Slurm job around it, so that it grows with every start.
+- PyTorchJob: one process per pod (see `kubernetes.py`).
+- Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
-Where srun or mpirun started this process, RANK and WORLD_SIZE must agree with it, and it answers (enroot's
-50-slurm-pytorch hook sets them in each task of a Slurm step).
+If srun or mpirun started this process, it is left to their launchers, and RANK and WORLD_SIZE only have to agree with
+them (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
 """
 
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ def torchrun_placement(
     host: str,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement | None:
-    """Place the rank that RANK names; None without RANK, and where srun or mpirun answers.
+    """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
 
     Raises:
-        RequestError: the variables contradict each other, or the devices and the ranks on this node do not fit.
+        RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
     """
     elastic = bool(environ.get("TORCHELASTIC_RUN_ID"))
     if not elastic and mpi_process(environ) is not None:
@@ -68,16 +68,14 @@ def torchrun_placement(
             "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
             "world_size": f"WORLD_SIZE={ranks.count}"
             + ("" if binding.world_size == ranks.count else f", {len(binding.workers)} workers in each pod"),
-            "nodes": f"{nodes} nodes"
-            if told
-            else "the number of nodes is not told: a guess from the ranks on this one",
-            "node_rank": f"node {node_rank}" if told else "a label: the launcher does not number the nodes",
+            "nodes": f"{nodes} nodes" if told else "the number of nodes is unknown: guessed from the ranks on this one",
+            "node_rank": f"node {node_rank}" if told else "only a label: the launcher does not number the nodes",
             "workers": f"{ranks.seen}; {binding.reason}",
             "endpoint": endpoint_reason,
             "attempt": attempt_reason,
             "local_world_size": f"LOCAL_WORLD_SIZE={environ['LOCAL_WORLD_SIZE']}"
             if environ.get("LOCAL_WORLD_SIZE")
-            else "LOCAL_WORLD_SIZE is not set: those that are known of",
+            else "LOCAL_WORLD_SIZE is not set: the ranks known to be here",
         },
         local_world_size=binding.local_world_size,
         warnings=binding.warnings,
@@ -85,12 +83,12 @@ def torchrun_placement(
 
 
 def _refuse_without_rank(environ: Mapping[str, str]) -> None:
-    """Refuse WORLD_SIZE without RANK; inside a Slurm job, Slurm's variables decide instead."""
+    """Refuse WORLD_SIZE without RANK, except inside a Slurm job, where Slurm's variables decide."""
     world = environ.get("WORLD_SIZE", "")
     in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     if world not in ("", "1") and not in_slurm:
         raise RequestError(
-            f"WORLD_SIZE={world} and no RANK",
+            f"WORLD_SIZE={world} is set, but not RANK",
             seen=f"WORLD_SIZE={world}, no RANK",
             expected="both, set by a launcher for each process, or neither",
             fix="unset WORLD_SIZE      (or start with torchrun)",
@@ -100,7 +98,7 @@ def _refuse_without_rank(environ: Mapping[str, str]) -> None:
 def _read(environ: Mapping[str, str], elastic: bool) -> RankVariables:
     if not environ.get("WORLD_SIZE"):
         raise RequestError(
-            f"RANK={environ['RANK']} and no WORLD_SIZE",
+            f"RANK={environ['RANK']} is set, but not WORLD_SIZE",
             seen=f"RANK={environ['RANK']}, no WORLD_SIZE",
             expected="both, set by a launcher for each process, or neither",
             fix="unset RANK      (or start with torchrun)",
@@ -144,7 +142,7 @@ def _bind(
         return bind_pod(ranks, ranks.pods, environ, inventory, request)
     if ranks.local_rank is None and inventory.kind == "cuda" and len(inventory.devices) > 1 and ranks.count > 1:
         raise RequestError(
-            f"{len(inventory.devices)} visible devices, and nothing says which is this rank's",
+            f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
             seen=f"{ranks.seen}, {inventory.evidence}",
             expected="LOCAL_RANK, or one visible device",
             fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
@@ -166,7 +164,7 @@ def _bind(
 
 
 def _nodes(ranks: RankVariables) -> tuple[int, int]:
-    """Return the node rank and the number of nodes, or the nearest to them that the variables allow."""
+    """Return the node rank and the number of nodes, or the best guess that the variables allow."""
     if ranks.nodes is not None:
         node_rank = ranks.node_rank if ranks.node_rank is not None else ranks.rank if ranks.pods else 0
         return node_rank, ranks.nodes
@@ -194,7 +192,7 @@ def _endpoint(
     master = request.master_addr or address
     if not master and ranks.count > 1:
         raise RequestError(
-            f"{ranks.count} ranks and no MASTER_ADDR",
+            f"{ranks.count} ranks, but no MASTER_ADDR",
             seen=f"{ranks.seen}, no MASTER_ADDR",
             expected="the host of rank 0",
             fix="MASTER_ADDR=HOST      (or master_addr=HOST)",
@@ -205,7 +203,7 @@ def _endpoint(
     ) or (DEFAULT_PORT, f"port {DEFAULT_PORT}, no MASTER_PORT")
     served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and ranks.elastic else ""
     if is_loopback(master) and nodes > 1 and node_rank == 0 and not served_by:
-        # The operator's master pod is told "localhost"; bound to that, no other pod could reach it.
+        # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
         master = host
     reason = f"MASTER_ADDR={address or 'not set'}, {source}" + ("; served by torchrun's agent" if served_by else "")
     return Endpoint(master, port, source if "=" in source else "", served_by), reason
@@ -214,9 +212,9 @@ def _endpoint(
 def _attempt(environ: Mapping[str, str]) -> tuple[int, str]:
     requeues, reason = restart_count(environ)
     if not environ.get("TORCHELASTIC_RESTART_COUNT"):
-        return requeues, reason if requeues else "nothing counts the starts of this run"
+        return requeues, reason if requeues else "nothing counts how often this run was started"
     restarts = number(environ, "TORCHELASTIC_RESTART_COUNT")
     most = number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
-    # A requeue starts torchrun again from 0, and the attempt must not fall below an earlier one.
+    # After a requeue torchrun counts from 0 again, but the attempt must be higher than all earlier ones.
     return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

@@ -1,1 +1,1 @@
-"""What a run would do here: ranks, batches and length. No torch."""
+"""Plans what a run would do here: ranks, batches and length. No torch."""

@@ -1,4 +1,4 @@
-"""Divides the samples of one update over ranks, then over micro-batches that fit a device."""
+"""Divides the samples of one update over the ranks, and each rank's share into micro-batches that fit on a device."""
 
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -9,11 +9,11 @@ from noether.errors import RequestError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The arithmetic of one update: effective = per_rank × world_size, per_rank = the sum of the micro-batches.
+    """How one update is divided: effective = per_rank × world_size, and per_rank is the sum of the micro-batches.
 
     effective: samples per update over all ranks.
     per_rank: samples per update on each rank.
-    micro: samples of the largest micro-batch.
+    micro: samples in the largest micro-batch.
     accumulation_steps: micro-batches per update.
     """
 
@@ -23,7 +23,7 @@ class BatchPlan:
     accumulation_steps: int
 
     def micro_batch_sizes(self) -> tuple[int, ...]:
-        """Returns the sizes of the micro-batches in order: all `micro`, except for a smaller last one where needed."""
+        """Returns the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
         full, rest = divmod(self.per_rank, self.micro)
         return (self.micro,) * full + ((rest,) if rest else ())
 
@@ -32,7 +32,7 @@ class BatchPlan:
         return asdict(self)
 
     def describe(self, world_size: int) -> str:
-        """Returns the arithmetic in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
+        """Returns the plan in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
         samples = f"{self.effective:,} sample{'' if self.effective == 1 else 's'} per update"
         ranks = f"{world_size:,} rank{'' if world_size == 1 else 's'} × {self.per_rank}"
         micro = f"{self.accumulation_steps:,} micro-batch{'' if self.accumulation_steps == 1 else 'es'}"
@@ -45,11 +45,11 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
 
     Args:
         effective_batch_size: samples per update, over all ranks.
-        max_batch_size: most samples a device holds at once; None: no limit.
-        world_size: ranks.
+        max_batch_size: most samples that a device can hold at once; None: no limit.
+        world_size: number of ranks.
 
     Raises:
-        RequestError: where the ranks cannot have equal shares, naming the nearest sizes that can be shared.
+        RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
     """
     per_rank, rest = divmod(effective_batch_size, world_size)
     if rest:
@@ -61,20 +61,20 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
             fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
         )
     steps = ceil(per_rank / min(max_batch_size or per_rank, per_rank))
-    # Equal micro-batches waste least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
+    # Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
     return BatchPlan(effective_batch_size, per_rank, ceil(per_rank / steps), steps)
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """The length of a run: updates per epoch and in all."""
+    """The length of a run: updates per epoch and in total."""
 
     updates_per_epoch: int
     total_updates: int
     effective_batch_size: int
 
     def count_updates(self, interval: Interval) -> int:
-        """Returns an interval in updates of this run."""
+        """Converts an interval into updates of this run."""
         return interval.in_updates(
             updates_per_epoch=self.updates_per_epoch,
             effective_batch_size=self.effective_batch_size,
@@ -83,7 +83,7 @@ class RunLength:
 
     @property
     def epochs(self) -> float:
-        """Length in epochs."""
+        """The length in epochs."""
         return self.total_updates / self.updates_per_epoch
 
 
@@ -95,17 +95,17 @@ def plan_length(
     max_updates: int | None = None,
     max_samples: int | None = None,
 ) -> RunLength:
-    """Converts the length that is given into updates.
+    """Converts the given length (epochs, updates or samples) into updates.
 
     Raises:
-        RequestError: where the data set is smaller than one effective batch.
+        RequestError: the training split is smaller than one effective batch.
     """
     updates_per_epoch = samples // effective_batch_size
     if not updates_per_epoch:
         raise RequestError(
             "the training split is smaller than one effective batch",
             seen=f"{samples} training samples, trainer.effective_batch_size={effective_batch_size}",
-            expected="at least one whole batch an epoch",
+            expected="at least one whole batch per epoch",
             fix=f"trainer.effective_batch_size={max(samples, 1)}      (or less)",
         )
     if max_updates is not None:

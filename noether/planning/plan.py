@@ -1,4 +1,4 @@
-"""What a run would do here: one row per rank, the arithmetic of a batch, the reason for each choice. No torch."""
+"""Plans what a run would do here: its ranks, how a batch is divided, and the reason for each choice. No torch."""
 
 import os
 import socket
@@ -19,19 +19,19 @@ from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
 
 ROWS_SHOWN = 16
-"""The most ranks that are printed; JSON lists them all."""
+"""How many ranks are printed at most; JSON lists them all."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, and how a batch is divided over them."""
+    """Where the run's ranks are, how a batch is divided over them, and why."""
 
     placement: Placement
     batch: BatchPlan
     reasons: Mapping[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the plan for JSON; `workers` are those that this process answers for."""
+        """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
         placement = self.placement
         return {
             "launcher": placement.launcher,
@@ -80,13 +80,13 @@ def plan_run(
 
     Args:
         config: the run.
-        visible_devices: a mask for a machine that is not this one.
+        visible_devices: a mask for another machine.
         environ: the environment this process was started with.
-        nvml: the NVIDIA driver; None asks the real one.
-        facts: what the system shows of this process; None reads it.
+        nvml: the NVIDIA driver; None: the real one.
+        facts: what the system shows about this process; None: read it.
 
     Raises:
-        RequestError: where the request cannot be carried out here.
+        RequestError: the run cannot start here as requested.
     """
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
@@ -97,12 +97,12 @@ def plan_run(
         too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
         placement = replace(placement, warnings=(*placement.warnings, *too_large))
     trainer = config.trainer
-    # "auto" is found by trying, on the device; until then the plan assumes no limit.
+    # "auto" is determined by trying on the device; until then the plan assumes no limit.
     limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None
     batch = plan_batches(trainer.effective_batch_size, limit, placement.world_size)
-    reason = "no trainer.max_batch_size: a device takes its whole share at once"
+    reason = "no trainer.max_batch_size: each rank processes its whole share at once"
     if trainer.max_batch_size == "auto":
-        reason = "trainer.max_batch_size=auto: the most that fits is found at the start"
+        reason = "trainer.max_batch_size=auto: the largest size that fits is found at the start"
     elif limit is not None:
         reason = f"trainer.max_batch_size={limit}"
         if batch.accumulation_steps > 1:
@@ -117,7 +117,7 @@ def render_plan(plan: RunPlan) -> list[Any]:
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
     headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
-    # Folded: a name that is too long for a narrow terminal would otherwise be cut.
+    # Folded, because a long name would otherwise be cut off in a narrow terminal.
     heads = (Column(head, overflow="fold") for head in ("rank", "host", "local rank", "device", "samples per update"))
     table = Table(*heads, box=None, padding=(0, 3, 0, 0))
     for worker in placement.workers[:ROWS_SHOWN]:

@@ -1,1 +1,1 @@
-"""Submitting to Slurm: job scripts and submitit."""
+"""Submits jobs to Slurm, with job scripts or through submitit."""

@@ -1,4 +1,4 @@
-"""Describes a job: its runs, its options, and the plan of its ranks, made on the login node. No torch here."""
+"""Describes a job: its runs, its options, and the plan of its ranks as made on the login node. No torch here."""
 
 import getpass
 import re
@@ -21,7 +21,7 @@ from noether.runs.folder import RunFolder, new_run_id
 
 Options = Mapping[str, str | int | bool]
 OWN_WORDS = ("run_id", "resume", "output_path")
-"""Settings that the job gives itself, so that a requeued job continues the same run."""
+"""Settings that the job sets itself, so that a requeued job continues the same run."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class JobRun:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One request to Slurm: a run, or an array of the runs of a sweep.
+    """One request to Slurm: a run, or an array with the runs of a sweep.
 
-    name: the run's id; of an array, that with which its runs' ids begin.
-    shared: the overrides that all runs have in common, in the order given; `runs` have the others.
-    hp: the file of settings, as given.
-    plan: where the ranks of a run are and how they share a batch; the same for every run of an array.
+    name: the run's id; for an array, the common beginning of its runs' ids.
+    shared: the overrides that all runs have in common, in the order given. The others are in `runs`.
+    hp: the settings file, as given.
+    plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
     """
 
     name: str
@@ -58,34 +58,34 @@ class TrainingJob:
 
     @property
     def base_folder(self) -> Path:
-        """The folder of the job's files, up to the part that names the job: Slurm does not create folders."""
+        """The folder of the job's files, without the part that Slurm fills in; `submit` must create it."""
         parts = Path(user_folder(self.slurm)).parts
         known = next((index for index, part in enumerate(parts) if "%" in part), len(parts))
         return Path(*parts[:known]) if known else Path()
 
     @property
     def output(self) -> str:
-        """The job's output file, with Slurm's %j, or %A_%a for an array."""
+        """The job's output file, with Slurm's placeholder %j, or %A_%a for an array."""
         return str(self.base_folder / ("%A_%a.out" if self.is_array else "%j.out"))
 
 
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
-    """Composes and checks every run of a job, as `train` would on its nodes.
+    """Composes and checks every run of a job, as `train` would do on the job's nodes.
 
     Args:
-        overrides: as given to `train`; with `multirun`, Hydra's lists of values.
+        overrides: as given to `train`; with `multirun` they may be lists of values, as in Hydra.
         hp: a YAML file with settings.
-        multirun: whether lists of values make several runs.
+        multirun: whether lists of values mean several runs.
 
     Raises:
-        RequestError: for a wrong setting of any run; for a batch, devices or tasks that do not fit; for a run that
-            exists already or cannot be resumed; for runs of one array that ask for different places.
+        RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
+            resumed; or the runs of one array need different resources.
     """
     expanded = expand_sweep(overrides) if multirun else [list(overrides)]
     configs = [load_config(run, hp) for run in expanded]
     if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
         raise RequestError(
-            "a sweep goes on with its own runs only",
+            "a sweep can only resume its own runs",
             seen=f"resume={configs[0].resume}",
             expected="resume=auto, with the run_id of the sweep",
             fix="run_id=NAME resume=auto",
@@ -93,7 +93,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError(
-            "the runs of one job array are called by one name and their number",
+            "the runs of one job array share one run_id, followed by a number",
             seen="run_id=" + ",".join(str(config.run_id) for config in configs),
             expected=f"one run_id; the runs are {base}-0, {base}-1, …",
             fix=f"run_id={base}",
@@ -101,7 +101,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     plans = {_shape(config): plan_job(config) for config in configs}
     if len(plans) > 1 or any(config.slurm != configs[0].slurm for config in configs):
         raise RequestError(
-            "the runs of one job array ask Slurm for different places",
+            "the runs of one job array ask Slurm for different resources",
             seen="a sweep over slurm.…, devices, accelerator or a batch size",
             expected="the same nodes, tasks and devices for each run",
             fix="submit these runs one by one",
@@ -123,31 +123,31 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 
 
 def plan_job(config: RunConfig) -> RunPlan:
-    """Plans a run as rank 0 would on the job's nodes; ids and node names are placeholders.
+    """Plans a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
 
     Raises:
-        RequestError: as `train` there.
+        RequestError: `train` would raise it there too.
     """
     slurm = config.slurm
     gpus = slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
-        gpus = slurm.ntasks_per_node  # Clusters that hand out whole nodes want no GPUs asked for.
+        gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
     mask = ",".join(str(index) for index in range(gpus or 0))
     return plan_run(config, visible_devices=mask, environ=stand_in_environment(slurm), facts=NOTHING_KNOWN)
 
 
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
-    """Returns the variables that srun will give to rank 0 of the job.
+    """Returns the variables that srun will set for rank 0 of the job.
 
     Raises:
-        RequestError: where the node list names more nodes than are asked for, or cannot be read.
+        RequestError: the node list cannot be read, or names more nodes than are asked for.
     """
     named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
     if len(named) > slurm.nodes:
         raise RequestError(
             "slurm.nodelist names more nodes than slurm.nodes",
             seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
-            expected="every node that is named is asked for",
+            expected="at least as many nodes as the list names",
             fix=f"slurm.nodes={len(named)}",
         )
     nodes = compress_nodelist([*named, *(f"node{index + 1}" for index in range(len(named), slurm.nodes))])
@@ -160,10 +160,10 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
 
 
 def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
-    """Returns sbatch's options by name, in the order of the script; True means an option without a value."""
+    """Returns sbatch's options by name, in the order of the script; True stands for an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
-    mebibytes = max(1, int((memory or 0) * 1024))  # --mem=0 would be all that a node has.
+    mebibytes = max(1, int((memory or 0) * 1024))  # At least 1: --mem=0 would mean all of a node's memory.
     asked: dict[str, str | int | bool | None] = {
         "job-name": job.name,
         "partition": slurm.slurm_partition,
@@ -178,12 +178,12 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
         "cpus-per-task": slurm.cpus_per_task,
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
-        # To the ranks, not to the script: they save, and exit with 75.
+        # Sent to the ranks, not to the script: they save and exit with 75.
         "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
         # A requeued job must append to its output file, not truncate it.
         "open-mode": "append",
         "requeue": True,
-        # `noether status` finds a job that has not started by this, whoever submitted the script.
+        # By this comment `noether status` finds a job that has not started, however the script was submitted.
         "comment": f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else ""),
     }
     if job.is_array:
@@ -194,7 +194,7 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
 
 
 def describe_plan(job: TrainingJob) -> list[str]:
-    """Returns lines that describe the job: its ranks, its batch, its runs."""
+    """Returns lines that describe the job: its ranks, its batch and its runs."""
     slurm, placement = job.slurm, job.plan.placement
     nodes = f"{slurm.nodes} node{'s' if slurm.nodes > 1 else ''}"
     tasks = f"{slurm.ntasks_per_node} task{'s' if slurm.ntasks_per_node > 1 else ''}"
@@ -212,9 +212,9 @@ def describe_plan(job: TrainingJob) -> list[str]:
 
 
 def user_folder(slurm: SlurmConfig) -> str:
-    """Returns the folder of the job's files with %u replaced: Slurm knows %u, but does not create folders."""
+    """Returns the folder of the job's files with %u replaced by the user's name, so that it can be created here."""
     folder = slurm.folder
-    if "%u" in folder:  # In a container the user may have no name.
+    if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
         folder = folder.replace("%u", getpass.getuser())
     return str(Path(folder).expanduser())
 
@@ -233,15 +233,15 @@ def _shape(config: RunConfig) -> tuple[object, ...]:
 
 
 def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
-    """Returns a run's configuration with the run_id and resume that every start of its job uses."""
+    """Returns a run's configuration with the run_id and resume that every start of its job uses, and its folder."""
     resume = config.resume
     named = config.model_copy(update={"run_id": run_id})
     start = find_start(named, lambda warning: None)
     if resume and start.checkpoint and Path(resume).expanduser().resolve() == start.checkpoint.resolve():
         raise RequestError(
-            "a job cannot resume from one checkpoint",
+            "a job cannot resume from a particular checkpoint",
             seen=f"resume={resume}",
-            expected="the run: a requeued job goes on from its newest checkpoint, and would go back to this one",
+            expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
             fix=f"resume={start.folder.path}",
         )
     folder = start.folder.path

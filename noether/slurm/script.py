@@ -1,4 +1,4 @@
-"""Writes the job script, made to be read: everything between sbatch and the trainer, and nothing else."""
+"""Writes the job script, meant to be readable: it holds everything between sbatch and the trainer, and no more."""
 
 import os
 import shlex
@@ -11,17 +11,17 @@ from noether.config.sweep import override_value
 from noether.slurm.job import Options, TrainingJob, job_options
 
 STALLED_LIMIT = 3
-"""After this many starts in a row that saved nothing new, a job is not queued again."""
+"""A job is not queued again after this many starts in a row that saved nothing new."""
 
 CANCELLED = "noether: cancelled; everything is saved in {run}"
 ENDED_BY_SLURM = "noether: Slurm ended the job; everything is saved in {run}"
-REQUEUED_TOO_OFTEN = "noether: queued again {max_requeues} times already (slurm.max_requeues); submit it again to go on"
+REQUEUED_TOO_OFTEN = "noether: requeued {max_requeues} times already (slurm.max_requeues); submit it again to continue"
 STALLED = f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again"
 REQUEUED = "noether: everything is saved in {run}; queued again"
 REQUEUE_REFUSED = "noether: everything is saved in {run}, but Slurm refused to queue the job again"
 
-# Variables that a launcher sets for its ranks, and those that a step passes to jobs submitted from it.
-# sbatch passes on the environment it is called in; inside the job these would describe another launch.
+# Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes on the
+# environment that it is called in, so without removing them the job would see the variables of another launch.
 STRIPPED = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \\\n"
     "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
@@ -33,39 +33,39 @@ HEAD = """\
 # Written by noether {version} submit. To start it: sbatch FILE
 {options}
 
-# What another launcher, or another job's step, has left in the environment is not this job's.
+# Remove variables that another launcher or another job's step has left in the environment.
 unset {stripped}
 {setup}
 {runs}
 restarts=${{SLURM_RESTART_COUNT:-0}}
 [ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
-# For `noether status` and `logs`: the job, and the file that it writes to.
+# For `noether status` and `noether logs`: the job id, and the file that the job writes to.
 output=$(readlink "/proc/$$/fd/1" | sed 's/["\\\\]/\\\\&/g')
 mkdir -p "$run" && printf '{{"job": "%s", "output": "%s"}}\\n' "{job_id}" "$output" > "$run/.job.json" &&
     mv "$run/.job.json" "$run/job.json"
 
-# When Slurm ends a job it signals this shell too, which stays to learn how the ranks ended.
+# When Slurm ends a job, it signals this shell too. The trap keeps the shell alive to learn how the ranks ended.
 ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 {srun}
 code=$?
 trap - TERM
 
-# The ranks leave with 75 when they have saved everything. --kill-on-bad-exit may kill some while they leave, and srun's
-# code is then theirs; stopped.json was written before the first one left.
+# The ranks exit with 75 once they have saved everything. --kill-on-bad-exit may kill some as they exit, and srun
+# then returns their code; stopped.json was written before the first rank exited.
 [ -e "$run/stopped.json" ] && code=75
 [ "$code" -eq 75 ] || exit "$code"
 """
 
 SETUP_END = """
-# Whatever these lines have set: a code that is not 0 is heard below, and does not end the script.
+# Undo set -e and pipefail, in case the lines above set them: exit codes are handled below.
 set +e +o pipefail
 """
 
 REQUEUE = """\
 
-# Starts in a row, this one included, that have saved nothing new.
+# How many starts in a row, including this one, have saved nothing new.
 stalled=$(sed -n 's/.*"attempts_without_progress": \\([0-9]*\\).*/\\1/p' "$run/stopped.json" 2>/dev/null)
 if [ -e "$run/cancelled" ]; then
     echo "{cancelled}"
@@ -76,13 +76,13 @@ elif [ "$restarts" -ge {max_requeues} ]; then
 elif [ "${{stalled:-0}}" -ge {stalled_limit} ]; then
     echo "{stalled}"
 else
-    trap '' TERM  # Which a requeue sends to this shell too: what became of it is still to be said.
+    trap '' TERM  # A requeue signals this shell too, which still has to report the outcome.
     if said=$(scontrol requeue "{job_id}" 2>&1); then
         echo "{requeued}"
     else
         echo "{requeue_refused}: $said"
-        cp "$0" "$run/job.sh"  # Slurm's copy of this script goes with the job.
-        echo "noether: to go on: cd $(printf %q "$PWD") && sbatch {element}$(printf %q "$run/job.sh")"
+        cp "$0" "$run/job.sh"  # Slurm deletes its copy of this script with the job.
+        echo "noether: to continue: cd $(printf %q "$PWD") && sbatch {element}$(printf %q "$run/job.sh")"
     fi
 fi
 exit "$code"
@@ -94,10 +94,10 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
 
     Args:
         job: from `describe_job`.
-        program: how noether is started on the nodes; None: by this Python, or inside the container.
+        program: the command that starts noether on the nodes; None: this Python, or the one in the container.
     """
     options = {**job_options(job), "output": job.output}
-    # A job of an array is one element: by the array's id every element would be queued again.
+    # In an array the job is one element: with the array's id, every element would be requeued.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     head = HEAD.format(
         job_id=job_id,
@@ -126,14 +126,14 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
 def train_words(job: TrainingJob) -> list[str]:
     """Returns the arguments after `noether` that all runs of the job share.
 
-    What was said of the place is in the script's options: someone who edits those need not edit it twice.
+    The slurm settings are left out, as they are the script's #SBATCH options; so they need editing in one place only.
     """
     settings = [text for text in job.shared if not text.lstrip("+~").startswith("slurm.")]
     return ["train", *(["--hp", job.hp] if job.hp else []), *settings]
 
 
 def is_apptainer(image: str) -> bool:
-    """Returns whether an image is for Apptainer; any other is left to pyxis."""
+    """Returns whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
     return Path(image).suffix == ".sif"
 
 
@@ -152,15 +152,15 @@ def _runs(job: TrainingJob) -> str:
 
 
 def _mounts(job: TrainingJob) -> list[str]:
-    """Returns the mounts of the container beside the working directory: those asked for, and those the run needs.
+    """Returns the container's mounts besides the working directory: those asked for, and those that the run needs.
 
-    A folder that is still to be made is mounted with the nearest one above it that is there.
+    For a folder that does not exist yet, its nearest existing parent is mounted.
     """
     mounts = list(job.slurm.container_mounts)
     needed = [job.output_path, job.runs[0].config.dataset_root, Path(job.hp).parent if job.hp else None]
     for path in (Path(os.path.abspath(path.expanduser())) for path in needed if path is not None):
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
-        # For a mount with another name inside (/data:/mnt), the setting must use the inside name.
+        # If a mount has another path inside (/data:/mnt), the setting must use the path inside.
         seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
         if there != Path("/") and not any(there.is_relative_to(folder) for folder in seen):
             mounts.append(str(there))
@@ -169,7 +169,7 @@ def _mounts(job: TrainingJob) -> list[str]:
 
 def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     slurm = job.slurm
-    # srun no longer takes --cpus-per-task from sbatch (Slurm 22.05, release notes).
+    # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
     srun = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus]
     words = [[*(program or (sys.executable, "-m", "noether"))]]
@@ -184,7 +184,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
         words = [[*(program or ("noether",))]]
     lines = [" ".join(_quoted(word) for word in srun), *(shlex.join(line) for line in words[:-1])]
     own = ["output_path=" + override_value(str(job.output_path)), "resume=auto"]
-    if job.is_array:  # Of the first run's name, with the shell's variable for its number.
+    if job.is_array:  # The first run's name, with a shell variable in place of its number.
         head, _, tail = override_value(f"{job.name}-0").rpartition("0")
         name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
     else:

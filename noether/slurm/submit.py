@@ -1,4 +1,4 @@
-"""Turns a request into a printed script, a plan on the screen, or a job in the queue."""
+"""Carries out `noether submit`: prints the script or the plan, or submits the job."""
 
 import importlib.util
 import os
@@ -26,10 +26,10 @@ def submit_here(
     dry_run: bool = False,
     script: bool = False,
 ) -> int:
-    """Checks a job and submits it: through submitit where that works, else as the script that `--print` shows.
+    """Checks a job and submits it: through submitit if possible, otherwise as the script that `--print` shows.
 
     Raises:
-        RequestError: as `train` would, and where there is no Slurm, or the run is in the queue already.
+        RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_job(overrides, hp, multirun=multirun), os.environ)
     by_submitit = not script and serves_submitit(job)
@@ -44,7 +44,7 @@ def submit_here(
         raise RequestError(
             "there is no Slurm here",
             seen="no sbatch on the PATH",
-            expected="the login node of a cluster, or a script for it on standard output",
+            expected="the login node of a cluster, or --print to write the script to standard output",
             fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)",
         )
     _refuse_missing_image(job)
@@ -57,40 +57,41 @@ def submit_here(
     else:
         started = _submit_script(job)
     for run, (job_id, output) in zip(job.runs, started, strict=True):
-        # In the run's folder, so that `noether status` knows a run that still waits.
+        # Written to the run's folder, so that `noether status` knows a run that is still waiting.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
         write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
     print(*describe_plan(job), sep="\n")
-    print(f"submitted as job {started[0][0].partition('_')[0]}; how it goes:")
+    print(f"submitted as job {started[0][0].partition('_')[0]}; to follow it:")
     print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
     return ExitCode.DONE
 
 
 def serves_submitit(job: TrainingJob) -> bool:
-    """Returns whether submitit can start the job: it is installed, and the nodes use this Python."""
+    """Returns whether submitit can start the job: it must be installed, and the nodes must use this Python."""
     return job.slurm.container is None and importlib.util.find_spec("submitit") is not None
 
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
     said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
-    job_id = said.strip().partition(";")[0]  # ";CLUSTER" follows where there are several.
+    job_id = said.strip().partition(";")[0]  # If there are several clusters, ";CLUSTER" follows.
     elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
     return [(one, job.output.replace("%A_%a", one).replace("%j", one)) for one in elements]
 
 
 def _print_script(job: TrainingJob) -> int:
-    # The same run may be printed twice: with resume=auto, both scripts start the same run.
+    # Printing a run twice does no harm: with resume=auto both scripts start the same run.
     print(render_script(job), end="")
     try:
         job.base_folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        print(f"noether: make the folder {job.base_folder} where the job is submitted: Slurm does not", file=sys.stderr)
+        what = f"create the folder {job.base_folder} on the machine that submits the job, as Slurm does not"
+        print(f"noether: {what}", file=sys.stderr)
     return ExitCode.DONE
 
 
 def _in_this_container(job: TrainingJob, environ: Mapping[str, str]) -> TrainingJob:
-    """Inside `apptainer run noether.sif submit …`, the job uses the same image."""
+    """Returns the job, with this image as its container if it is submitted by `apptainer run noether.sif submit …`."""
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
@@ -109,16 +110,16 @@ def _make_folder(job: TrainingJob) -> None:
         job.base_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(
-            f"the folder {job.base_folder} for the job's files cannot be made",
+            f"the folder {job.base_folder} for the job's files cannot be created",
             seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
-            expected="a folder that can be written, from the nodes too",
+            expected="a folder that is writable, also from the nodes",
             fix="slurm.folder=FOLDER/%j",
         ) from None
 
 
 def _refuse_missing_image(job: TrainingJob) -> None:
     image = job.slurm.container
-    # A printed script may be for another machine, one that has the image.
+    # Not checked for a printed script, which may be for another machine that has the image.
     if image and is_apptainer(image) and not Path(image).is_file():
         raise RequestError(
             f"no such image: {image}",
@@ -134,8 +135,8 @@ def _refuse_queued(job: TrainingJob) -> None:
         known = job_in_queue(RunFolder(run.folder), queued)
         if known:
             raise RequestError(
-                f"the run {run.folder} is in the queue already",
+                f"the run {run.folder} is already in the queue",
                 seen=f"job {known.job_id}, {known.state}",
-                expected="one job for a run",
+                expected="one job per run",
                 fix=f"noether cancel {run.folder}      (or another run_id)",
             )

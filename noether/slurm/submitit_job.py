@@ -1,8 +1,8 @@
-"""A run that submitit starts: pickled on the login node, called in each task of srun, requeued by its protocol.
+"""A run that submitit starts: pickled on the login node, called in each task of srun, and requeued from here.
 
-submitit calls `checkpoint` on SIGUSR2 and ignores SIGTERM, which Slurm sends at a preemption. From the trainer's start
-on both are the trainer's own: every rank saves at an agreed update and leaves. What is left to do here is to put the
-job back into the queue where Slurm does not do so itself.
+submitit itself calls `checkpoint` on SIGUSR2, and ignores SIGTERM, which Slurm sends at a preemption. Once the trainer
+has started it handles both signals: every rank saves at an agreed update and exits. This module then only has to
+requeue the job if Slurm does not do so itself.
 """
 
 import os
@@ -30,18 +30,18 @@ from noether.slurm.script import (
 )
 
 REQUEUED_BY_SLURM = "SIGTERM"
-"""This signal means that the job is preempted (Slurm queues it again) or cancelled (it should not be)."""
+"""Slurm sends this signal if the job is preempted (and then requeues it itself) or cancelled (and must stay ended)."""
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What submitit pickles: the run's whole configuration, so that later edits of its files change nothing."""
+    """What submitit pickles: the run's whole configuration, so that later edits of its files have no effect."""
 
     settings: dict[str, Any]
     max_requeues: int
 
     def __call__(self) -> int:
-        """Trains as one task of srun; exits the process unless the run is done."""
+        """Trains as one task of srun. Returns only if the run is done; otherwise it exits the process."""
         from noether.training.start import train_here
 
         config = validate(self.settings)
@@ -59,12 +59,12 @@ class TrainJob:
             return code
         if code == ExitCode.CHECKPOINTED:
             if not is_first:
-                _leave(0)  # srun must not end rank 0 for its peer's code while it asks for the requeue.
+                _leave(0)  # Another code could make srun kill rank 0 while that asks for the requeue.
             self._requeue(folder, restarts)
         _leave(code)
 
     def checkpoint(self) -> Any:
-        """Handles submitit's signal where it comes before the trainer's handlers: queues the same run again."""
+        """Handles submitit's signal if it arrives before the trainer handles signals: requeues the same run."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -81,22 +81,22 @@ class TrainJob:
         elif is_count(stalled := stopped.get("attempts_without_progress")) and stalled >= STALLED_LIMIT:
             said = STALLED
         else:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Sent by a requeue; what became of it is still to be said.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A requeue sends it, and the outcome must still be printed.
             try:
                 run_slurm(["scontrol", "requeue", job_of_task() or ""])
                 said = REQUEUED.format(**words)
             except SlurmError as error:
                 here, config = shlex.quote(os.getcwd()), shlex.quote(str(folder.config))
                 said = f"{REQUEUE_REFUSED.format(**words)}: {error}\n"
-                said += f"noether: to go on: cd {here} && noether submit --hp {config} resume=auto"
+                said += f"noether: to continue: cd {here} && noether submit --hp {config} resume=auto"
         print(said, flush=True)
 
 
 def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
-    """Submits a job, or the array of a sweep; returns for each run its job ("12", "12_3") and its output file.
+    """Submits a job, or the array of a sweep. Returns each run's job id ("12", "12_3") and output file.
 
     Raises:
-        SlurmError: where sbatch refuses it.
+        SlurmError: sbatch refuses the job.
     """
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError
@@ -109,7 +109,7 @@ def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
     parallelism = {"array_parallelism": job.slurm.slurm_array_parallelism or len(job.runs)}
     executor.update_parameters(
         **{name: options[name] for name in own[:3]},
-        time=None,  # submitit's own default is 5 minutes; unset is the cluster's to say.
+        time=None,  # submitit's own default is 5 minutes; with None the cluster's default applies.
         wckey=None,
         signal_delay_s=job.slurm.slurm_signal_delay_s,
         setup=[f"unset {STRIPPED}", *job.slurm.slurm_setup],
@@ -120,7 +120,7 @@ def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
     )
     calls = [TrainJob(run.config.model_dump(mode="json"), job.slurm.max_requeues) for run in job.runs]
     before, mask = dict(os.environ), os.umask(0o077)
-    os.umask(mask | 0o022)  # What is pickled here runs as this user: no one else may write it.
+    os.umask(mask | 0o022)  # The pickled code will run as this user, so nobody else may be able to change it.
     os.environ.clear()
     os.environ.update(clean_environment(before))
     try:
@@ -135,7 +135,7 @@ def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exits without the interpreter's shutdown, as the commands do once torch is imported."""
+    """Exits without shutting down the interpreter, as the commands do once torch is imported."""
     from noether.workers.worker import flush_output
 
     flush_output()

@@ -17,5 +17,5 @@ def test_the_variable_overrides_the_steady_timeout(text: str | None, seconds: fl
 def test_what_is_no_time_is_refused_with_the_line_to_write(text: str) -> None:
     with pytest.raises(RequestError) as caught:
         with_environment(DistributedConfig(), {"DISTRIBUTED_TIMEOUT_S": text})
-    assert f"DISTRIBUTED_TIMEOUT_S={text} is no time" in str(caught.value)
+    assert f"DISTRIBUTED_TIMEOUT_S={text} is not a number of seconds" in str(caught.value)
     assert "DISTRIBUTED_TIMEOUT_S=300" in caught.value.fix

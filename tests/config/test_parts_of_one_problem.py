@@ -37,5 +37,5 @@ def test_an_own_model_may_do_anything(tmp_path: Path) -> None:
 def test_parts_that_do_not(overrides: tuple[str, ...]) -> None:
     with pytest.raises(RequestError) as refusal:
         load_config(overrides)
-    assert "do not belong together" in str(refusal.value)
+    assert "do not fit together" in str(refusal.value)
     assert "dataset.kind=" in str(refusal.value)

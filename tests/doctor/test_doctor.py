@@ -122,7 +122,7 @@ def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
     assert done.code == 1
     found = by_check(json.loads(done.out))
     assert found["peers"]["ranks"] == [2, 3]
-    assert "ranks 2-3 did not come" in found["peers"]["seen"]
+    assert "ranks 2-3 did not connect" in found["peers"]["seen"]
     assert "(node 1)" in found["peers"]["seen"]
     assert found["store"] | {"seen": ""} == found["store"] | {"seen": "", "level": "skipped"}
     assert found["torch"]["level"] == "ok", "the host itself is examined all the same"
@@ -130,7 +130,7 @@ def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
 
 FOLLOWERS = {
     "master-does-not-resolve": ("no-such-host.invalid", "no-such-host.invalid does not resolve", "master_addr=ADDRESS"),
-    "nobody-listens": ("127.0.0.1", "connection refused: nobody listens there", "does it start, is port"),
+    "nobody-listens": ("127.0.0.1", "connection refused: nothing is listening there", "check that it starts"),
 }
 
 
@@ -210,7 +210,7 @@ def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--timeout", "soon"), "--timeout is a number of seconds"),
+        (("--timeout", "soon"), "--timeout must be a number of seconds"),
         (("--timeout", "0"), "5 to 3600"),
         (("acelerator=cpu",), "did you mean 'accelerator'?"),
     ],

@@ -19,7 +19,7 @@ LOG = """\
 HEALTH: dict[str, tuple[dict, tuple[tuple[str, int], ...] | None, str, str]] = {
     # name: a GPU, the reports of the kernel's log, the level, words of seen or fix
     "well": ({}, (), "ok", "1900 of 1980 MHz"),
-    "log-that-may-not-be-read": ({}, None, "ok", "may not be read"),
+    "log-that-may-not-be-read": ({}, None, "ok", "the kernel log cannot be read"),
     "idle-gpu-has-a-low-clock": ({"clock": 345}, (), "ok", "345 of 1980 MHz"),
     "remap-failed": ({"remap_failed": True}, (), "error", "ROW_REMAPPER"),
     "remap-pending": ({"remap_pending": True}, (), "warning", "nvidia-smi --gpu-reset -i 0"),

@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", False), "warning", "64 MiB"),
     "shm-small": (shm(512 * MIB), "warning", "mount -o remount,size=8g /dev/shm"),
     "shm-large": (shm(8 * GIB), "ok", "8 GiB"),
-    "shm-unknown": (shm(None), "skipped", "cannot be looked at"),
+    "shm-unknown": (shm(None), "skipped", "cannot be read"),
     "infiniband-none": (check_infiniband(HostFacts(infiniband=Infiniband())), "ok", "none here"),
     "infiniband-works": (check_infiniband(HostFacts(infiniband=ACTIVE)), "ok", "mlx5_0 ACTIVE"),
     "infiniband-cable-out": (

@@ -28,12 +28,12 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "a-node-is-missing": (
         check_presence(4, TWO_NODES, {0: ("n1", [0, 1])}, 18),
         "error",
-        "ranks 2-3 did not come in 18 s (none from n2); ranks 0-1 on n1 came",
+        "ranks 2-3 did not connect within 18 s (none from n2); ranks 0-1 on n1 did",
     ),
     "one-rank-of-a-host-is-missing": (
         check_presence(2, ("n1",), {0: ("n1", [0])}, 18),
         "error",
-        "rank 1 did not come in 18 s (their hosts are here)",
+        "rank 1 did not connect within 18 s (other ranks of their hosts did)",
     ),
     "alike": (check_agreement({"n1": SAME, "n2": SAME}), "ok", "same"),
     "another-torch": (check_agreement({"n1": SAME, "n2": SAME | {"torch": "2.12"}}), "error", "torch 2.12 on n2"),

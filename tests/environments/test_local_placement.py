@@ -93,7 +93,7 @@ def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: 
 def test_endpoint(master_port: int | None, environ: dict[str, str], port: int, asked_by: str) -> None:
     endpoint, reason = local_endpoint(master_port, environ)
     assert (endpoint.host, endpoint.port, endpoint.asked_by) == ("127.0.0.1", port, asked_by)
-    assert (asked_by or "bound and held by the launcher at start") in reason
+    assert (asked_by or "the launcher reserves a free port") in reason
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,6 @@ def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict
     warnings = placed(CPU_2, **environ).warnings
     assert len(warnings) == bool(shown)
     if shown:
-        assert warnings[0].startswith(f"{shown}, and neither RANK and WORLD_SIZE nor nodes")
+        assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
         assert "--node-rank 1" in warnings[0]
     assert local_placement(LaunchRequest(nodes=1), environ, CPU_2, "box").warnings == ()

@@ -196,7 +196,7 @@ def test_rank_variables_that_a_wrapper_sets_agree() -> None:
             open_mpi(1, 1, daemons=(1, 2))[0],
             None,
             False,
-            ["rank 0 is not on the machine of mpirun", "mpirun -x MASTER_ADDR=HOST"],
+            ["rank 0 is not on the machine that runs mpirun", "mpirun -x MASTER_ADDR=HOST"],
             id="mpirun on a login node",
         ),
         pytest.param({"OMPI_COMM_WORLD_RANK": "0"}, None, False, ["no OMPI_COMM_WORLD_SIZE"], id="half passed on"),

@@ -40,7 +40,7 @@ TORCHRUN = {
 )
 def test_several_processes_are_refused(environ: dict[str, str], host: str, started: int, fix: str) -> None:
     with pytest.raises(
-        RequestError, match=f"noether evaluate works in one process, and {started} were started"
+        RequestError, match=f"noether evaluate runs in one process, but {started} were started"
     ) as caught:
         refuse_several("evaluate", environ, host, NOTHING_KNOWN)
     assert caught.value.fix == fix
@@ -75,6 +75,6 @@ def test_mpirun_of_a_report_is_refused_and_writes_nothing(environ, tmp_path: Pat
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "noether report works in one process, and 2 were started" in done.stderr
+    assert "noether report runs in one process, but 2 were started" in done.stderr
     assert "mpirun -n 1 noether report …" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

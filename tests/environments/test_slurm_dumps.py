@@ -108,7 +108,7 @@ CASES = [
     ),
     Case(
         "salloc of one node", "salloc-bare-1", "allocshell", "",
-        refused=("salloc on ctl", "allocation is n1", "srun"),
+        refused=("salloc on ctl", "the job's nodes are n1", "srun"),
     ),
     Case("bare, one task: nothing to warn of", "batch-bare-N1", **BATCH, **{**ONE, "launcher": "local"}),
     Case("sbatch -N2 without -n, bare", "batch-bare-N2-noN", **BATCH, refused=MANY_NODES),
@@ -123,7 +123,7 @@ CASES = [
     Case("heterogeneous, bare", "het", **BATCH, refused=("2 of the job's 3 nodes", "srun noether train")),
     Case(
         "heterogeneous: a component with GPUs and one without", "het", "srun01", "0",
-        refused=("GPUs and others have none", "n1", "--het-group=1"),
+        refused=("GPUs, but others have none", "n1", "--het-group=1"),
     ),
     Case(
         "heterogeneous: 1 + 2 × 2 tasks, on the CPU", "het", "srun01", "0", accelerator="cpu",
@@ -136,7 +136,7 @@ CASES = [
     ),
     Case(
         "heterogeneous: srun takes the first component only", "het", "srundefault", "2",
-        **ONE, warned="n[2-3] takes no part",
+        **ONE, warned="n[2-3] is not used",
     ),
     Case("overlapping step", "overlap", "overlap", "1", workers=grid(2, 2), **TWO_BY_TWO),
     Case("overlapping step on one node", "overlap", "overlap1", "2", **ONE),

@@ -154,7 +154,7 @@ class Refused:
 
 
 GPUS_4 = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-STRIPPED = ("stripped", "--cleanenv", "--export=NONE", "nodes=1")
+STRIPPED = ("variables were removed", "--cleanenv", "--export=NONE", "nodes=1")
 
 REFUSED = [
     Refused(
@@ -192,7 +192,7 @@ REFUSED = [
     Refused(
         "a step whose variables are the job's",
         batch_script(["n1"], [1]),
-        ("another Slurm step", "no SLURM_STEP_ID"),
+        ("does not run in the Slurm step that its variables name", "no SLURM_STEP_ID"),
         STEP_0,
     ),
     Refused(
@@ -247,7 +247,7 @@ REFUSED = [
     Refused(
         "devices= that one bound device cannot be",
         {**TASK, "CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "2"},
-        ("devices=3 on a smaller machine",),
+        ("devices=3 is more than are visible here",),
         request=LaunchRequest(devices="3"),
     ),
     Refused(
@@ -334,7 +334,7 @@ REFUSED = [
     Refused(
         "a node list in another order",
         {**TASK, "SLURMD_NODENAME": "n2"},
-        ("another place in the step", "SLURMD_NODENAME=n2"),
+        ("another position in the step", "SLURMD_NODENAME=n2"),
     ),
 ]
 

@@ -260,7 +260,7 @@ def test_ranks_by_hand() -> None:
             by_hand(2)[1],
             None,
             True,
-            ["nothing says which is this rank's", "LOCAL_RANK"],
+            ["nothing says which one this rank should use", "LOCAL_RANK"],
             id="four devices, no LOCAL_RANK",
         ),
         pytest.param(

@@ -68,11 +68,11 @@ def test_an_unplugged_host_is_named(slurm: Slurm, cache, tmp_path) -> None:
         assert time.monotonic() - started < LIMIT_S
         found = by_check(json.loads((tmp_path / "report.0").read_text()))
         assert (tmp_path / "code.0").read_text() == "1\n"
-        assert "rank 1 did not come" in found["peers"]["seen"]
+        assert "rank 1 did not connect" in found["peers"]["seen"]
         assert "none from n2" in found["peers"]["seen"]
-        assert found["gloo"]["seen"] == "not every rank came"
+        assert found["gloo"]["seen"] == "not every rank connected"
         said = (tmp_path / "words.1").read_text()
-        assert "noether doctor on n2, not heard by rank 0" in said
+        assert "noether doctor on n2, which could not report to rank 0" in said
         assert "no answer at all" in said or "No route to host" in said
     finally:
         slurm.plug("n2")
@@ -88,5 +88,5 @@ def test_a_master_whose_name_does_not_resolve(slurm: Slurm, cache, tmp_path) -> 
     found = by_check(json.loads(done.stdout))
     assert "n99 does not resolve" in found["names"]["seen"]
     assert found["store"]["seen"] == "n99 does not resolve"
-    assert done.stderr.count("not heard by rank 0") == 1
+    assert done.stderr.count("could not report to rank 0") == 1
     assert "the master's name n99 does not resolve on n2" in done.stderr

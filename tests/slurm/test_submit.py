@@ -221,7 +221,7 @@ def test_a_refused_requeue_is_said_with_the_line_that_goes_on(slurm: Slurm, user
         slurm.wait(job, limit_s=120)
         assert "presently disabled" in said(folder)
         assert "; queued again" not in said(folder)
-        (line,) = re.findall(r"^noether: to go on: (.+)$", said(folder), re.MULTILINE)
+        (line,) = re.findall(r"^noether: to continue: (.+)$", said(folder), re.MULTILINE)
         user.types("sh", "-c", f"PATH={Path(sys.executable).parent}:$PATH; {line}")
     for way in jobs:
         (again,) = user.types("squeue", "-hn", way, "-o%A").stdout.split()

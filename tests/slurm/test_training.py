@@ -188,7 +188,7 @@ def test_plan_under_srun_says_what_it_saw(slurm: Slurm, cache) -> None:
 def test_what_works_in_one_process_is_refused_as_two_tasks(slurm: Slurm, tmp_path) -> None:
     done = slurm.srun("-n2", *NOETHER, "report", str(tmp_path), **variables(tmp_path))
     assert done.returncode == 2, done.stderr
-    assert "noether report works in one process, and 2 were started" in done.stderr
+    assert "noether report runs in one process, but 2 were started" in done.stderr
     assert "fix       srun --nodes=1 --ntasks=1 noether report …" in done.stderr
 
 

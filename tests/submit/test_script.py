@@ -117,7 +117,7 @@ ENDS = {
     ),
     "ended-by-slurm": ('touch "$run/checkpoints/update-1"; kill -TERM $$; return 75', {}, 75, "Slurm ended the job"),
     "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
-    "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "queued again 50 times already"),
+    "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "requeued 50 times already"),
     "nothing-new-three-times": (
         'cp three.json "$run/stopped.json"; return 75',
         {"SLURM_RESTART_COUNT": "3"},
@@ -178,7 +178,7 @@ def test_a_script_that_nobody_submitted_for_us_says_where_its_job_is(sweep, vari
         subprocess.run(["bash", str(file)], env=environ, stdout=stdout, stderr=stdout, timeout=20, cwd=tmp_path)
     folder = tmp_path / "runs" / ("cars-1" if sweep else "cars")
     assert json.loads((folder / "job.json").read_text()) == {"job": job, "output": str(output)}
-    assert f"to go on: cd {tmp_path} && {again}\n" in output.read_text()
+    assert f"to continue: cd {tmp_path} && {again}\n" in output.read_text()
     assert (folder / "job.sh").read_text() == text
 
 

@@ -199,5 +199,5 @@ def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusin
 def test_a_timeout_that_is_no_number_is_refused(noether) -> None:
     finished = noether("train", "--hp", str(TINY), "devices=2", DISTRIBUTED_TIMEOUT_S="5m")
     assert finished.code == 2
-    assert "DISTRIBUTED_TIMEOUT_S=5m is no time" in finished.err
+    assert "DISTRIBUTED_TIMEOUT_S=5m is not a number of seconds" in finished.err
     assert "fix       DISTRIBUTED_TIMEOUT_S=300" in finished.err

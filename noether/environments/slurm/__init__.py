@@ -1,1 +1,1 @@
-"""Slurm: the step this process is in, its node lists, and the queue."""
+"""Slurm: the step that this process is in, node lists, and the queue."""

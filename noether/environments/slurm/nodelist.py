@@ -1,7 +1,7 @@
 """Reads and writes Slurm's node lists (`rack[1-2]node[08-11]-ib,login`) and task counts.
 
-Read here and not by `scontrol show hostnames`, because there is no Slurm in a container. The grammar is that of
-Slurm's host lists (slurm.conf(5), "NodeName"; srun(1), "SLURM_TASKS_PER_NODE").
+They are parsed here rather than by `scontrol show hostnames`, because a container has no Slurm. The grammar is that
+of Slurm's host lists (slurm.conf(5), "NodeName"; srun(1), "SLURM_TASKS_PER_NODE").
 """
 
 import re
@@ -11,9 +11,9 @@ from itertools import groupby
 from noether.errors import RequestError
 
 MAX_NODES = 65_536
-"""More than any Slurm cluster has nodes; a list that names more is a mistake, and is refused before it is built."""
+"""More nodes than any Slurm cluster has. A longer list is a mistake, and is refused before it is expanded."""
 MAX_NAME = 255
-"""The most characters that a host name can have (RFC 1035)."""
+"""The longest possible host name, in characters (RFC 1035)."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -22,17 +22,17 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 
 
 def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
-    """Return the node names that a Slurm node list stands for, in its order, repeats included.
+    """Return the node names that a Slurm node list stands for, in its order and including repeats.
 
-    `a1,b[2-3,7],c` is a1 b2 b3 b7 c; `node[098-101]` keeps the width of the first number: node098 … node101;
-    with several brackets the last one turns fastest; text may follow a bracket (`node[1-2]-ib`).
+    `a1,b[2-3,7],c` is a1 b2 b3 b7 c. `node[098-101]` keeps the width of the first number: node098 … node101.
+    With several brackets the last one varies fastest. Text may follow a bracket (`node[1-2]-ib`).
 
     Args:
         text: the list, as in SLURM_STEP_NODELIST.
-        source: how an error names it; the default is the list itself.
+        source: what an error calls it; by default the list itself.
 
     Raises:
-        RequestError: it is not a node list, or names more than MAX_NODES nodes.
+        RequestError: the text is not a node list, or names more than MAX_NODES nodes.
     """
     if not text:
         raise _nodelist_error("an empty node list", text, source)
@@ -53,7 +53,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
 
 
 def _split(text: str, source: str) -> list[str]:
-    """Split at the commas that are in no bracket."""
+    """Split at the commas outside brackets."""
     items, start, inside = [], 0, False
     for index, character in enumerate(text):
         if character in "[]":
@@ -69,7 +69,7 @@ def _split(text: str, source: str) -> list[str]:
 
 
 def _parts(item: str, text: str, source: str) -> tuple[list[str], list[list[tuple[int, int, int]]]]:
-    """Return the literals of one item and, between each two of them, ranges as (first, last, width)."""
+    """Return the literal parts of one item, and the ranges between each two of them as (first, last, width)."""
     if not item:
         raise _nodelist_error("a node list with an empty name", text, source)
     literals: list[str] = []
@@ -77,17 +77,17 @@ def _parts(item: str, text: str, source: str) -> tuple[list[str], list[list[tupl
     for index, part in enumerate(re.split(r"[\[\]]", item)):
         if index % 2 == 0:
             if not _NAME.fullmatch(part):
-                raise _nodelist_error(f"a node list with a character that no name has, in {part[:40]!r}", text, source)
+                raise _nodelist_error(f"a node list with an invalid character in {part[:40]!r}", text, source)
             literals.append(part)
             continue
         ranges = []
         for word in part.split(","):
             match = _RANGE.fullmatch(word)
             if not match or int(match[2] or match[1]) < int(match[1]):
-                raise _nodelist_error(f"a node list with {word[:40]!r} for a range", text, source)
+                raise _nodelist_error(f"a node list with an invalid range {word[:40]!r}", text, source)
             ranges.append((int(match[1]), int(match[2] or match[1]), len(match[1])))
         choices.append(ranges)
-    # A long name repeated MAX_NODES times would fill the memory before anything else is checked.
+    # A very long name repeated MAX_NODES times would fill the memory before any later check.
     digits = [max(max(len(str(last)), width) for _, last, width in ranges) for ranges in choices]
     if sum(map(len, literals)) + sum(digits) > MAX_NAME:
         raise _nodelist_error(f"a node list with a name of more than {MAX_NAME} characters", text, source)
@@ -95,9 +95,9 @@ def _parts(item: str, text: str, source: str) -> tuple[list[str], list[list[tupl
 
 
 def compress_nodelist(names: Sequence[str]) -> str:
-    """Return the names as one Slurm node list, in their order: `parse_nodelist` gives back the same names.
+    """Return the names, in their order, as one Slurm node list, from which `parse_nodelist` returns the same names.
 
-    Neighbours that differ in their last number only share a bracket; nothing is sorted.
+    Neighbouring names that differ only in their last number share a bracket. Nothing is sorted.
     """
     words = []
     for (start, end), group in groupby(map(_around_last_number, names), key=lambda parts: parts[:2]):
@@ -112,16 +112,16 @@ def compress_nodelist(names: Sequence[str]) -> str:
 
 
 def _around_last_number(name: str) -> tuple[str, str | None, str]:
-    """Return what comes before the last number of a name, what comes after, and the number.
+    """Return the text before the last number of a name, the text after it, and the number.
 
-    A name without a number has None after it, so that it shares no bracket.
+    For a name without a number the text after it is None, so that the name shares no bracket.
     """
     match = _LAST_NUMBER.fullmatch(name)
     return (match[1], match[3], match[2]) if match else (name, None, "")
 
 
 def _ranges(numbers: Sequence[str]) -> list[str]:
-    """Join numbers that count upwards at one width into ranges."""
+    """Join consecutive numbers of the same width into ranges."""
     runs: list[list[str]] = []
     for number in numbers:
         if number and runs and f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}" == number:
@@ -136,10 +136,10 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
 
     Args:
         text: the counts, as in SLURM_STEP_TASKS_PER_NODE.
-        source: how an error names them; the default is the text itself.
+        source: what an error calls them; by default the text itself.
 
     Raises:
-        RequestError: it is none, a node has no task, or there are more than MAX_NODES nodes.
+        RequestError: the text is not a list of task counts, a node has no task, or there are more than MAX_NODES nodes.
     """
     counts: list[int] = []
     for word in text.split(","):

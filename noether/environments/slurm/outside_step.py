@@ -1,16 +1,16 @@
-"""In a Slurm job, and no task of srun: train on this node alone, or refuse.
+"""Places a process that is in a Slurm job but was not started by srun: it trains on this node alone, or is refused.
 
-What `noether train` does that srun did not start (how it is told: `slurm_step.py`):
+What `noether train` does if srun did not start it (`step.py` finds that out):
 
 | started from                                     | what happens                                                 |
 |--------------------------------------------------|--------------------------------------------------------------|
 | batch script, interactive step, shell of         | trains on this node's devices, as launcher "local"; with a   |
-| `srun --pty`, inherited environment; one node    | warning and the line to write where srun had more tasks      |
+| `srun --pty`, inherited environment; one node    | warning and the srun line if the job has more tasks          |
 | the same, in a job of several nodes              | refused: the others would idle. `nodes=1` trains here anyway |
-| shell of salloc on a host outside the allocation | refused: that host is not what was allocated                 |
+| shell of salloc on a host outside the allocation | refused: the host was not allocated                          |
 | a step whose SLURM_* were stripped (--cleanenv)  | refused: every task would train alone. `nodes=1` trains here |
 
-It never waits for tasks that were not started, and never silently trains on one node of several.
+It never waits for tasks that were not started, and never silently trains on only one of several nodes.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def outside_placement(
     """Place a run on this node of a Slurm job, as launcher "local".
 
     Raises:
-        RequestError: see `refuse_outside`; or the request and this node do not fit.
+        RequestError: see `refuse_outside`; or the request does not fit this node.
     """
     refuse_outside(request, process, host)
     local = local_placement(request, environ, inventory, host)
@@ -61,7 +61,7 @@ def outside_placement(
 
 
 def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Refuse, before any device is looked for, to train where srun should have started this process.
+    """Refuse to train if srun should have started this process. This does not look at the devices.
 
     Raises:
         RequestError: see `refuse_outside` and `slurm_process`.
@@ -73,7 +73,7 @@ def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host:
 
 
 def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> None:
-    """Refuse to train on one node, or on none, of what a job holds.
+    """Refuse to train on only one of a job's nodes, or on a host outside the job.
 
     Raises:
         RequestError: the host is outside the allocation, or the job has several nodes and `nodes=1` is not set.
@@ -83,7 +83,7 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
     nodes = describe_nodes(process.nodes)
     if outside:
         raise RequestError(
-            f"this is {process.where} on {host}, and the allocation is {nodes}",
+            f"this is {process.where} on {host}, but the job's nodes are {nodes}",
             seen=f"job {process.job_id}, {process.evidence}, host {host}",
             expected="a process that srun started on the allocated nodes",
             fix=SRUN,
@@ -98,5 +98,5 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
 
 
 def _srun(process: OutsideStep) -> str:
-    # Inside a step that holds the job's CPUs a second step would wait for them.
+    # This step holds the job's CPUs, so a second step would wait for them without --overlap.
     return SRUN.replace("srun", "srun --overlap") if "--pty" in process.where else SRUN

@@ -1,14 +1,14 @@
-"""A Slurm job: which ranks are this task's, on which devices, and where do the tasks of its step meet.
+"""Places a task of a Slurm job: its ranks, their devices, and where the tasks of the step meet.
 
-Everything is read from the environment, the step's variables before the job's: no Slurm command is called, because
-there is none in a container.
+Everything is read from the environment, the step's variables before the job's. No Slurm command is called, because a
+container has none.
 
-A task of srun is one rank, or, as the only task on its node, one rank for each of its devices; on a CPU, `devices=N`
-makes it N. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID, node ranks SLURM_NODEID, whatever the distribution.
-The ranks meet on the first node of the step, at the port of `derived_port(job, step)`, unless `master_addr`,
-MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. The attempt is SLURM_RESTART_COUNT.
+A task of srun is one rank. If it is the only task on its node, it is one rank for each of its devices; on a CPU,
+`devices=N` makes it N ranks. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID and node ranks SLURM_NODEID, whatever
+the distribution. The ranks meet on the first node of the step, at port `derived_port(job, step)`, unless
+`master_addr`, MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. The attempt is SLURM_RESTART_COUNT.
 
-What is not a task of srun is `slurm_outside.py`'s to place or to refuse.
+Processes that are not tasks of srun are handled in `outside_step.py`.
 """
 
 from collections.abc import Mapping
@@ -37,20 +37,20 @@ def slurm_placement(
     host: str,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement | None:
-    """Place a task of srun, or a process inside a job that is none; None outside Slurm.
+    """Place a task of srun, or another process inside a Slurm job; return None outside Slurm.
 
     Raises:
-        RequestError: the variables contradict each other, tasks and devices do not fit, or this process would
-            train on less than the job holds without anyone having said so.
+        RequestError: the variables contradict each other, the tasks do not match the devices, or this process would
+            train on only a part of the job although nobody asked for that.
     """
     if request.nodes == 1 and not environ.get("SLURM_JOB_ID"):
-        return None  # Said for a stripped environment: this node only.
+        return None  # With a stripped environment, nodes=1 asks for this node only.
     process = slurm_process(environ, facts)
     if process is None:
         return None
     if isinstance(process, OutsideStep):
         if request.nodes is not None and request.nodes > 1:
-            return None  # Several machines by hand, inside an allocation.
+            return None  # The user starts several machines by hand inside an allocation.
         return outside_placement(request, environ, inventory, host, process)
     return _place_task(request, environ, inventory, process)
 
@@ -98,7 +98,7 @@ def _binding_task(
 ) -> LaunchedTask:
     local = task.tasks_per_node[task.node_rank]
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-    # One visible device is a task's own only if the node has one for each: else both tasks see the same.
+    # A single visible device belongs to this task only if the node has one for each task: else all see the same one.
     bound = int(on_node) >= local if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ
     return LaunchedTask(
         rank=task.rank,
@@ -119,8 +119,8 @@ def _binding_task(
 def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask) -> tuple[Endpoint, str]:
     variables, note = dict(environ), ""
     if task.count > 1 and environ.get("MASTER_PORT") == str(task.job_id % 4536 + 61000):
-        # Set by enroot's 50-slurm-pytorch hook, from the job id alone: two steps of a job would share it.
-        note = f" (MASTER_PORT={variables.pop('MASTER_PORT')} is enroot's, of the job alone)"
+        # enroot's 50-slurm-pytorch hook derives this from the job id alone, so two steps of a job would share it.
+        note = f" (MASTER_PORT={variables.pop('MASTER_PORT')} from enroot is ignored: all steps of the job share it)"
     if task.count == 1:
         return local_endpoint(request.master_port, variables)
     first = task.nodes[0]
@@ -152,10 +152,10 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
         raise RequestError(
             "the first node of the step is not where rank 0 runs"
             if misplaced
-            else "this node has another place in the step",
+            else "this node has another position in the step's node list",
             seen=f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}, SLURM_NODEID={task.node_rank}, "
             f"SLURMD_NODENAME={name}, SLURM_GTIDS={ids}",
-            expected="rank 0 on the first node, which the others take for the master",
+            expected="rank 0 on the first node, where the other ranks look for it",
             fix="srun --distribution=block noether train …      (or master_addr=HOST, the host of rank 0)",
         )
 
@@ -164,7 +164,7 @@ def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
     warnings = []
     wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), max(task.tasks_per_node)
     whole_job = environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
-    # A component of a heterogeneous job has its own number, which need not be SLURM_NTASKS_PER_NODE.
+    # A component of a heterogeneous job has its own number of tasks, which may differ from SLURM_NTASKS_PER_NODE.
     if (
         len(task.nodes) > 1
         and whole_job
@@ -173,13 +173,13 @@ def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
         and "SLURM_HET_SIZE" not in environ
     ):
         warnings.append(
-            f"SLURM_NTASKS_PER_NODE={wanted}, but SLURM_NTASKS={task.count} started {most} on a node: --ntasks wins; "
-            f"leave it out for {int(wanted) * len(task.nodes)} tasks"
+            f"SLURM_NTASKS_PER_NODE={wanted}, but SLURM_NTASKS={task.count} started {most} on a node: --ntasks takes "
+            f"precedence; leave it out to start {int(wanted) * len(task.nodes)} tasks"
         )
     other = environ.get("SLURM_JOB_NODELIST_HET_GROUP_1", "")
     if other and environ.get("SLURM_STEP_NODELIST") == environ.get("SLURM_JOB_NODELIST_HET_GROUP_0"):
         warnings.append(
-            f"this step runs on the first component of a heterogeneous job only; {other} takes no part "
+            f"this step runs only on the first component of a heterogeneous job; {other} is not used "
             "(srun --het-group=0,1 starts tasks on both)"
         )
     return warnings

@@ -1,4 +1,4 @@
-"""What Slurm says of this user's jobs, and what it is asked to do with them: squeue, sbatch, scancel."""
+"""Runs Slurm's commands (squeue, sbatch, scancel) and reads this user's jobs."""
 
 import os
 import shutil
@@ -11,22 +11,22 @@ from pathlib import Path
 from noether.errors import NoetherError
 
 COMMAND_LIMIT_S = 60
-SEPARATOR = "\x1f"  # In names and comments every printable character may stand.
+SEPARATOR = "\x1f"  # Names and comments may contain every printable character.
 FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
 RUN_COMMENT = "noether:"
-"""What the comment of our jobs begins with; the run's folder follows, from where the job was submitted.
+"""How the comment of our jobs begins. After it comes the run's folder, relative to where the job was submitted.
 
-For a job array it ends in %a, the number of the element."""
+For a job array that ends in %a, which stands for the number of the element."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """One job that has not ended, in squeue's words; of an array, one element ("12_3").
+    """A job that has not ended, as squeue describes it; for an array, one element ("12_3").
 
     state: PENDING, RUNNING, COMPLETING, …
     time_left: as squeue writes it: "1:59:30", "UNLIMITED".
-    comment, submitted_in: the job's comment, and the folder of its submission.
+    comment, submitted_in: the job's comment, and the folder in which it was submitted.
     """
 
     job_id: str
@@ -39,7 +39,7 @@ class QueuedJob:
 
     @cached_property
     def run(self) -> Path | None:
-        """The folder of the run, as the job's comment names it; None for a job that is not ours."""
+        """The folder of the run, as named in the job's comment; None if the job is not one of ours."""
         if not self.comment.startswith(RUN_COMMENT):
             return None
         _, is_element, element = self.job_id.partition("_")
@@ -49,19 +49,19 @@ class QueuedJob:
 
 
 class SlurmError(NoetherError):
-    """A command of Slurm's that failed, in its own words."""
+    """A Slurm command failed; the text holds its own message."""
 
 
 def has_slurm() -> bool:
-    """Says whether Slurm's commands are here; in a container they are not."""
+    """Returns whether Slurm's commands are installed here; in a container they are not."""
     return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
 
 
 def queued_jobs() -> dict[str, QueuedJob]:
-    """Returns this user's jobs that have not ended by their id; none where there is no Slurm.
+    """Returns this user's jobs that have not ended, by job id; an empty dict if Slurm is not installed.
 
     Raises:
-        SlurmError: where Slurm does not answer.
+        SlurmError: Slurm does not answer.
     """
     if not has_slurm():
         return {}
@@ -72,10 +72,10 @@ def queued_jobs() -> dict[str, QueuedJob]:
 
 
 def run_slurm(command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None) -> str:
-    """Runs one of Slurm's commands and returns what it wrote.
+    """Runs a Slurm command and returns its output.
 
     Raises:
-        SlurmError: where it fails or does not answer within a minute.
+        SlurmError: it failed or did not answer within a minute.
     """
     try:
         done = subprocess.run(
@@ -92,8 +92,8 @@ def run_slurm(command: Sequence[str], text: str = "", environ: Mapping[str, str]
 def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns an environment for sbatch without the variables of the job or step it is called from.
 
-    They would be defaults of the new job (SLURM_MEM_PER_CPU beside --mem is an error) and ranks of its processes.
-    SBATCH_… and SLURM_CONF, which a user sets for sbatch, stay.
+    Otherwise the new job would use them as defaults (SLURM_MEM_PER_CPU with --mem is an error) and its processes would
+    take them for their ranks. SBATCH_… and SLURM_CONF are kept, as users set them for sbatch.
     """
     return {
         name: value

@@ -1,11 +1,11 @@
-"""Tells which of srun's tasks this process is: the step's variables, checked against each other and the system.
+"""Finds out which of srun's tasks this process is, checking the step's variables against each other and the system.
 
-Measured on Slurm 22.05: SLURM_PROCID and SLURM_NTASKS are set in a batch script too, SLURM_STEP_ID in an interactive
-step, and every variable of a step survives in what is typed into `srun --pty bash` and in a job submitted from a
-step. What tells srun's tasks from all of those: the step's variables (SLURM_STEP_*) are there, they agree with
-SLURM_TASKS_PER_NODE and SLURM_NTASKS, which srun sets anew and sbatch and salloc set for the job, and no
-interactive shell stands between this process and its slurmstepd. Where the slurmstepd or the cgroup can be
-seen, it has the last word.
+The variables alone do not show it (observed on Slurm 22.05): SLURM_PROCID and SLURM_NTASKS are set in a batch script
+too, SLURM_STEP_ID in an interactive step, and all variables of a step are inherited by commands typed into
+`srun --pty bash` and by jobs submitted from a step. A process is a task of srun if the step's variables (SLURM_STEP_*)
+are set, they agree with SLURM_TASKS_PER_NODE and SLURM_NTASKS (which srun sets anew, and sbatch and salloc set for the
+job), and there is no interactive shell between it and its slurmstepd. If slurmstepd or the cgroup is visible, that
+decides.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ SRUN = "srun noether train …"
 
 @dataclass(frozen=True)
 class SrunTask:
-    """One task that srun started, as its step's variables say.
+    """One task that srun started, as described by its step's variables.
 
-    `nodes` and `tasks_per_node` are of the step, not of the job. `node_name` is what slurmd calls this node.
+    `nodes` and `tasks_per_node` describe the step, not the job. `node_name` is slurmd's name for this node.
     """
 
     job_id: int
@@ -50,9 +50,9 @@ class SrunTask:
 class OutsideStep:
     """A process inside a Slurm job that is not a task of srun.
 
-    `where` is what it was started from, `evidence` what shows it. `nodes` are the job's, `tasks` is how many
-    srun would start, by `tasks_source`. `on_node`: slurmd started an ancestor of this process, so it is inside
-    the allocation.
+    `where` is what it was started from, and `evidence` what shows that. `nodes` are the job's; `tasks` is the number
+    of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, so
+    it is on an allocated node.
     """
 
     job_id: str
@@ -65,11 +65,11 @@ class OutsideStep:
 
 
 def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
-    """Say what this process is to Slurm: a task of srun, something else inside a job, or None.
+    """Return what this process is to Slurm: a task of srun, another process inside a job, or None outside Slurm.
 
     Raises:
-        RequestError: the variables contradict each other or what the system shows, or a container has stripped
-            them: each of the step's tasks would then train alone, silently.
+        RequestError: the variables contradict each other or the system; or a container has removed them, in which
+            case each of the step's tasks would silently train alone.
     """
     seen = step_seen(facts)
     job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
@@ -107,17 +107,17 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
     left = [name for name in STEP_VARIABLES if environ.get(name)]
     if left:
         raise RequestError(
-            "some of the step's SLURM_* variables are here and SLURM_JOB_ID is not",
+            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
             seen=", ".join(f"{name}={environ[name]}" for name in left),
             expected="all SLURM_* variables that srun set, or none",
             fix="pass every SLURM_* variable into the container, or none of them",
         )
     if (
         seen is None or seen.step == "extern"
-    ):  # extern: a login by ssh to a node of the job, which is no task of a step.
+    ):  # extern: an ssh login to a node of the job, which is not a task of a step.
         return
     raise RequestError(
-        "this process runs in a Slurm step, and its SLURM_* variables were stripped",
+        "this process runs in a Slurm step, but its SLURM_* variables were removed",
         seen=f"no SLURM_JOB_ID, but {seen.evidence}",
         expected="the variables that srun sets: without them every task would train alone, on any device it finds",
         fix="drop --cleanenv (apptainer), --export=NONE, env -i or sudo from the line that starts noether"
@@ -126,16 +126,16 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
 
 
 def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) -> None:
-    """Refuse an environment that another step's tasks were given: its ranks are not ours."""
-    # A component of a heterogeneous job runs under its own id, while SLURM_JOB_ID is the leader's. `srun … : …` outside
-    # a job sets the older names only (Slurm 22.05).
+    """Refuse an environment that belongs to another step, as its ranks are not ours."""
+    # A component of a heterogeneous job runs under its own id, but SLURM_JOB_ID is the first component's.
+    # `srun … : …` outside a job sets only the older names (Slurm 22.05).
     groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
     jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
     step = environ.get("SLURM_STEP_ID", "")
     if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
         return
     raise RequestError(
-        "this process runs in another Slurm step than its variables say",
+        "this process does not run in the Slurm step that its variables name",
         seen=f"SLURM_JOB_ID={job_id}, "
         + (f"SLURM_STEP_ID={step}" if step else "no SLURM_STEP_ID")
         + f"; {seen.evidence}",
@@ -148,7 +148,7 @@ def _without_step(environ: Mapping[str, str], job_id: str) -> OutsideStep:
     rank = environ.get("SLURM_PROCID", "")
     if rank not in ("", "0"):
         raise RequestError(
-            "this is a task of srun, and its step's variables are missing",
+            "this is a task of srun, but its step's variables are missing",
             seen=f"SLURM_PROCID={rank}, no SLURM_STEP_NUM_TASKS",
             expected=", ".join(STEP_VARIABLES),
             fix="pass every SLURM_* variable into the container",
@@ -159,9 +159,9 @@ def _without_step(environ: Mapping[str, str], job_id: str) -> OutsideStep:
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
-    """Return the variables that show that the step's are another's, or "".
+    """Return the variables that show that the step's variables were inherited from another step, or "".
 
-    sbatch and salloc set the job's variables and leave a step's that are already there; slurmd sets
+    sbatch and salloc set the job's variables but leave inherited variables of a step as they are; slurmd sets
     SLURM_GTIDS=0 and SLURMD_NODENAME for a batch script.
     """
     pairs = (("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -185,9 +185,10 @@ def _inherited(environ: Mapping[str, str]) -> str:
 
 
 def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Return what shows that this was typed into `srun --pty bash`, or "".
+    """Return the evidence that this command was typed into `srun --pty bash`, or "".
 
-    SLURM_PTY_PORT is also in the environment of every srun that such a shell starts, and of `srun --pty noether`.
+    SLURM_PTY_PORT alone is not enough: it is also set in every srun that such a shell starts, and in
+    `srun --pty noether`.
     """
     if "SLURM_PTY_PORT" not in environ:
         return ""
@@ -215,7 +216,7 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
 
 
 def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
-    """Read a task's variables, and refuse what cannot all be true."""
+    """Read a task's variables, and refuse them if they contradict each other."""
     missing = [name for name in STEP_VARIABLES if not environ.get(name)]
     if missing:
         raise RequestError(
@@ -254,23 +255,23 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
             raise RequestError(
                 f"{names} contradict each other",
                 seen=f"{first}={environ[first]}, {second}={environ[second]}",
-                expected="the variables that srun set for one and the same step",
+                expected="the variables that srun set for one step",
                 fix=SRUN,
             )
     return task
 
 
 def _among_global_ids(task: SrunTask, text: str) -> bool:
-    """Whether SLURM_GTIDS, the ranks on this node by local rank, has this rank in its place."""
+    """Return whether SLURM_GTIDS, which lists this node's ranks by local rank, has this rank in the right place."""
     ids = text.split(",")
     return task.local_rank >= len(ids) or not ids[task.local_rank] or ids[task.local_rank] == str(task.rank)
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
-    """Return a variable that must be a number.
+    """Return the value of a variable that must be a number.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is not a number.
     """
     text = environ[name]
     if text.isascii() and text.isdigit() and len(text) <= 18:
@@ -279,7 +280,7 @@ def number(environ: Mapping[str, str], name: str) -> int:
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the attempt and its reason: how often Slurm has requeued the job.
+    """Return the attempt, which is how often Slurm has requeued the job, and the reason.
 
     Raises:
         RequestError: SLURM_RESTART_COUNT is not a number.
@@ -291,6 +292,6 @@ def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def describe_nodes(nodes: tuple[str, ...]) -> str:
-    """Return node names as Slurm writes them, cut where there are very many."""
+    """Return node names as Slurm writes them, cut off if the text is long."""
     text = compress_nodelist(nodes)
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -15,26 +15,26 @@
 #SBATCH --exclusive
 #SBATCH --output=/scratch/jobs/%j.out
 
-# What another launcher, or another job's step, has left in the environment is not this job's.
+# Remove variables that another launcher or another job's step has left in the environment.
 unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \
     ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \
     ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}
 
 module load cuda/12.8
 ulimit -n 4096
-# Whatever these lines have set: a code that is not 0 is heard below, and does not end the script.
+# Undo set -e and pipefail, in case the lines above set them: exit codes are handled below.
 set +e +o pipefail
 
 run=runs/cars
 restarts=${SLURM_RESTART_COUNT:-0}
 [ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
 rm -f "$run/stopped.json"
-# For `noether status` and `logs`: the job, and the file that it writes to.
+# For `noether status` and `noether logs`: the job id, and the file that the job writes to.
 output=$(readlink "/proc/$$/fd/1" | sed 's/["\\]/\\&/g')
 mkdir -p "$run" && printf '{"job": "%s", "output": "%s"}\n' "$SLURM_JOB_ID" "$output" > "$run/.job.json" &&
     mv "$run/.job.json" "$run/job.json"
 
-# When Slurm ends a job it signals this shell too, which stays to learn how the ranks ended.
+# When Slurm ends a job, it signals this shell too. The trap keeps the shell alive to learn how the ranks ended.
 ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
@@ -43,29 +43,29 @@ srun --kill-on-bad-exit=1 --wait=60 \
 code=$?
 trap - TERM
 
-# The ranks leave with 75 when they have saved everything. --kill-on-bad-exit may kill some while they leave, and srun's
-# code is then theirs; stopped.json was written before the first one left.
+# The ranks exit with 75 once they have saved everything. --kill-on-bad-exit may kill some as they exit, and srun
+# then returns their code; stopped.json was written before the first rank exited.
 [ -e "$run/stopped.json" ] && code=75
 [ "$code" -eq 75 ] || exit "$code"
 
-# Starts in a row, this one included, that have saved nothing new.
+# How many starts in a row, including this one, have saved nothing new.
 stalled=$(sed -n 's/.*"attempts_without_progress": \([0-9]*\).*/\1/p' "$run/stopped.json" 2>/dev/null)
 if [ -e "$run/cancelled" ]; then
     echo "noether: cancelled; everything is saved in $run"
 elif [ "$ended_by_slurm" = yes ]; then
     echo "noether: Slurm ended the job; everything is saved in $run"
 elif [ "$restarts" -ge 5 ]; then
-    echo "noether: queued again 5 times already (slurm.max_requeues); submit it again to go on"
+    echo "noether: requeued 5 times already (slurm.max_requeues); submit it again to continue"
 elif [ "${stalled:-0}" -ge 3 ]; then
     echo "noether: 3 starts in a row saved nothing new; not queued again"
 else
-    trap '' TERM  # Which a requeue sends to this shell too: what became of it is still to be said.
+    trap '' TERM  # A requeue signals this shell too, which still has to report the outcome.
     if said=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
         echo "noether: everything is saved in $run; queued again"
     else
         echo "noether: everything is saved in $run, but Slurm refused to queue the job again: $said"
-        cp "$0" "$run/job.sh"  # Slurm's copy of this script goes with the job.
-        echo "noether: to go on: cd $(printf %q "$PWD") && sbatch $(printf %q "$run/job.sh")"
+        cp "$0" "$run/job.sh"  # Slurm deletes its copy of this script with the job.
+        echo "noether: to continue: cd $(printf %q "$PWD") && sbatch $(printf %q "$run/job.sh")"
     fi
 fi
 exit "$code"
