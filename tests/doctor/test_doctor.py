@@ -183,7 +183,7 @@ def test_a_refused_launch_does_not_end_the_examination(noether) -> None:
     found = by_check(json.loads(done.out))
     assert done.code == 1
     assert found["launch"]["level"] == "error"
-    assert "WORLD_SIZE=4 and no RANK" in found["launch"]["seen"]
+    assert "WORLD_SIZE=4, no RANK" in found["launch"]["seen"]
     assert found["gloo"]["level"] == "ok"
 
 
