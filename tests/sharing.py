@@ -3,7 +3,8 @@
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
 something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are
 the longest group, and mostly wait: they begin as soon as a worker is through with its first group, for the images,
-which are made from the start on, take a core until then. The tests on images come last of all.
+which are made from the start on, take a core until then. The tests on images are the last of the slow ones, and the
+fast files fill what is left of each worker's time.
 """
 
 import os
@@ -41,7 +42,7 @@ def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
         groups.setdefault(group_of(nodeid), []).append(nodeid)
 
     def rank(group: str) -> tuple[bool, bool, int]:
-        return groups[group][0].startswith("tests/images/"), not slow[group], -slow[group]
+        return not slow[group], groups[group][0].startswith("tests/images/"), -slow[group]
 
     slurm = GROUPS["tests/slurm/"]
     order = sorted((group for group in groups if group != slurm), key=rank)

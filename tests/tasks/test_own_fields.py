@@ -10,6 +10,8 @@ import torch
 
 from noether.evaluation.exported import load_exported
 
+pytestmark = pytest.mark.slow
+
 DATA = ["dataset.kind=own_fields.Bodies", "dataset.geometry_points=32", "dataset.validation_fraction=0.25"]
 SHORT = [
     "accelerator=cpu", "devices=1", "trainer.effective_batch_size=4", "trainer.max_updates=3",
