@@ -118,7 +118,8 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     programs = folder / "bin"
     programs.mkdir()
     own = '*mnist*|*pendulum*) small="trainer.max_epochs=1";; *examples*) ;;'
-    small = f'{own} *ab_upt*) small="{AB_UPT}";; train*|plan*) small="{SMALL}";;'
+    own += f' *ab_upt*) small="{AB_UPT}";;'
+    small = f'{own} train*trainer.max_*|plan*) small="{SMALL}";; train*) small="{SMALL} trainer.max_epochs=8";;'
     for name, verb in (("noether", ""), ("noether-train", "train "), ("noether-train-submit-job", "submit ")):
         program = programs / name
         start = f'set -- {verb}"$@"\n' if verb else ""
