@@ -65,6 +65,7 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
     (r"shapenet\.md|models\.md", r"shapenet_car|runs/cars", "ShapeNet-Car in /data/shapenet_car",
      _there("/data/shapenet_car")),
     (r"own-data\.md", r"ahmed", "the cases of a simulation in ahmed (AhmedML)", lambda: False),
+    (r"own-data\.md", r"runs/NAME", "a run on cases of your own", lambda: False),
     (r"", r"/data/ahmed", "the cases of a simulation in /data/ahmed (AhmedML)", _there("/data/ahmed")),
     (r"", r"/data/shapenet_car", "ShapeNet-Car in /data/shapenet_car", _there("/data/shapenet_car")),
     (r"", r"^make test", LONG, lambda: False),
