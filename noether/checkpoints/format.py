@@ -19,6 +19,7 @@ from typing import Any
 
 from noether.common.whole_file import ANYBODY, REPLACED, Publisher, say_if_forbidden
 from noether.errors import RequestError
+from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
 FORMAT = 2
@@ -223,7 +224,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
 def _name_lost(folder: Path, chosen: CheckpointFolder, warn: Warn) -> None:
     """Names the checkpoints that the run's history tells of, are better than the chosen one, and are gone."""
     there, best = {checkpoint.updates for checkpoint in list_checkpoints(folder)}, _metric(chosen)
-    for row in read_metrics(folder.parent / "metrics.jsonl"):
+    for row in read_metrics(RunFolder(folder.parent).metrics):
         metric = number(row, "metric")
         if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
             continue

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -27,6 +28,13 @@ class ProcessEntry(NamedTuple):
         return ProcessId(self.pid, self.started)
 
 
+def _stat(pid: int | str, proc: Path = Path("/proc")) -> tuple[str, list[bytes]]:
+    """Reads a process's name, and the fields from its state on: proc(5), "pid (any name) state ppid …"."""
+    # The name may hold spaces and brackets itself.
+    before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
+    return before.partition(b"(")[2].decode(errors="replace"), after.split()
+
+
 def process_table() -> dict[int, ProcessEntry]:
     """Read every process from /proc; empty where there is no /proc."""
     table = {}
@@ -34,9 +42,7 @@ def process_table() -> dict[int, ProcessEntry]:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError, ValueError, IndexError):
-                    with open(f"/proc/{name}/stat", "rb") as stat:
-                        # proc(5): "pid (any name) state ppid …"; the name may hold spaces and brackets.
-                        fields = stat.read().rpartition(b")")[2].split()
+                    _, fields = _stat(name)
                     pid, gone = int(name), fields[0] in (b"Z", b"X")
                     table[pid] = ProcessEntry(pid, int(fields[1]), int(fields[19]), gone)
     return table
@@ -45,22 +51,20 @@ def process_table() -> dict[int, ProcessEntry]:
 def process_id(pid: int) -> ProcessId | None:
     """Return a process's number with its start; None where it is gone, or ended and was not waited for yet."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
+        _, fields = _stat(pid)
         return None if fields[0] in (b"Z", b"X") else ProcessId(pid, int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
 
 
-def ancestors() -> Iterator[tuple[int, str]]:
+def ancestors(proc: Path = Path("/proc")) -> Iterator[tuple[int, str]]:
     """Yields number and name (15 characters at most) of the parent, its parent, and so on, as far as they are seen."""
     pid = os.getppid()
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 0:
-            with open(f"/proc/{pid}/stat", "rb") as stat:
-                before, _, after = stat.read().rpartition(b")")
-            yield pid, before.partition(b"(")[2].decode(errors="replace")
-            pid = int(after.split()[1])
+            name, fields = _stat(pid, proc)
+            yield pid, name
+            pid = int(fields[1])
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -71,8 +75,7 @@ def is_alive(process: ProcessId) -> bool:
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        return _stat(pid)[1][0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
 

@@ -5,9 +5,11 @@ import os
 import re
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from noether.common.container import container_engine
+from noether.common.processes import ancestors
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
@@ -66,14 +68,10 @@ def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
 
 def _ancestors(proc: Path) -> tuple[str, ...]:
     lines: list[str] = []
-    pid = os.getppid()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while pid > 0 and len(lines) < MAX_ANCESTORS:
+    with contextlib.suppress(OSError):
+        for pid, name in islice(ancestors(proc), MAX_ANCESTORS):
             command = (proc / str(pid) / "cmdline").read_bytes()[:MAX_COMMAND].replace(b"\0", b" ").strip()
-            # The name in brackets may itself contain spaces and brackets; the parent is the second field after it.
-            stat = (proc / str(pid) / "stat").read_text(errors="replace")
-            lines.append(command.decode(errors="replace") or stat[stat.index("(") + 1 : stat.rindex(")")])
-            pid = int(stat[stat.rindex(")") + 2 :].split()[1])
+            lines.append(command.decode(errors="replace") or name)
     return tuple(lines)
 
 

@@ -49,10 +49,15 @@ class ShownCase(NamedTuple):
     batch: Batch
 
 
+def median_sample(relative_l2: np.ndarray) -> int:
+    """Returns the index of the sample in the middle of the errors, the upper one of two."""
+    return int(np.argsort(relative_l2, kind="stable")[len(relative_l2) // 2])
+
+
 def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
     """Returns the best, the median and the three worst samples as (label, index), without repeats."""
     order = np.argsort(relative_l2, kind="stable")
-    chosen = [("best", order[0]), ("median", order[len(order) // 2])]
+    chosen = [("best", order[0]), ("median", median_sample(relative_l2))]
     chosen += [("worst" if rank == 1 else f"{rank}. worst", index) for rank, index in enumerate(order[::-1][:3], 1)]
     seen: dict[int, str] = {}
     for label, index in chosen:

@@ -14,6 +14,7 @@ from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.learning.evaluation_mode import evaluation_mode
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.tasks.base import Predictions, SampleFigures, Task
@@ -67,10 +68,8 @@ class Evaluator:
         group = self.group
         own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
-        was_training = model.training
-        model.eval()
         rows: list[dict[str, np.ndarray]] = []
-        try:
+        with evaluation_mode(model):
             for batch in evaluation_batches(dataset, own, self.batch_size, self.draw, num_workers=self.num_workers):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
@@ -81,8 +80,6 @@ class Evaluator:
                 after_batch(predictions, batch)
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
-        finally:
-            model.train(was_training)
         return _in_order(group.gather(rows), len(indices))
 
     @torch.no_grad()
@@ -90,12 +87,8 @@ class Evaluator:
         """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
         (batch,) = evaluation_batches(dataset, [index], 1, self.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluation_mode(model):
             predictions = self._predict(model, batch)
-        finally:
-            model.train(was_training)
         weights = self.precision.weights
         return self.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from noether.data.loader import stack_samples, to_device
 from noether.data.order import SampleKey
 from noether.errors import RequestError
+from noether.learning.evaluation_mode import evaluation_mode
 from noether.learning.precision import Precision
 from noether.models.points import PointModel
 from noether.tasks.base import Task
@@ -37,10 +38,9 @@ def try_model(problem: "Problem", device: torch.device, precision: Precision) ->
     sample = problem.splits.train[problem.train_indices[0]]
     drawn = {**problem.draw.for_training(sample, SampleKey(0, 0)), "index": torch.tensor(0)}
     batch = to_device(stack_samples([drawn]), device, precision.weights)
-    was_training = model.training
-    model.eval()
+    kept_rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        with evaluation_mode(model), kept_rng, torch.no_grad():
             prepared = problem.task.prepare(batch)
             with precision.autocast():
                 predictions = model(prepared)
@@ -61,8 +61,6 @@ def try_model(problem: "Problem", device: torch.device, precision: Precision) ->
         ) from None
     except Exception:
         return
-    finally:
-        model.train(was_training)
     if not isinstance(predictions, Mapping):
         raise RequestError(
             "the model does not return a dictionary",

@@ -2,13 +2,12 @@
 
 import time
 
-import numpy as np
 from torch import nn
 
 from noether.checkpoints.state import TrainingState
 from noether.data.about import about_data, sample_name
 from noether.distributed.stop import AgreedStop
-from noether.evaluation.cases import ShownCase, write_cases
+from noether.evaluation.cases import ShownCase, median_sample, write_cases
 from noether.evaluation.evaluate import Evaluator, Figures, build_evaluator
 from noether.training.open_run import OpenRun
 
@@ -55,8 +54,7 @@ class Validation:
         """Writes the fields of the median case in place of those of the evaluation before."""
         problem, folder = self.run.built.problem, self.run.folder
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
-        errors = figures[f"{next(iter(task.fields))}/relative_l2"]
-        position = int(np.argsort(errors, kind="stable")[len(errors) // 2])
+        position = median_sample(figures[f"{next(iter(task.fields))}/relative_l2"])
         shown = ShownCase("median", position, *evaluator.fields(model, dataset, indices[position]))
         told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]

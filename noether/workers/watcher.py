@@ -142,9 +142,9 @@ class _Watch:
             self._take_signal(number, moment)
         for report in self._ranks.hear(ready):
             self._take_report(report)
-        self._tend_link()
+        self._poll_link()
 
-    def _tend_link(self) -> None:
+    def _poll_link(self) -> None:
         link, ranks = self._link, self._ranks
         if isinstance(link, Spoke) and ranks.listener_seen:
             link.look_for(_beside(ranks.context.endpoint, ranks))

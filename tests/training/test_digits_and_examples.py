@@ -15,13 +15,14 @@ def test_the_convolutional_net_has_its_size() -> None:
 
 
 @pytest.mark.slow
-def test_digits_are_read_by_two_ranks(noether, tmp_path) -> None:
-    """Over 92 % of 1,000 unseen digits after four of its ten epochs; each is counted once, whatever the ranks."""
-    words = ("accelerator=cpu", "devices=2", "trainer.max_epochs=4", f"output_path={tmp_path}", "run_id=digits")
+@pytest.mark.parametrize(("epochs", "accuracy"), [(4, 0.92), pytest.param(10, 0.95, marks=pytest.mark.nightly)])
+def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> None:
+    """Each of 1,000 unseen digits is counted once, whatever the ranks; ten epochs are the experiment's own."""
+    words = ("accelerator=cpu", "devices=2", f"trainer.max_epochs={epochs}", f"output_path={tmp_path}", "run_id=digits")
     done = noether("train", "+experiment/mnist=convnet", *words)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "digits" / "result.json").read_text())
-    assert result["figures"]["accuracy"] > 0.92
+    assert result["figures"]["accuracy"] > accuracy
     confusion = result["classes"]["confusion"]
     assert [sum(row) for row in confusion] == [100] * 10
     assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["figures"]["accuracy"])
