@@ -92,8 +92,13 @@ def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
 
 def spearman(prediction: np.ndarray, truth: np.ndarray) -> float | None:
     """Returns Spearman's rank correlation; None where either side is constant."""
-    from scipy.stats import spearmanr
-
     if len(truth) < 2 or np.ptp(truth) == 0 or np.ptp(prediction) == 0:
         return None
-    return float(spearmanr(prediction, truth).statistic)
+    return float(np.corrcoef(_ranks(prediction), _ranks(truth))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Returns the rank of each value (S,), equal ones sharing their mean rank; scipy.stats takes 0.4 s to import."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    mean_rank: np.ndarray = np.cumsum(count) - (count - 1) / 2
+    return mean_rank[place]

@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
@@ -13,6 +14,28 @@ from noether.training.rehearsal import without_trace
 
 CEILING_S = 0.05
 """For so long matrix products are timed."""
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts operations by torch's own formulas.
+
+    Torch's FlopCounterMode does the same, and imports the compiler for it, which takes a process more than a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        formula = flop_registry.get(function._overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
@@ -31,14 +54,14 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
     order = RankOrder(GlobalOrder(len(run.problem.train_indices), run.plan.micro, 0), (run.plan.micro,), 0, 0, 1)
     (batch,) = training_batches(run.problem.splits.train, run.problem.train_indices, order, run.problem.draw)
     try:
-        with without_trace(run.state.model, device), FlopCounterMode(display=False) as counter:
+        with without_trace(run.state.model, device), FlopCounter() as counter:
             prepared = run.problem.task.prepare(to_device(batch, device, run.precision.weights))
             with run.precision.autocast():
                 predictions = run.state.model(prepared)
             run.problem.task.loss(predictions, prepared).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for a figure.
-    per_sample = counter.get_total_flops() / run.plan.micro
+    per_sample = counter.flops / run.plan.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0
     made = per_sample * run.plan.per_rank * time_use.get("updates", 0)

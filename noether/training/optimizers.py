@@ -1,6 +1,7 @@
 """How weights move: parameter groups, and the optimisers that torch does not have."""
 
 from collections.abc import Callable, Iterable
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def build_optimizer(config: AdamWConfig | SGDConfig | LionConfig, model: nn.Modu
         return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=_fused(model))
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
-    return SGD(
+    return LightSGD(
         groups,
         lr=config.learning_rate,
         momentum=config.momentum,
@@ -43,7 +44,26 @@ def _fused(model: nn.Module) -> bool:
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
 
 
-class LightAdamW(AdamW):
+class WithoutCompiler(Optimizer):
+    """An optimiser whose methods do not import torch's compiler, which takes a process more than a second.
+
+    Torch guards these methods against being compiled by a wrapper that imports the compiler (torch/_compile.py). The
+    trainer compiles the model alone, so that they need no guard; `unwrap` finds what is behind it.
+    """
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+    state_dict = unwrap(Optimizer.state_dict)
+    zero_grad = unwrap(Optimizer.zero_grad)
+
+
+class LightSGD(WithoutCompiler, SGD):
+    """SGD whose step does not import torch's compiler either."""
+
+    step = torch.no_grad()(unwrap(SGD.step))
+
+
+class LightAdamW(WithoutCompiler, AdamW):
     """AdamW without what it does around its fused kernel in every step: it finds its lists of tensors once.
 
     The numbers are AdamW's bit for bit, and so is the state. Anything unusual goes AdamW's own way: parameters without
@@ -97,7 +117,7 @@ class LightAdamW(AdamW):
         super().add_param_group(param_group)
 
     def _first_step(self, closure: Callable[[], float] | None) -> float | None:
-        loss: float | None = super().step(closure)
+        loss: float | None = unwrap(AdamW.step)(self, closure)
         kinds = {(one.device, one.dtype) for group in self.param_groups for one in group["params"]}
         usual = len(kinds) == 1 and all(group["fused"] and not group["amsgrad"] for group in self.param_groups)
         states = [[self.state.get(one, {}) for one in group["params"]] for group in self.param_groups]
@@ -111,7 +131,7 @@ class LightAdamW(AdamW):
         return loss
 
 
-class Lion(Optimizer):
+class Lion(WithoutCompiler):
     """Lion (Chen et al., arXiv 2302.06675): every weight moves by the learning rate, in the momentum's sign.
 
     With momentum m and gradient g: w ← w (1 − lr·wd) − lr · sign(β₁ m + (1 − β₁) g), then

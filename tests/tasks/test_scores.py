@@ -23,6 +23,15 @@ def test_rank_correlation_sees_order_alone() -> None:
     assert spearman(-TRUTH, TRUTH) == pytest.approx(-1.0)
 
 
+def test_equal_values_share_their_rank_as_in_scipy() -> None:
+    from scipy.stats import spearmanr
+
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        one, other = generator.integers(0, 6, (2, 30)).astype(float)
+        assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
+
+
 @pytest.mark.parametrize("truth", [np.zeros(4), np.full(4, 1e6)], ids=["zero", "constant"])
 def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> None:
     """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""

@@ -1,4 +1,6 @@
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -125,3 +127,24 @@ def test_adamw_heeds_a_loss_scaler_that_found_infinity() -> None:
         optimizer.step()
         del optimizer.grad_scale, optimizer.found_inf
         assert torch.equal(before, model.weight) == bool(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["AdamWConfig", "SGDConfig", "LionConfig"])
+def test_no_optimiser_imports_the_compiler(kind) -> None:
+    """It takes a process more than a second, and is needed only where a model is compiled."""
+    script = f"""
+import copy, sys, torch
+from noether.config.optimizer import {kind}
+from noether.training.optimizers import build_optimizer
+model = torch.nn.Linear(2, 2)
+optimizer = build_optimizer({kind}(), model)
+for _ in range(2):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+assert "torch._dynamo" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
