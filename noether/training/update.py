@@ -16,6 +16,7 @@ from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
+from noether.training.ddp import LightDDP
 from noether.training.gradients import Clipping
 from noether.training.rehearsal import without_trace
 from noether.training.time_use import Clock, Part
@@ -64,7 +65,8 @@ class Updater:
         self.clipping = Clipping(self.parameters, config.clip_gradient_norm)
         forward: nn.Module = state.model
         if group.world_size > 1:
-            forward = DistributedDataParallel(
+            wrapper = DistributedDataParallel if config.compile else LightDDP
+            forward = wrapper(
                 forward,
                 device_ids=[group.device] if group.device.type == "cuda" else None,
                 gradient_as_bucket_view=True,

@@ -1,7 +1,6 @@
 """What every worker needs, imported once: the fork server imports this module, and its forks start with it.
 
-`import torch` costs a worker seconds, and the first `DDP(...)` or optimiser imports torch._dynamo, which
-costs as much again. Forking is safe here because nothing below starts a thread or touches CUDA.
+`import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
 
 Imported anywhere but in a fork server, this module only imports.
 """
@@ -20,7 +19,6 @@ MODULES = (
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
-    "torch._dynamo",
     "torch.optim",
 )
 
