@@ -2,9 +2,8 @@
 
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
 something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are
-the longest group, and mostly wait: they begin as soon as a worker is through with its first group, for the images,
-which are made from the start on, take a core until then. The tests on images are the last of the slow ones, and the
-fast files fill what is left of each worker's time.
+the longest group, and mostly wait: the third worker begins with them. The tests on images are the last of the slow
+ones, for the images are made from the start on, and the fast files fill what is left of each worker's time.
 """
 
 import os
@@ -24,8 +23,8 @@ GROUPS = {
     "tests/test_known_faults.py": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
-BEFORE_SLURM = 3
-"""Groups that are handed out before the tests on Slurm: one to each worker."""
+BEFORE_SLURM = 2
+"""Groups that are handed out before the tests on Slurm: the first ones of two workers."""
 
 
 def group_of(nodeid: str) -> str:

@@ -20,7 +20,7 @@ def test_what_stays_on_one_worker(nodeid: str, group: str) -> None:
     assert group_of(nodeid) == group
 
 
-def test_slow_files_first_slurm_after_one_for_each_worker_and_fast_files_last() -> None:
+def test_slow_files_first_slurm_on_the_third_worker_and_fast_files_last() -> None:
     tests = [
         ("tests/data/test_b.py::one", False),
         ("tests/images/test_image.py::one", True),
@@ -37,9 +37,9 @@ def test_slow_files_first_slurm_after_one_for_each_worker_and_fast_files_last() 
         "tests/training/test_d.py::two",
         "tests/models/test_c.py::one",
         "tests/models/test_c.py::two",
-        "tests/images/test_image.py::one",
         "tests/slurm/test_submit.py::one",
         "tests/slurm/test_a.py::one",
+        "tests/images/test_image.py::one",
         "tests/data/test_b.py::one",
         "tests/data/test_e.py::one",
     ]
