@@ -59,7 +59,7 @@ def sum_ranks(context: WorkerContext, folder: Path) -> int:
         context,
         sum=total.item(),
         preloaded=preloaded,
-        dynamo="torch._dynamo" in sys.modules,
+        compiler="torch._dynamo" in sys.modules,
         parent_is_server="forkserver" in parent,
         parent_threads=len(os.listdir(f"/proc/{os.getppid()}/task")),
         cuda_touched=torch.cuda.is_initialized(),

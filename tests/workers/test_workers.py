@@ -84,7 +84,7 @@ def test_the_fork_server_starts_no_thread_and_touches_no_cuda(tmp_path: Path) ->
     assert run("sum_ranks", tmp_path, tmp_path) == (0, "")
     seen = facts(tmp_path, 0)
     assert seen["parent_is_server"]
-    assert seen["dynamo"], "what DDP and the first optimiser import is there"
+    assert not seen["compiler"], "it takes a second, and few runs need it"
     assert seen["parent_threads"] == 1
     assert seen["cuda_touched"] is False
 
