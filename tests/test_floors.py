@@ -1,4 +1,4 @@
-"""Imports run downwards only: the floors of the house are one list, and CONTRIBUTING's table is that list."""
+"""Imports run downwards only: the floors of the package are one list, and CONTRIBUTING's table is that list."""
 
 import ast
 import re

@@ -58,7 +58,7 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
 
     Returns:
         r2, spearman, mae and max of the error, floor_r2 and floor_mae (those of the integral of the true field).
-        Scores that are undefined, because the truth does not vary or a prediction is no number, are None, and
+        Scores that are undefined, because the truth does not vary or a prediction is not a number, are None, and
         `note` says so.
     """
     lost = int((~np.isfinite(prediction)).sum())

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
 
 class AxesMap(Section):
-    """The directions of the files that are turned to the house's axes: x across, y up, z along the wind."""
+    """The directions of the files that are turned to noether's axes: x across, y up, z along the wind."""
 
     wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Where the air blows to.")
     up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Which direction is up.")
@@ -35,7 +35,7 @@ class AxesMap(Section):
         return self
 
     def rotation(self) -> np.ndarray:
-        """The matrix (3, 3) that turns a vector of the files into the house's axes."""
+        """The matrix (3, 3) that turns a vector of the files into noether's axes."""
         wind, up = DIRECTIONS[self.wind], DIRECTIONS[self.up]
         return np.stack([np.cross(up, wind), up, wind])
 
@@ -141,7 +141,7 @@ class CaseMap(Section):
 
     @property
     def rotation(self) -> np.ndarray:
-        """The matrix (3, 3) from the files' axes to the house's."""
+        """The matrix (3, 3) from the files' axes to noether's."""
         return self.axes.rotation() if self.axes else np.eye(3)
 
 

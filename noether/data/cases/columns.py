@@ -56,7 +56,7 @@ class Column:
 
 
 def turned(rotation: np.ndarray, factor: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A step that turns vectors (n, 3), or tensors of 9 or 6 components, into the house's axes, and scales them."""
+    """A step that turns vectors (n, 3), or tensors of 9 or 6 components, into noether's axes, and scales them."""
 
     def step(block: np.ndarray) -> np.ndarray:
         if block.ndim == 2 and block.shape[1] == 3:

@@ -1,6 +1,6 @@
 """The samples of prepared cases, read from the store as they are asked for.
 
-What a sample holds, all of it in SI units and in the house's axes (x across, y up, z along the wind; the files' own
+What a sample holds, all of it in SI units and in noether's axes (x across, y up, z along the wind; the files' own
 where `dataset.json` says `axes: null`); N is the case's own number of points of a set:
 
 | key | shape | what |
@@ -103,7 +103,7 @@ class CasesDataset:
 
 
 def _files_space(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes and unit of the source files, for shapes given to `predict`; empty where they are the house's."""
+    """The axes and unit of the source files, for shapes given to `predict`; empty where they are noether's."""
     files = CaseMap.model_validate(yaml.safe_load(metadata["map"]) or {})
     if files.axes is None and files.metres == 1.0:
         return {}

@@ -1,4 +1,4 @@
-"""Makes one case: its files are read, scaled, turned to the house's axes, checked, shuffled and written."""
+"""Makes one case: its files are read, scaled, turned to noether's axes, checked, shuffled and written."""
 
 import hashlib
 from dataclasses import dataclass
@@ -156,7 +156,7 @@ class _DistanceColumn(Column):
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
-    """Forces (3,) in N and moments (3,) in N·m about the origin of the true fields, in the house's axes."""
+    """Forces (3,) in N and moments (3,) in N·m about the origin of the true fields, in noether's axes."""
     assert about.forces is not None
     assert raw.normals is not None
     assert raw.area is not None
