@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
 
 Row = dict[str, Any]
@@ -27,11 +28,12 @@ def flat_numbers(row: Row) -> dict[str, float]:
     return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
 
 
-class Tracker(Protocol):
-    """Receives the rows of a run."""
+class Tracker:
+    """Receives the rows of a run; a tracker has its own version of what it needs beside `log`."""
 
     def log(self, row: Row) -> None:
         """Writes one row. Raises OSError where that fails; training goes on without it."""
+        raise NotImplementedError
 
     def advance(self, update: int) -> None:
         """Called after every update, so it must be cheap."""
@@ -43,7 +45,26 @@ class Tracker(Protocol):
         """Writes what was not written yet, and closes."""
 
     def discard(self) -> None:
-        """Closes without writing anything more."""
+        """Closes without writing anything more, as far as that can be helped."""
+        self.close()
+
+
+class FileTracker(Tracker):
+    """A tracker that appends to one file."""
+
+    _file: AppendingFile
+
+    def sync(self) -> None:
+        """Returns once every row is on the disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Writes what was not written yet, and closes the file."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file and drops what was not written yet."""
+        self._file.discard()
 
 
 class Trackers:
