@@ -68,7 +68,11 @@ class FileTracker(Tracker):
 
 
 class Trackers:
-    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run."""
+    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run.
+
+    warn: told where the disk refuses.
+    check: called before anything is written; raises a NoetherError where nothing may be, from now on.
+    """
 
     def __init__(
         self,
@@ -76,13 +80,6 @@ class Trackers:
         warn: Callable[[str], None] = lambda text: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes the trackers.
-
-        Args:
-            trackers: what takes the rows.
-            warn: told where the disk refuses.
-            check: called before anything is written; raises a NoetherError where nothing may be, from now on.
-        """
         self._trackers = tuple(trackers)
         self._warn, self._check = warn, check
         self._failing: set[int] = set()
