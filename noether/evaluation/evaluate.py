@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,7 +124,7 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
     Raises:
         RequestError: the model cannot be asked in chunks.
     """
-    in_chunks = getattr(model, "forward_in_chunks", None)
+    in_chunks: Any = getattr(model, "forward_in_chunks", None)
     if chunk_size is not None and in_chunks is None:
         raise RequestError(
             f"{type(model).__name__} cannot be asked in chunks of points",
