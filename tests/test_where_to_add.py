@@ -109,12 +109,11 @@ def test_a_data_set_and_a_task(house: House) -> None:
     house.change(
         "noether/data/build.py",
         "SOURCES: Mapping[str, DataSource] = {\n",
-        "def _prepare_noise(dataset, root, progress):\n    return None\n\n\n"
         "def _open_noise(dataset, folder):\n    from noether.data.noise import Noise\n\n"
         "    return Splits(Noise(dataset.size), Noise(10))\n\n\n"
         "def _check_noise(dataset, root):\n    pass\n\n\n"
         "SOURCES: Mapping[str, DataSource] = {\n"
-        "    'noise': DataSource(_prepare_noise, _open_noise, _check_noise, without_root='noise'),\n",
+        "    'noise': DataSource(_check_noise, _open_noise, without_root='noise'),\n",
     )
     house.change("noether/config/dataset.py", 'KNOWN = ("ellipsoid"', 'KNOWN = ("noise", "ellipsoid"')
     house.change(

@@ -20,11 +20,16 @@ def completion_table() -> str:
             for key, inner in section.model_fields.items():
                 known = settings.setdefault(f"{name}.{key}", [])
                 known += [choice for choice in _choices(inner.annotation) if choice not in known]
+    return json.dumps({"settings": settings, "groups": group_options()}, indent=1) + "\n"
+
+
+def group_options() -> dict[str, list[str]]:
+    """Returns the options of each group of settings, older names left out."""
     groups: dict[str, list[str]] = {}
     for file in sorted(configs_folder().glob("*/**/*.yaml")):
         if not is_old_name(file.stem):
             groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
-    return json.dumps({"settings": settings, "groups": groups}, indent=1) + "\n"
+    return groups
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -15,6 +15,8 @@ from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.errors import ExitCode, NoetherError, RequestError
 
+ASKS_FOR_HELP = ("--help", "-h", "help")
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
@@ -76,30 +78,35 @@ def submit_main() -> NoReturn:
 
 def _dispatch(arguments: list[str]) -> int:
     arguments = _one_word_a_verb(arguments)
-    if not arguments or arguments[0] in ("--help", "-h", "help"):
-        asked = _one_word_a_verb(arguments[1:])[:1]
-        if asked and asked[0] in verbs():
-            print(command_help(asked[0]))
-        elif asked and asked[0] not in groups() and not asked[0].startswith("-"):
-            from noether.cli.settings_help import section_help, sections
-
-            if asked[0] in sections():
-                print(section_help(asked[0]))
-                return ExitCode.DONE
-            return _run_command(asked)  # Refuses it, and names the nearest command.
-        else:
-            print(group_help(asked[0]) if asked else overview())
-        return ExitCode.DONE
-    if arguments[0] in groups() and (arguments[1:] in ([], ["--help"], ["-h"], ["help"])):
-        print(group_help(arguments[0]))
-        return ExitCode.DONE
-    if arguments[0] in ("--version", "version"):
+    first, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if first in ("--version", "version"):
         print(f"noether {__version__}")
         return ExitCode.DONE
-    if arguments[0] in verbs() and any(word in ("--help", "-h") for word in arguments[1:]):
-        print(command_help(arguments[0]))
-        return ExitCode.DONE
+    if first in ASKS_FOR_HELP:
+        return _show_help(_one_word_a_verb(rest)[:1])
+    if (first in verbs() and {"--help", "-h"} & set(rest)) or (
+        first in groups() and (not rest or (len(rest) == 1 and rest[0] in ASKS_FOR_HELP))
+    ):
+        return _show_help([first])
     return _run_command(arguments)
+
+
+def _show_help(asked: list[str]) -> int:
+    """Prints the help of a command, a group of commands or a section of settings; without one, of the program."""
+    about = asked[0] if asked else ""
+    if about in verbs():
+        print(command_help(about))
+    elif about in groups():
+        print(group_help(about))
+    elif not about or about.startswith("-"):
+        print(overview())
+    else:
+        from noether.cli.settings_help import section_help, sections
+
+        if about not in sections():
+            return _run_command(asked)  # Refuses it, and names the nearest command.
+        print(section_help(about))
+    return ExitCode.DONE
 
 
 def _one_word_a_verb(arguments: list[str]) -> list[str]:

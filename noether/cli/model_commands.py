@@ -1,7 +1,5 @@
 """The commands of a trained model: evaluate, predict and export."""
 
-from noether.errors import RequestError
-
 
 class ModelCommands:
     """Use the model of a run."""
@@ -29,12 +27,10 @@ class ModelCommands:
             trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import evaluate_here
-        from noether.runs.folder import existing_run
-        from noether.runs.trust import check_trust
 
-        check_trust(existing_run(run), trust)
-
-        return evaluate_here(run, split=split, weights=weights, checkpoint=checkpoint, as_json=json, vtk=vtk)
+        return evaluate_here(
+            run, split=split, weights=weights, checkpoint=checkpoint, trust=trust, as_json=json, vtk=vtk
+        )
 
     def predict(
         self,
@@ -72,18 +68,10 @@ class ModelCommands:
             trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import predict_here
-        from noether.runs.folder import existing_run
-        from noether.runs.trust import check_trust
 
-        check_trust(existing_run(run), trust)
-
-        if not mesh:
-            raise RequestError(
-                "--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE"
-            )
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk, set=set,
-            weights=weights, checkpoint=checkpoint,
+            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk,
+            parameters=set, weights=weights, checkpoint=checkpoint, trust=trust,
         )  # fmt: skip
 
     def export(
@@ -109,11 +97,7 @@ class ModelCommands:
             trust: run the code that the settings of somebody else's run name
         """
         from noether.evaluation.start import export_here
-        from noether.runs.folder import existing_run
-        from noether.runs.trust import check_trust
-
-        check_trust(existing_run(run), trust)
 
         return export_here(
-            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint
+            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint, trust=trust
         )

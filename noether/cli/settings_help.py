@@ -1,14 +1,13 @@
 """The settings in the text of --help: those that a command reads, and those of one section."""
 
 import inspect
-from typing import get_args
 
 from pydantic import BaseModel
 
-from noether.cli.arguments import is_old_name
+from noether.cli.completion_table import group_options
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
-from noether.config.settings_file import configs_folder
+from noether.config.section import kind_of
 
 READ_BY = {
     "train": ("", "trainer", "dataset", "model", "task", "optimizer", "schedule"),
@@ -31,12 +30,9 @@ def settings_help(verb: str) -> str:
     if verb == "submit":
         lines += ["", "and every setting of noether train: noether train --help"]
     lines += ["", "groups (GROUP=OPTION)"]
-    for folder in sorted({file.parent for file in configs_folder().glob("*/**/*.yaml")}):
-        name = folder.relative_to(configs_folder()).as_posix()
-        if verb == "data describe" and name != "dataset":
-            continue
-        options = ", ".join(sorted(file.stem for file in folder.glob("*.yaml") if not is_old_name(file.stem)))
-        lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {options}")
+    for name, options in group_options().items():
+        if verb != "data describe" or name == "dataset":
+            lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {', '.join(options)}")
     return "\n".join(
         [*lines, "", "noether help SECTION describes the settings of a section, of every kind: noether help model"]
     )
@@ -49,7 +45,7 @@ def section_help(section: str) -> str:
         about = inspect.cleandoc(found.__doc__ or "").splitlines()[0]
         lines += ["", f"{section}.kind={kind}: {about}" if kind else f"{section}: {about}"]
         lines += _described(section, kind)
-    options = sorted(file.stem for file in (configs_folder() / section).glob("*.yaml"))
+    options = group_options().get(section, [])
     return "\n".join([*lines[1:], *(["", f"{section}=OPTION: {', '.join(options)}"] if options else [])])
 
 
@@ -62,12 +58,8 @@ def _kinds(section: str) -> list[tuple[str, type[BaseModel]]]:
     """Returns the kinds of a section with their schemas; "" for a section of one kind."""
     if not section:
         return [("", RunConfig)]
-    found = []
-    for schema in sections_in(RunConfig.model_fields[section].annotation):
-        kind = schema.model_fields.get("kind")
-        known = get_args(kind.annotation) if kind is not None else ()
-        found.append((str(known[0]) if known else "my_package.MyClass" if kind is not None else "", schema))
-    return found
+    schemas = sections_in(RunConfig.model_fields[section].annotation)
+    return [("my_package.MyClass" if kind_of(schema) == "" else kind_of(schema) or "", schema) for schema in schemas]
 
 
 def _described(section: str, kind: str = "", only: tuple[str, ...] = ()) -> list[str]:

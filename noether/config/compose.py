@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from noether.config.environment_values import allow_listed_variables
 from noether.config.explain import composition_error, validation_error, yaml_error
-from noether.config.overrides import as_hydra_override, parse_override, parse_overrides
+from noether.config.overrides import as_hydra_override, parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file, with_defaults
-from noether.config.sweep import override_value
+from noether.config.sweep import override_value, parse_override
 from noether.config.trainer import LENGTHS
 
 SECTIONS_WITH_KIND = ("dataset", "model", "task", "optimizer", "schedule")

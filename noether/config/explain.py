@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from noether.common.suggest import did_you_mean, nearest
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
+from noether.config.section import kind_of
 from noether.config.sweep import override_value
 from noether.errors import RequestError
 
@@ -203,7 +204,7 @@ def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
     sections: list[type[BaseModel]] = [RunConfig]
     parent: type[BaseModel] = RunConfig
     for part in map(str, location):
-        chosen = [section for section in sections if part == _tag(section)]
+        chosen = [section for section in sections if part == (kind_of(section) or "custom")]
         if len(sections) > 1 and chosen:
             sections = chosen
             continue
@@ -215,12 +216,6 @@ def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
         if field is not None:
             sections = sections_in(field.annotation)
     return ".".join(path), parent
-
-
-def _tag(section: type[BaseModel]) -> str:
-    kind = section.model_fields.get("kind")
-    known = get_args(kind.annotation) if kind is not None else ()
-    return str(known[0]) if known else "custom"
 
 
 def _back_to_default(key: str, section: type[BaseModel]) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Union, get_args, get_origin
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from pydantic import BaseModel
 
 from noether.common.suggest import did_you_mean, nearest
@@ -16,12 +15,8 @@ from noether.config.explain import is_number, twice_quoted
 from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
 from noether.config.settings_file import configs_folder
+from noether.config.sweep import parse_override
 from noether.errors import RequestError
-
-
-def parse_override(text: str) -> Override:
-    """Parses one override with Hydra's parser."""
-    return OverridesParser.create().parse_override(text)
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -34,7 +29,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             override = parse_override(text)
-        except (OverrideParseException, HydraException):
+        except HydraException:
             raise _unreadable(text) from None
         if override.is_sweep_override():
             key, _, value = text.partition("=")

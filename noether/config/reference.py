@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from noether.config.schema import RunConfig
+from noether.config.section import kind_of
 
 INTRODUCTION = """\
 # Configuration
@@ -26,9 +27,8 @@ def settings_reference() -> str:
     parts = [INTRODUCTION, *_section("Top level", "", RunConfig)]
     for name, field in RunConfig.model_fields.items():
         for section in sections_in(field.annotation):
-            kind = section.model_fields.get("kind")
-            known = get_args(kind.annotation) if kind is not None else ()
-            title = f"`{name}`" + (f", kind `{known[0]}`" if known else ", your own" if kind is not None else "")
+            kind = kind_of(section)
+            title = f"`{name}`" + (f", kind `{kind}`" if kind else "" if kind is None else ", your own")
             parts += _section(title, (section.__doc__ or "").split("\n\n")[0].replace("\n", " "), section)
     return "\n".join(parts).rstrip() + "\n"
 

@@ -1,6 +1,6 @@
 """Base classes for the sections of the configuration."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
 
@@ -28,6 +28,12 @@ class ComponentSection(Section):
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments for the component's constructor."""
         return self.model_dump(exclude={"kind"})
+
+
+def kind_of(section: type[BaseModel]) -> str | None:
+    """Returns the `kind` that chooses a section: "" for the user's own by dotted path, None where nothing chooses."""
+    field = section.model_fields.get("kind")
+    return None if field is None else str(next(iter(get_args(field.annotation)), ""))
 
 
 def chosen_by_kind(*known: str) -> Discriminator:

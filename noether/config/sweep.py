@@ -18,17 +18,13 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     copied unchanged to every run. So is one that cannot be parsed: composing the configuration reports what is wrong
     with it. If no override has several values, there is one run.
 
-    Args:
-        overrides: Hydra overrides in the order given.
-
     Raises:
         RequestError: a sweep over all files of a group (`glob(…)`) or over an interval, which has no list of values.
     """
-    parser = OverridesParser.create()
     choices = []
     for text in overrides:
         try:
-            override = parser.parse_override(text)
+            override = parse_override(text)
         except HydraException:
             choices.append([text])
             continue
@@ -36,10 +32,15 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     return [list(run) for run in product(*choices)]
 
 
+def parse_override(text: str) -> Override:
+    """Parses one override with Hydra's parser. HydraException: it is none."""
+    return OverridesParser.create().parse_override(text)
+
+
 def override_value(text: str) -> str:
     """Returns a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
     try:
-        override = OverridesParser.create().parse_override(f"key={text}")
+        override = parse_override(f"key={text}")
         if not override.is_sweep_override() and override.value() == text:
             return text
     except HydraException:
@@ -78,9 +79,8 @@ def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)
     pieces = [piece.strip() for piece in _between_commas(inner[1] if inner else written)]
-    parser = OverridesParser.create()
     try:
-        read = [[parser.parse_override(f"key={one}").value() for one in each] for each in (pieces, values)]
+        read = [[parse_override(f"key={one}").value() for one in each] for each in (pieces, values)]
     except HydraException:
         return None
     return pieces if read[0] == read[1] else None

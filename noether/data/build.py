@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noether.common.components import build_component
+from noether.common.cpus import usable_cpus
 from noether.config.dataset import (
     CasesDatasetConfig,
     CustomDatasetConfig,
     EllipsoidDatasetConfig,
     MnistDatasetConfig,
-    ShapeNetCarDatasetConfig,
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
@@ -23,7 +23,6 @@ from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import open_shapenet_car
 from noether.data.shapenet_car_packed import ensure_packed, find_cars
-from noether.data.shared_work import usable_cpus
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -49,25 +48,23 @@ class Splits:
 class DataSource:
     """How the samples of a kind are had.
 
-    prepare: makes what can be made and checks what must be there, once, in the launching process, without torch;
-        takes the dataset section, dataset_root and a Progress; returns what `open` reads: a folder, a file, or None.
-    open: opens both splits, in every worker; takes the dataset section and what `prepare` has returned.
-    check: raises what `prepare` would raise of what it is given, at once: it makes nothing and reads no samples.
+    check: raises what is wrong with dataset_root, at once: it makes nothing and reads no samples; takes the dataset
+        section and dataset_root.
+    open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
+    prepare: makes what can be made, once, in the launching process, without torch; takes the dataset section,
+        dataset_root and a Progress, checks as `check` does, and returns what `open` reads. None: nothing is made, and
+        `open` reads dataset_root.
     without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
     """
 
-    prepare: Callable[[Any, Path | None, Progress], Path | None]
-    open: Callable[[Any, Path | None], Splits]
-    check: Callable[[Any, Path | None], None]
+    check: Callable[[Any, Path | None], object]
+    open: Callable[[Any, Any], Splits]
+    prepare: Callable[[Any, Path | None, Progress], Path] | None = None
     without_root: str = "made by its own code"
 
 
-def prepare_data(config: RunConfig, progress: Progress | None = None) -> Path | None:
+def prepare_data(config: RunConfig, progress: Progress = lambda done, total: None) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
-
-    Args:
-        config: the run's configuration.
-        progress: called with (samples made, samples to make).
 
     Returns:
         The folder of the data, or its packed file; None where a user's own data set was given none.
@@ -75,8 +72,11 @@ def prepare_data(config: RunConfig, progress: Progress | None = None) -> Path | 
     Raises:
         RequestError: where `dataset_root` lacks the data.
     """
-    root = config.dataset_root.expanduser() if config.dataset_root else None
-    return data_source(config).prepare(config.dataset, root, progress or (lambda done, total: None))
+    source, root = data_source(config), _root(config)
+    if source.prepare is not None:
+        return source.prepare(config.dataset, root, progress)
+    source.check(config.dataset, root)
+    return root
 
 
 def check_data(config: RunConfig) -> None:
@@ -85,7 +85,7 @@ def check_data(config: RunConfig) -> None:
     Raises:
         RequestError: where `dataset_root` lacks the data.
     """
-    data_source(config).check(config.dataset, config.dataset_root.expanduser() if config.dataset_root else None)
+    data_source(config).check(config.dataset, _root(config))
 
 
 def open_splits(config: RunConfig, folder: Path | None) -> Splits:
@@ -98,15 +98,8 @@ def data_source(config: RunConfig) -> DataSource:
     return SOURCES.get(config.dataset.kind, OWN_DATA)
 
 
-def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    if root is not None:
-        ellipsoid.check_folder(root)
-        return root
-    sizes = {"train": dataset.train_shapes, "test": dataset.test_shapes}
-    points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
-    folder = ellipsoid.cache_folder(None, sizes=sizes, seed=dataset.seed, **points)
-    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=usable_cpus(), progress=progress, **points)
-    return folder
+def _root(config: RunConfig) -> Path | None:
+    return config.dataset_root.expanduser() if config.dataset_root else None
 
 
 def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None:
@@ -114,35 +107,25 @@ def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None
         ellipsoid.check_folder(root)
 
 
-def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path | None) -> Splits:
-    assert folder is not None
+def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    if root is not None:
+        ellipsoid.check_folder(root)
+        return root
+    sizes = {"train": dataset.train_shapes, "test": dataset.test_shapes}
+    points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
+    folder = ellipsoid.cache_folder(sizes=sizes, seed=dataset.seed, **points)
+    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=usable_cpus(), progress=progress, **points)
+    return folder
+
+
+def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path) -> Splits:
     train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
     return Splits(train, test)
 
 
-def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    return ensure_packed(root, progress)
-
-
-def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) -> None:
-    find_cars(root)
-
-
-def _open_shapenet_car(dataset: ShapeNetCarDatasetConfig, file: Path | None) -> Splits:
-    assert file is not None
-    train, test = open_shapenet_car(file, dataset.split)
-    return Splits(train, test)
-
-
 def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
-    _check_is_folder(dataset.kind, root)
-    for split in digits.FILES:
-        digits.open_digits(root, split)
-
-
-def _prepare_mnist(dataset: MnistDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
-    _check_mnist(dataset, root)
-    return root
+    _check_folder(dataset, root)
+    _open_mnist(dataset, root)
 
 
 def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
@@ -170,61 +153,48 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
             )
 
 
-def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    _check_cases(dataset, root)
-    assert root is not None
-    return root
-
-
-def _open_cases(dataset: CasesDatasetConfig, folder: Path | None) -> Splits:
-    assert folder is not None
+def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
     train, test, validation = open_cases(folder)
     return Splits(train, test, validation or None)
 
 
-def _check_own(dataset: CustomDatasetConfig, root: Path | None) -> None:
-    _check_is_folder(dataset.kind, root)
-
-
-def _prepare_own(dataset: CustomDatasetConfig, root: Path | None, progress: Progress) -> Path | None:
-    _check_own(dataset, root)
-    return root
-
-
 def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
-    train, test = (OwnDataset(_build_own(dataset, split, folder), dataset.kind) for split in ("train", "test"))
-    for name, split in (("train", train), ("test", test)):
-        if not len(split):
+    splits = {}
+    for name in ("train", "test"):
+        given = {"split": name, "root": folder}
+        built = build_component("dataset", dataset.kind, {}, dataset.options(), given=given)
+        splits[name] = OwnDataset(built, dataset.kind)
+        if not len(splits[name]):
             raise RequestError(
                 f"the {name} split of {dataset.kind} is empty",
                 seen="0 samples",
                 expected="at least one",
                 fix=f"give {dataset.kind} samples for split={name!r}",
             )
-    return Splits(train, test)
+    return Splits(splits["train"], splits["test"])
 
 
-def _build_own(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Any:
-    return build_component("dataset", dataset.kind, {}, dataset.options(), given={"split": split, "root": folder})
-
-
-def _check_is_folder(kind: str, root: Path | None) -> None:
+def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path | None) -> None:
     if root is not None and not root.is_dir():
         raise RequestError(
             f"dataset_root={root} is not a folder",
             seen="no such folder" if not root.exists() else "a file",
-            expected=f"the folder that {kind} reads",
+            expected=f"the folder that {dataset.kind} reads",
             fix="dataset_root=FOLDER",
             mount=str(root.absolute()),
         )
 
 
 SOURCES: Mapping[str, DataSource] = {
-    "ellipsoid": DataSource(_prepare_ellipsoid, _open_ellipsoid, _check_ellipsoid),
-    "shapenet_car": DataSource(_prepare_shapenet_car, _open_shapenet_car, _check_shapenet_car),
-    "cases": DataSource(_prepare_cases, _open_cases, _check_cases),
-    "mnist": DataSource(_prepare_mnist, _open_mnist, _check_mnist, without_root="the 5,000 packaged digits"),
+    "ellipsoid": DataSource(_check_ellipsoid, _open_ellipsoid, _prepare_ellipsoid),
+    "shapenet_car": DataSource(
+        check=lambda dataset, root: find_cars(root),
+        open=lambda dataset, file: Splits(*open_shapenet_car(file, dataset.split)),
+        prepare=lambda dataset, root, progress: ensure_packed(root, progress),
+    ),
+    "cases": DataSource(_check_cases, _open_cases),
+    "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""
-OWN_DATA = DataSource(_prepare_own, _open_own, _check_own)
+OWN_DATA = DataSource(_check_folder, _open_own)
 """The user's own, which `dataset.kind` names by dotted path."""

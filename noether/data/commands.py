@@ -7,20 +7,21 @@ from typing import Any
 from rich.table import Table
 
 from noether.common.console import Console
+from noether.common.cpus import usable_cpus
 from noether.common.strict_json import strict_json
 from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
-from noether.data.build import data_source, open_splits, prepare_data
+from noether.data.build import data_source, open_splits
 from noether.data.cases.case_map import ready_maps
 from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
 from noether.data.describe import describe_split
+from noether.data.prepare import prepare_with_bar
 from noether.data.progress import progress_bar
 from noether.data.shapenet_car import differing_statistics
 from noether.data.shapenet_car_packed import ensure_packed, pack_folder
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
-from noether.data.shared_work import usable_cpus
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
@@ -107,8 +108,7 @@ def pack_here(folder: str, out: str | None) -> int:
 def describe_here(config: RunConfig, *, as_json: bool) -> int:
     """Prints what the splits of the configured data set hold."""
     console = Console(None, speaks=not as_json)
-    with progress_bar(console, "making the data", "samples") as report:
-        folder = prepare_data(config, report)
+    folder = prepare_with_bar(config, console)
     splits = open_splits(config, folder)
     described = {"train": describe_split(splits.train), "test": describe_split(splits.test)}
     notes = _statistics_notes(config, described["train"])
@@ -146,11 +146,7 @@ def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
         return []
     if config.dataset.split != "param0":
         return ["the published constants are those of the split param0"]
-    columns = {
-        figure: {key: [row[figure] for row in about["channels"]] for key, about in train["arrays"].items()}
-        for figure in ("mean", "std")
-    }
-    differing = differing_statistics(columns["mean"], columns["std"])
+    differing = differing_statistics(train["arrays"])
     if not differing:
         return ["mean and standard deviation are the published ones, within 1 % of a standard deviation"]
     found = train["samples"]

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.data.checks import Layout, sample_faults, sample_layout, sample_name, set_rows
+from noether.data.checks import Layout, row_faults, sample_faults, sample_layout, sample_name, set_rows
+from noether.data.moments import Moments
 
 if TYPE_CHECKING:
     from noether.data.loader import Dataset
@@ -27,11 +28,11 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
     faults: list[str] = []
     expected: Layout | None = None
     types: dict[str, str] = {}
-    moments: dict[str, _Moments] = {}
+    moments: dict[str, _Columns] = {}
     for index in range(len(dataset)):
         sample = dataset[index]
         expected = expected or sample_layout(sample)
-        wrong = sample_faults(sample, expected, set_rows(sample))
+        wrong = sample_faults(sample, expected) + row_faults(sample, set_rows(sample))
         faults += [f"sample {sample_name(dataset, index)}: {words}" for words in wrong]
         for key, value in sample.items():
             array = np.asarray(value)
@@ -40,7 +41,7 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
             by_channel = array.ndim in (1, 2) and 1 <= array.shape[-1] <= CHANNELS
             columns = array.reshape(-1, array.shape[-1] if by_channel else 1)
             if key not in moments:
-                moments[key] = _Moments(columns.shape[1])
+                moments[key] = _Columns(columns.shape[1])
             moments[key].add(columns.astype(np.float64))
     return {
         "samples": len(dataset),
@@ -60,29 +61,21 @@ def _shape(every: list[tuple[int, ...]]) -> str:
     return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
 
-class _Moments:
-    """Range, mean and squares of columns, merged sample by sample (Chan, Golub and LeVeque 1979)."""
+class _Columns(Moments):
+    """The moments of columns, and their range."""
 
-    def __init__(self, channels: int) -> None:
-        self.count = 0
-        self.mean, self.squares = np.zeros(channels), np.zeros(channels)
-        self.low, self.high = np.full(channels, np.inf), np.full(channels, -np.inf)
+    def __init__(self, columns: int) -> None:
+        super().__init__(columns)
+        self.low, self.high = np.full(columns, np.inf), np.full(columns, -np.inf)
 
-    def add(self, columns: np.ndarray) -> None:
-        """Takes (n, channels)."""
-        if not len(columns) or columns.shape[1] != len(self.mean):
+    def add(self, values: np.ndarray) -> None:
+        """Takes (n, columns); what has no row, or another number of columns, is left out."""
+        if not len(values) or values.shape[1] != len(self.mean):
             return
-        total, mean = self.count + len(columns), columns.mean(axis=0)
-        delta = mean - self.mean
-        self.squares += ((columns - mean) ** 2).sum(axis=0) + delta**2 * self.count * len(columns) / total
-        self.mean += delta * len(columns) / total
-        self.low, self.high = np.minimum(self.low, columns.min(axis=0)), np.maximum(self.high, columns.max(axis=0))
-        self.count = total
+        super().add(values)
+        self.low, self.high = np.minimum(self.low, values.min(axis=0)), np.maximum(self.high, values.max(axis=0))
 
     def rows(self) -> list[dict[str, float]]:
-        """One row a channel."""
-        std = np.sqrt(self.squares / max(self.count, 1))
-        return [
-            {"min": float(low), "max": float(high), "mean": float(mean), "std": float(deviation)}
-            for low, high, mean, deviation in zip(self.low, self.high, self.mean, std, strict=True)
-        ]
+        """One row a column."""
+        figures = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
+        return [{name: float(of[column]) for name, of in figures.items()} for column in range(len(self.mean))]

@@ -70,8 +70,10 @@ def open_digits(root: Path | None, split: str) -> DigitsDataset:
             `root`, the package is not installed.
     """
     if root is None:
-        chosen = _packaged_split(split)
         images, labels = _packaged_digits()
+        # The rows are sorted by class and every class has 500, so that each has 100 test images.
+        test = np.arange(len(labels)) % PACKAGED_TEST_SHARE == PACKAGED_TEST_SHARE - 1
+        chosen = test if split == "test" else ~test
         return DigitsDataset(images[chosen], labels[chosen], split)
     images_path, labels_path = (_idx_file(root, name) for name in FILES[split])
     images, labels = read_idx(images_path), read_idx(labels_path)
@@ -157,11 +159,3 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     with gzip.open(paths[0], "rt", newline="") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32).astype(np.uint8)
     return rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1]
-
-
-def _packaged_split(split: str) -> np.ndarray:
-    """Returns the rows of a split: every fifth image of a digit is for testing, whatever the run's seed."""
-    labels = _packaged_digits()[1]
-    test = np.arange(len(labels)) % PACKAGED_TEST_SHARE == PACKAGED_TEST_SHARE - 1
-    # The rows are sorted by class and every class has 500, so that each has 100 test images.
-    return np.flatnonzero(test if split == "test" else ~test)

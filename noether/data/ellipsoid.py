@@ -4,7 +4,7 @@ A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sampl
 first axis.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -81,10 +81,8 @@ def open_split(path: Path) -> PackedArrays:
     """
     packed = open_packed(path)
     arrays = packed.arrays
-    points = [
-        arrays[key].shape[1] for key in ("surface_points", "volume_points") if arrays.get(key, np.empty(0)).ndim == 3
-    ]
-    expected = sample_shapes(*points) if len(points) == 2 else sample_shapes(0, 0)
+    given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
+    expected = sample_shapes(*(array.shape[1] if array.ndim == 3 else 0 for array in given))
     wrong = [
         f"{key} {arrays[key].dtype} {arrays[key].shape}" if key in arrays else f"no {key}"
         for key, shape in expected.items()
@@ -120,18 +118,11 @@ def check_folder(folder: Path | str) -> None:
         check_digest(folder / f"{split}.safetensors")
 
 
-def cache_folder(
-    root: Path | None, *, sizes: Mapping[str, int], surface_points: int, volume_points: int, seed: int
-) -> Path:
-    """The folder of a data set made to this order: `<root>/noether/ellipsoid/<name>`; nothing is created.
-
-    `root` None stands for $XDG_CACHE_HOME, or ~/.cache where that is unset or relative (the XDG base
-    directory specification has relative paths ignored). RequestError where there is no home folder either.
-    """
-    root = cache_root() if root is None else root
+def cache_folder(*, sizes: Mapping[str, int], surface_points: int, volume_points: int, seed: int) -> Path:
+    """The folder of a data set made to this order, below `cache_root`; nothing is created."""
     counts = "-".join(f"{split}{size}" for split, size in sizes.items())
     name = f"{counts}-surface{surface_points}-volume{volume_points}-seed{seed}-v{FORMAT_VERSION}"
-    return root / "noether" / "ellipsoid" / name
+    return cache_root() / "noether" / "ellipsoid" / name
 
 
 def prepare(
@@ -142,7 +133,7 @@ def prepare(
     volume_points: int,
     seed: int,
     workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Make the split files that `folder` lacks.
 
@@ -162,14 +153,14 @@ def prepare(
             damaged.
     """
     folder = Path(folder)
-    orders = {split: _Order(split, size, surface_points, volume_points, seed) for split, size in sizes.items()}
+    orders = [_Order(split, size, surface_points, volume_points, seed) for split, size in sizes.items()]
     try:
         if not _missing(folder, orders):
             return
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             remove_stale(folder)
-            _make(folder, _missing(folder, orders), workers, progress or (lambda done, total: None))
+            _make(folder, _missing(folder, orders), workers, progress)
     except OSError as error:
         raise RequestError(
             f"cannot write the ellipsoid data set to {folder}",
@@ -200,10 +191,10 @@ class _Order:
         return {key: str(value) for key, value in values.items()}
 
 
-def _missing(folder: Path, orders: Mapping[str, _Order]) -> list[_Order]:
+def _missing(folder: Path, orders: Sequence[_Order]) -> list[_Order]:
     missing = []
-    for split, order in orders.items():
-        path = folder / f"{split}.safetensors"
+    for order in orders:
+        path = folder / f"{order.split}.safetensors"
         if not path.exists():
             missing.append(order)
         elif (seen := dict(open_split(path).metadata)) != order.metadata:
@@ -237,13 +228,8 @@ def _make(folder: Path, orders: list[_Order], workers: int, progress: Callable[[
 
 def _make_block(job: tuple[_Order, int, int]) -> dict[str, np.ndarray]:
     order, start, stop = job
-    samples = [
-        make_sample(
-            draw_car(order.seed, order.split, i),
-            order.surface_points,
-            order.volume_points,
-            point_seed(order.seed, order.split, i),
-        )
-        for i in range(start, stop)
-    ]
+    samples = []
+    for i in range(start, stop):
+        car, seed = draw_car(order.seed, order.split, i), point_seed(order.seed, order.split, i)
+        samples.append(make_sample(car, order.surface_points, order.volume_points, seed))
     return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}

@@ -85,7 +85,8 @@ class EllipsoidCar:
     def lift_coefficient(self) -> float:
         """Exact C_L on the reference area, with Cp = 0 under the car."""
         planform = np.pi * self.half_length * self.half_width
-        return flow.half_lift_coefficient(self.semi_axes, self.body_wind) * planform / self.reference_area
+        on_planform = flow.half_force_coefficients(self.semi_axes, self.body_wind)[1]
+        return float(on_planform) * planform / self.reference_area
 
     @property
     def yawing_moment(self) -> float:

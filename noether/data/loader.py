@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -32,29 +33,6 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> Sample: ...
 
 
-class _TrainingReader:
-    """Reads whole micro-batches, so that a memory-mapped data set is asked once a batch."""
-
-    def __init__(self, dataset: Dataset, indices: Sequence[int], draw: PointDraw) -> None:
-        self.dataset, self.indices, self.draw = dataset, indices, draw
-
-    def __getitems__(self, keys: list[SampleKey]) -> Batch:
-        own = [self.indices[key.sample] for key in keys]
-        samples = [self.draw.for_training(self.dataset[i], key) for i, key in zip(own, keys, strict=True)]
-        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.max_batch_size=1")
-        return {**stacked, "index": torch.tensor(own)}
-
-
-class _EvaluationReader:
-    def __init__(self, dataset: Dataset, draw: PointDraw) -> None:
-        self.dataset, self.draw = dataset, draw
-
-    def __getitems__(self, indices: list[int]) -> Batch:
-        samples = [self.draw.for_evaluation(self.dataset[i]) for i in indices]
-        stacked = stack_samples(samples, pad=self.draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
-        return {**stacked, "index": torch.tensor(indices)}
-
-
 def training_batches(
     dataset: Dataset,
     indices: Sequence[int],
@@ -74,7 +52,14 @@ def training_batches(
         num_workers: reading processes; 0 reads in this one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
     """
-    return iter(_loader(_TrainingReader(dataset, indices, draw), order, num_workers, pin_memory))
+
+    def read(keys: list[SampleKey]) -> Batch:
+        own = [indices[key.sample] for key in keys]
+        samples = [draw.for_training(dataset[i], key) for i, key in zip(own, keys, strict=True)]
+        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
+
+    return iter(_loader(read, order, num_workers, pin_memory))
 
 
 def evaluation_batches(
@@ -84,34 +69,45 @@ def evaluation_batches(
     draw: PointDraw,
     *,
     num_workers: int = 0,
-    pin_memory: bool = False,
 ) -> Iterator[Batch]:
     """Yields the given samples, each exactly once, with all their points."""
+
+    def read(own: list[int]) -> Batch:
+        samples = [draw.for_evaluation(dataset[i]) for i in own]
+        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
+
     batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
-    return iter(_loader(_EvaluationReader(dataset, draw), batches, num_workers, pin_memory))
+    return iter(_loader(read, batches, num_workers, pin_memory=False))
 
 
-def _loader(reader: Any, batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
+@dataclass(frozen=True)
+class _Batches:
+    """Whole batches as a DataLoader asks for them, so that a memory-mapped data set is asked once a batch."""
+
+    read: Callable[[Any], Batch]
+
+    def __getitem__(self, entries: Any) -> Batch:
+        return self.read(entries)
+
+
+def _loader(read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
     if not num_workers and not pin_memory:
         # As a DataLoader would, without what it does around each batch.
-        return (reader.__getitems__(batch) for batch in batches)
-    start: Callable[[int], None] | None = _start_loader_worker if num_workers else None
-    return DataLoader(
-        reader,
-        batch_sampler=batches,
+        return map(read, batches)
+    loader: Iterable[Batch] = DataLoader(
+        _Batches(read),  # type: ignore[arg-type]
+        sampler=batches,
+        batch_size=None,
         num_workers=num_workers,
         pin_memory=pin_memory,
-        collate_fn=_already_stacked,
-        worker_init_fn=start,
+        worker_init_fn=_start_loader_worker,
         multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
         # run makes its iterators at other times.
         generator=torch.Generator(),
     )
-
-
-def _already_stacked(batch: Any) -> Any:
-    return batch
+    return loader
 
 
 def _start_loader_worker(worker: int) -> None:

@@ -71,7 +71,7 @@ class RankOrder:
                 first += size
 
 
-def split_validation(samples: int, fraction: float, seed: int = 0) -> tuple[list[int], list[int]]:
+def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int]]:
     """Cuts a validation split from the training split.
 
     The cut does not follow the run's seed: runs that differ by seed alone are selected on the same samples.
@@ -80,7 +80,7 @@ def split_validation(samples: int, fraction: float, seed: int = 0) -> tuple[list
         Indices of the training and of the validation samples, each ascending.
     """
     held_out = min(round(samples * fraction), samples - 1)
-    shuffled = np.random.default_rng([seed, samples]).permutation(samples)
+    shuffled = np.random.default_rng([0, samples]).permutation(samples)
     return sorted(shuffled[held_out:].tolist()), sorted(shuffled[:held_out].tolist())
 
 

@@ -11,12 +11,13 @@ import math
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from noether.data.digest import digest_of, digest_path, record_digest
 from noether.data.shared_work import partial_name
@@ -38,7 +39,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
 }
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
-MAX_HEADER_BYTES = 100_000_000  # the safetensors library refuses more
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,10 @@ def open_packed(path: Path) -> PackedArrays:
     Raises:
         RequestError: the file is missing, cut short, or not laid out as this module writes it.
     """
-    path = Path(path)
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            specs, offsets, metadata = _read_header(path, file, size)
+        with open(path, "rb") as file, safe_open(path, "np"):  # refuses what is cut short, has gaps or is no header
+            start = 8 + struct.unpack("<Q", file.read(8))[0]
+            entries = json.loads(file.read(start - 8))
     except OSError as error:
         raise RequestError(
             f"{path} cannot be opened",
@@ -156,12 +155,21 @@ def open_packed(path: Path) -> PackedArrays:
             expected="a readable data file",
             fix=f"ls -l {path.parent}      (is the path right, and may this user read it?)",
         ) from None
+    except SafetensorError as error:
+        raise _refusal(path, f"{path.stat().st_size} bytes: {error}", "a whole safetensors file") from None
+    metadata = entries.pop("__metadata__", None) or {}
     # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
-    whole = np.asarray(np.memmap(path, np.uint8, mode="c"))
-    arrays = {
-        key: whole[offsets[key] : offsets[key] + spec.nbytes].view(spec.dtype).reshape(spec.shape)
-        for key, spec in specs.items()
-    }
+    data = np.asarray(np.memmap(path, np.uint8, mode="c"))[start:]
+    arrays = {}
+    for key, entry in entries.items():
+        if entry["dtype"] not in DTYPES:
+            raise _refusal(path, f"{key} of type {entry['dtype']}", "arrays of " + ", ".join(DTYPES))
+        begin, end = entry["data_offsets"]
+        arrays[key] = data[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    samples = {array.shape[:1] for array in arrays.values()}
+    if len(samples) != 1 or () in samples:
+        shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "no array"
+        raise _refusal(path, shapes, "at least one array, all with the same number of samples")
     return PackedArrays(path, arrays, metadata)
 
 
@@ -188,36 +196,6 @@ def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[byt
     return header, {key: start + entries[key]["data_offsets"][0] for key in order}, start + end
 
 
-def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Spec], dict[str, int], dict[str, str]]:
-    prefix = file.read(8)
-    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-    if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-        raise _refusal(path, f"{size} bytes with a header of {length}", "a safetensors file")
-    try:
-        entries = json.loads(file.read(length))
-        metadata = {str(key): str(value) for key, value in entries.pop("__metadata__", {}).items()}
-        specs: dict[str, Spec] = {}
-        spans: dict[str, tuple[int, ...]] = {}
-        for key, entry in entries.items():
-            specs[key] = Spec(DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"]))
-            spans[key] = tuple(int(n) for n in entry["data_offsets"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        text = f"a header that cannot be read ({type(error).__name__}: {error})"
-        raise _refusal(path, text, "a safetensors file of " + ", ".join(DTYPES)) from None
-
-    end = 0
-    for key in sorted(spans, key=spans.__getitem__):
-        spec = specs[key]
-        if min(spec.shape, default=-1) < 0 or spans[key] != (end, end + spec.nbytes):
-            raise _refusal(path, f"{key}: {spec} at {spans[key]}", f"data from byte {end} on, without gaps")
-        end += specs[key].nbytes
-    if len({spec.shape[0] for spec in specs.values()}) != 1:
-        raise _refusal(path, f"arrays {specs}", "at least one array, all with the same number of samples")
-    if size != 8 + length + end:
-        raise _refusal(path, f"{size} bytes", f"{8 + length + end} bytes, by the file's own header")
-    return specs, {key: 8 + length + span[0] for key, span in spans.items()}, metadata
-
-
 def _refusal(path: Path, seen: str, expected: str) -> RequestError:
     return RequestError(
         f"{path} is not a complete packed data file",
@@ -229,13 +207,9 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
 
 def _sync_folder(folder: Path) -> None:
     """Make a rename last through a power cut; not every file system can, and the data are safe without it."""
-    try:
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -74,7 +74,8 @@ class PointDraw:
         if shape is not None:
             drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
         for prefix, count in self.per_update.items():
-            keys = [key for key in point_keys(sample, prefix) if self._is_known(key, prefix)]
+            every = point_keys(sample, prefix)
+            keys = [key for key in every if key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN]
             if keys:
                 rows = self._fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
@@ -84,9 +85,6 @@ class PointDraw:
         """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
-
-    def _is_known(self, key: str, prefix: str) -> bool:
-        return key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN
 
     def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
         wanted = min(count or available, available)

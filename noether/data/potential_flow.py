@@ -25,26 +25,14 @@ SURFACE_TOLERANCE = 1e-12
 MAX_NEWTON_STEPS = 100
 
 
-def chi(semi_axes: ArrayLike, lam: ArrayLike = 0.0) -> Array:
-    """χ_i(λ) of the module's docstring.
-
-    Args:
-        semi_axes: (3,), all positive.
-        lam: λ ≥ 0, any shape.
-
-    Returns:
-        (*lam.shape, 3), positive, and 0 in the limit of infinite λ.
+def alpha(semi_axes: ArrayLike) -> Array:
+    """α_i of the module's docstring, shape (3,); the three sum to 2, and a sphere has 2/3 each.
 
     Raises:
         ValueError: the semi-axes are not three positive finite numbers.
     """
     axes = _checked_axes(semi_axes)
-    return np.stack([_chi_component(axes, np.asarray(lam, np.float64), i) for i in range(3)], axis=-1)
-
-
-def alpha(semi_axes: ArrayLike) -> Array:
-    """α_i = χ_i(0), shape (3,); the three sum to 2, and a sphere has 2/3 each."""
-    return chi(semi_axes)
+    return np.array([_chi_component(axes, np.zeros(()), i) for i in range(3)])
 
 
 def surface_normals(semi_axes: ArrayLike, points: ArrayLike) -> Array:
@@ -147,7 +135,7 @@ def half_force_coefficients(
     the force is −∫ Cp n dA over the curved surface alone. With the surface written as x = A s, s on the unit
     sphere, n dA = a₁a₂a₃ A⁻¹s dΩ, which makes the integrand smooth: Gauss-Legendre in s_y and the
     trapezoid rule in the azimuth converge exponentially. Drag and side force vanish by symmetry, and the
-    nodes keep that symmetry, so they come out as rounding only.
+    nodes keep that symmetry, so they come out as rounding only. A hemisphere has 11/16 in y.
 
     Raises:
         ValueError: the stream has a y-part, or `azimuth` is odd.
@@ -158,14 +146,6 @@ def half_force_coefficients(
     vector_area = axes.prod() * directions / axes * weights[:, None]
     values: Array = -pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2])
     return values
-
-
-def half_lift_coefficient(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
-    """C_L of the half ellipsoid on the ground on its planform area π a_x a_z: `half_force_coefficients` in y.
-
-    A hemisphere has 11/16.
-    """
-    return float(half_force_coefficients(semi_axes, freestream)[1])
 
 
 def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:

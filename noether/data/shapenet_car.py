@@ -118,13 +118,16 @@ def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[in
     return train, test
 
 
-def differing_statistics(mean: Mapping[str, Sequence[float]], std: Mapping[str, Sequence[float]]) -> list[str]:
-    """Which channels differ from the published constants by more than 1 % of a standard deviation, in words."""
+def differing_statistics(arrays: Mapping[str, Any]) -> list[str]:
+    """Which channels differ from the published constants by more than 1 % of a standard deviation, in words.
+
+    arrays: those of the training split, as `describe_split` returns them.
+    """
     words = []
     for key, (means, deviations) in PUBLISHED_STATISTICS.items():
         for channel, (m, s) in enumerate(zip(means, deviations, strict=True)):
-            seen = mean[key][channel], std[key][channel]
-            if abs(seen[0] - m) > 0.01 * s or abs(seen[1] - s) > 0.01 * s:
+            row = arrays[key]["channels"][channel]
+            if abs(row["mean"] - m) > 0.01 * s or abs(row["std"] - s) > 0.01 * s:
                 name = f"{key}[{channel}]" if len(means) > 1 else key
-                words.append(f"{name}: mean {seen[0]:.6g}, std {seen[1]:.6g}; published {m:.6g}, {s:.6g}")
+                words.append(f"{name}: mean {row['mean']:.6g}, std {row['std']:.6g}; published {m:.6g}, {s:.6g}")
     return words

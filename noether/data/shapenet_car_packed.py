@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from noether.common.cpus import usable_cpus
 from noether.data.digest import check_digest
 from noether.data.packed import Spec, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
-from noether.data.shared_work import cache_root, locked, process_map, remove_stale, usable_cpus
+from noether.data.shared_work import cache_root, locked, process_map, remove_stale
 from noether.errors import RequestError
 
 PACKED_NAME = "shapenet_car.safetensors"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,7 @@ MOST_BYTES = 256 * 2**20
 MOST_INNER_BYTES = 4 * 2**30
 """Of a param folder's archive inside the archive."""
 _INNER = re.compile(r"(?:^|/)param[0-8]\.(?:tar|tar\.gz|tgz|zip)$")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,15 @@ def list_cars(source: Path) -> list[tuple[str, str]]:
     Raises:
         RequestError: as `raw_cars`, and where there is no car.
     """
-    if source.is_dir():
-        found = {(folder.parent.name, folder.name) for folder in _car_folders(source)}
-    elif source.is_file():
-        found = {(param, name) for param, name, _, _ in _archive_members(source, source.name)}
-    else:
-        found = {(car.param, car.name) for car in raw_cars(source, lambda param, name: False)}
-    cars = sorted(car for car in found if car[1] not in EXCLUDED)
+    found: set[tuple[str, str]] = set()
+
+    def note(param: str, name: str) -> bool:
+        found.add((param, name))
+        return False
+
+    for _ in raw_cars(source, wanted=note):
+        pass
+    cars = sorted(found)
     if not cars:
         raise RequestError(
             f"{source} holds no ShapeNet-Car data",
@@ -176,11 +179,8 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
 
 def _read_raw(car: RawCar) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
     """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
-    with tempfile.TemporaryDirectory(prefix="noether-raw-") as scratch:
-        files = {name: _file(car, name, Path(scratch)) for name in RAW_FILES}
-        surface = _read(car, SURFACE, files)
-        volume = _read(car, VOLUME, files)
-        pressure = _read_pressure(car, files[PRESSURE])
+    surface, volume = (_read(car, name, read_mesh) for name in (SURFACE, VOLUME))
+    pressure = np.asarray(_read(car, PRESSURE, read_array), np.float64).squeeze()
     count = len(surface.points)
     _expect(car, SURFACE, count == RAW_SURFACE_POINTS, f"{count} points", f"{RAW_SURFACE_POINTS} points")
     _expect(
@@ -276,33 +276,16 @@ def _cut_short(name: str, error: Exception) -> RequestError:
     )
 
 
-def _file(car: RawCar, name: str, scratch: Path) -> Path:
-    if car.folder is not None:
-        path = car.folder / name
+def _read(car: RawCar, name: str, reader: Callable[[Path], Content]) -> Content:
+    with tempfile.TemporaryDirectory(prefix="noether-raw-") as scratch:
+        path = (car.folder or Path(scratch)) / name
+        if car.content is not None and name in car.content:
+            path.write_bytes(car.content[name])
         _expect(car, name, path.is_file(), "no such file", "the three files of every car that is not excluded")
-        return path
-    content = (car.content or {}).get(name)
-    _expect(car, name, content is not None, "no such file", "the three files of every car that is not excluded")
-    path = scratch / name
-    path.write_bytes(content or b"")
-    return path
-
-
-def _read(car: RawCar, name: str, files: dict[str, Path]) -> MeshFile:
-    try:
-        return read_mesh(files[name])
-    except RequestError as error:
-        raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
-
-
-def _read_pressure(car: RawCar, path: Path) -> np.ndarray:
-    try:
-        pressure = read_array(path)
-    except RequestError as error:
-        raise RequestError(
-            f"{car.where}/{PRESSURE} cannot be read", seen=error.seen, expected="an array of numbers"
-        ) from None
-    return np.asarray(pressure, np.float64).squeeze()
+        try:
+            return reader(path)
+        except RequestError as error:
+            raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
 
 
 def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:

@@ -44,11 +44,6 @@ def cache_root() -> Path:
         ) from None
 
 
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]]:
     """A `map` over this many processes, in order, or in this process where it takes or may have no others.

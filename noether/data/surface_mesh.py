@@ -71,21 +71,20 @@ def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array,
     """
     corners, values = points[faces], pressure[faces]
     force, moment = np.zeros(3), np.zeros(3)
-    for weights, vectors in _quadrature(corners):
+    for weights, vectors in _quadrature(points, faces):
         pushed = -np.einsum("c,fc->f", weights, values)[:, None] * vectors
         force += pushed.sum(axis=0)
         moment += np.cross(np.einsum("c,fcx->fx", weights, corners), pushed).sum(axis=0)
     return force, moment
 
 
-def _quadrature(corners: Array) -> Iterator[tuple[Array, Array]]:
+def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
     """Weights (C,) of the corners at each node, and n dA (F, 3) there with the node's own weight."""
-    if corners.shape[1] == 3:
-        vectors = 0.5 * np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    if faces.shape[1] == 3:
         for opposite in np.eye(3):
-            yield (1 - opposite) / 2, vectors / 3
+            yield (1 - opposite) / 2, area_vectors(points, faces) / 3
         return
-    a, b, c, d = corners.transpose(1, 0, 2)
+    a, b, c, d = points[faces].transpose(1, 0, 2)
     for u in GAUSS_NODES:
         for v in GAUSS_NODES:
             along_u = (1 - v) * (b - a) + v * (c - d)
@@ -184,10 +183,9 @@ def across(points: Array, wind: Array) -> Array:
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:
     """Area-uniform points (count, 3) of the mesh, the same for the same mesh and seed."""
-    corners = points[triangles(faces)]
-    areas = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
-    rng = np.random.default_rng(seed)
-    chosen = corners[rng.choice(len(corners), count, p=areas / areas.sum())]
+    cut = triangles(faces)
+    areas, rng = np.linalg.norm(area_vectors(points, cut), axis=1), np.random.default_rng(seed)
+    chosen = points[cut[rng.choice(len(cut), count, p=areas / areas.sum())]]
     u, v = rng.random((2, count, 1))
     beyond = u + v > 1
     u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)

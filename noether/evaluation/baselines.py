@@ -10,7 +10,7 @@ from torch import Tensor
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
 from noether.tasks.base import Task
-from noether.tasks.field_errors import field_errors, squared_sums, weighted_errors
+from noether.tasks.field_errors import by_channel, field_errors, squared_sums, weighted_errors
 from noether.tasks.scores import pooled_error
 
 # SciPy comes in where shapes are compared: by rank 0, at the end; every rank imports this file at the start.
@@ -46,7 +46,7 @@ def score_baselines(
             ("nearest_shape", search.of(nearest, sample)),
         ):
             for name in task.fields:
-                both = predicted[name][None], _channels(sample[name])[None]
+                both = predicted[name][None], by_channel(sample[name])[None]
                 errors = field_errors(*both) | squared_sums(*both)
                 measure = task.measure_of(name, sample)
                 if measure is not None:
@@ -65,7 +65,7 @@ def score_baselines(
 
 def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
     """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
-    zeros = {name: torch.zeros_like(_channels(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
+    zeros = {name: torch.zeros_like(by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
              for name in task.predicted}  # fmt: skip
     return {name: values[0] for name, values in task.to_physical(zeros).items()}
 
@@ -91,7 +91,8 @@ class ShapeSearch:
     def nearest(self, sample: Sample, but: int | None = None) -> int:
         """Returns the position of the most similar training sample, `but` left out where there are others."""
         own = _few(sample[self._shape])
-        coarse = [_chamfer_by_distances(torch.cdist(own, other)) for other in self._coarse]
+        distances = (torch.cdist(own, other) for other in self._coarse)
+        coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
         order = np.argsort(coarse, kind="stable")
         candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
         points = sample[self._shape].numpy()
@@ -99,16 +100,17 @@ class ShapeSearch:
         exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
         return int(candidates[int(np.argmin(exact))])
 
-    def carry_over(self, shape: int, field: str, sample: Sample) -> Tensor:
-        """Returns a training sample's field (N, C) at the points of `sample`, taken from the nearest point."""
-        key = self._task.fields[field].points
-        rows = self._tree(shape, key).query(sample[key].numpy())[1]
-        return _channels(self._samples[shape][field])[torch.from_numpy(rows)]
-
     def of(self, shape: int, sample: Sample) -> dict[str, Tensor]:
-        """Returns everything that is predicted of a sample, taken from a training sample."""
-        others = {name: self._samples[shape][name].reshape(-1) for name in self._task.predicted}
-        return others | {name: self.carry_over(shape, name, sample) for name in self._task.fields}
+        """Returns everything that is predicted of a sample, taken from a training sample.
+
+        Fields (N, C) are those of the nearest of its points.
+        """
+        other = self._samples[shape]
+        carried = {name: other[name].reshape(-1) for name in self._task.predicted}
+        for name, field in self._task.fields.items():
+            rows = self._tree(shape, field.points).query(sample[field.points].numpy())[1]
+            carried[name] = by_channel(other[name])[torch.from_numpy(rows)]
+        return carried
 
     def _chamfer(self, shape: int, points: np.ndarray, own_tree: "cKDTree") -> float:
         other = self._samples[shape][self._shape].numpy()
@@ -129,14 +131,6 @@ def _tree_of(points: np.ndarray) -> "cKDTree":
 
 def _few(points: Tensor) -> Tensor:
     return points[:: max(1, len(points) // COARSE_POINTS)][:COARSE_POINTS].float()
-
-
-def _chamfer_by_distances(distances: Tensor) -> float:
-    return float(distances.amin(dim=0).mean() + distances.amin(dim=1).mean())
-
-
-def _channels(values: Tensor) -> Tensor:
-    return values.unsqueeze(-1) if values.ndim == 1 else values
 
 
 def _summarise(errors: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.evaluation.evaluate import Figures
 from noether.tasks.base import Predictions, Task
+from noether.tasks.field_errors import by_channel
 
 ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80
@@ -30,8 +31,7 @@ class PointErrors:
         """Takes a batch's errors; of samples with very many points, evenly spaced ones."""
         physical = self._task.to_physical(predictions)
         for name, kept in self.values.items():
-            truth = batch[name].unsqueeze(-1) if batch[name].ndim == 2 else batch[name]
-            errors = physical[name] - truth
+            errors = physical[name] - by_channel(batch[name], batched=True)
             step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
             shown = errors.flatten(1)[:, ::step]
             mask = mask_of(batch, self._task.fields[name].points)
@@ -80,12 +80,10 @@ def write_cases(
     """Writes what the report draws, as one compressed npz file of plain arrays.
 
     Args:
-        path: the file.
-        task: names the fields.
-        figures: of every sample.
+        path, task: the file, and what names the fields.
+        figures, names: of every sample.
         errors: of points, by field, in its unit.
         shown: the cases whose fields are written.
-        names: of every sample.
         about: what else the report says of the evaluation.
         most_points: of each set of a case, about evenly chosen (None: all).
         by: writes the file, where it may.
@@ -107,7 +105,7 @@ def write_cases(
             truth, points = batch[name][0], batch[field.points][0]
             every = 1 if most_points is None else ceil(len(points) / most_points)
             arrays[f"{prefix}/points"] = _array(points[::every])
-            arrays[f"{prefix}/truth"] = _array(truth.unsqueeze(-1) if truth.ndim == 1 else truth)[::every]
+            arrays[f"{prefix}/truth"] = _array(by_channel(truth)[::every])
             arrays[f"{prefix}/prediction"] = _array(physical[name][0][::every])
             normals = field.points.replace("_points", "_normals")
             if field.points.startswith("surface") and normals in batch:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,9 +57,7 @@ class Evaluator:
         returned in order, so that their sums do not depend on the number of ranks.
 
         Args:
-            model: the weights to evaluate.
-            dataset: the data set.
-            indices: its samples.
+            model, dataset, indices: the weights, and the samples of the data set.
             measure: makes a batch's figures (None: the task's metrics).
             after_batch: sees this rank's predictions (in the model's units) and batches.
 
@@ -125,19 +124,16 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
     Raises:
         RequestError: the model cannot be asked in chunks.
     """
-    if chunk_size is None:
-        predictions: Predictions = model(prepared)
-        return predictions
-    in_chunks = getattr(model, "forward_in_chunks", None)
-    if in_chunks is None:
+    in_chunks: Any = getattr(model, "forward_in_chunks", None)
+    if chunk_size is not None and in_chunks is None:
         raise RequestError(
             f"{type(model).__name__} cannot be asked in chunks of points",
             seen=f"trainer.evaluation_chunk_size={chunk_size}",
             expected="a model with forward_in_chunks(batch, chunk_size)",
             fix="trainer.evaluation_chunk_size=null",
         )
-    chunked: Predictions = in_chunks(prepared, chunk_size)
-    return chunked
+    predictions: Predictions = model(prepared) if chunk_size is None else in_chunks(prepared, chunk_size)
+    return predictions
 
 
 def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> Figures:

@@ -16,11 +16,12 @@ from torch import Tensor
 from noether import __version__
 from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
+from noether.common.whole_file import ANYBODY
 from noether.data.layout import CASE
 from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError
-from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, PhysicalModel, load_exported
+from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
 from noether.evaluation.request import ExportRequest
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
@@ -41,21 +42,20 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     partial.mkdir(parents=True)
     try:
         with joined_group(context) as group:
-            trained = load_trained(request.config, request.checkpoint, request.weights, group.device)
+            trained = load_trained(request.chosen, group.device)
             trained.model.float()
             physical, example = physical_model(trained)
             _write_weights(partial, trained, physical, example, request)
             if request.program:
                 _write_program(partial, trained, physical, example)
-                worst = check_program(partial, trained, physical)
+                program = load_exported(partial, program=True)
+                worst = check_program(program, trained, physical)
                 console.say(
                     f"the program differs from the model by {worst:.1e} of a standard deviation at most, "
                     f"at {', '.join(f'{count:,}' for count in COUNTS)} points of each set"
                 )
-                console.say(_cost(partial, trained, physical))
-        if out.exists():
-            shutil.rmtree(out)  # start.py has asked for --overwrite where anything was in it
-        partial.rename(out)
+                console.say(_cost(program, trained, physical))
+        ANYBODY.publish(partial, out)  # start.py has asked for --overwrite where anything was in it
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -95,7 +95,7 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     shape = Shape(whole, None, normals, np.zeros(len(whole)), values, np.arange(len(whole)))
     others = {name: places[name] for name in trained.layout.sets if name != "surface_points"}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
-    batch = shape_batch(trained, shape, more=others, parameters=parameters)
+    batch = shape_batch(trained, shape, others, parameters)
     asked = places.get("surface_points", whole)
     one = {
         "surface_points": torch.from_numpy(asked),
@@ -113,8 +113,8 @@ def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
     return scaling.backward(torch.from_numpy(drawn)).numpy()
 
 
-def check_program(folder: Path, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Loads the program and compares it with the model at three numbers of points and of samples.
+def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
+    """Compares a loaded program with the model at three numbers of points and of samples.
 
     Returns:
         The largest difference, in standard deviations of the field's channel.
@@ -122,7 +122,7 @@ def check_program(folder: Path, trained: TrainedModel, physical: PhysicalModel) 
     Raises:
         NoetherError: it is above TOLERANCE.
     """
-    loaded, worst = load_exported(folder, program=True), 0.0
+    worst = 0.0
     for count, samples in zip(COUNTS, BATCHES, strict=True):
         every = example_inputs(trained, count, samples)
         inputs = [every[name] for name in physical.inputs]
@@ -144,13 +144,13 @@ def _write_weights(
 ) -> None:
     tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
-    config = request.config
+    chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
     about: dict[str, Any] = {
         "format": FORMAT,
         "noether": __version__,
         "torch": torch.__version__,
-        "checkpoint": request.checkpoint.name,
-        "weights": request.weights,
+        "checkpoint": chosen.checkpoint.name,
+        "weights": chosen.weights,
         "inputs": {
             name: [
                 -1 if axis in trained.axes else length
@@ -160,15 +160,18 @@ def _write_weights(
         },
         "outputs": list(physical.outputs),
         "units": {name: field.unit for name, field in trained.task.outputs.items()},
-        "model": {"kind": config.model.kind, "options": config.model.options()},
-        "task": {"kind": config.task.kind, "options": config.task.model_dump(mode="json", exclude={"kind"})},
+        "model": {"kind": model.kind, "options": model.options()},
+        "task": {
+            "kind": task.kind,
+            "options": task.model_dump(mode="json", exclude={"kind"}),
+            "state": trained.task.state(),
+        },
+        "arguments": [_argument(trained, name, value) for name, value in example.items()],
+        "results": [
+            {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
+            for name in physical.outputs
+        ],
     }
-    about["task"]["state"] = trained.task.state()
-    about["arguments"] = [_argument(trained, name, value) for name, value in example.items()]
-    about["results"] = [
-        {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
-        for name in physical.outputs
-    ]
     (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -219,8 +222,8 @@ def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel,
         ) from error
 
 
-def _cost(folder: Path, trained: TrainedModel, physical: PhysicalModel) -> str:
-    loaded, inputs = load_exported(folder, program=True), example_inputs(trained, COUNTS[-1])
+def _cost(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> str:
+    inputs = example_inputs(trained, COUNTS[-1])
     arrays = {name: inputs[name][0].numpy() for name in physical.inputs}
     seconds = []
     for _ in range(4):

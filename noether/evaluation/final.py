@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from torch import nn
+from torch.utils.data import Subset
 
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.data.about import about_data, sample_name
@@ -93,7 +94,7 @@ class RunEvaluation:
     def _baselines(self, split: str) -> dict[str, Any]:
         # The nearest shape is looked for among what was trained on, for whatever split is scored.
         problem = self.problem
-        scored = problem.splits.test if split == "test" else _Subset(*self._samples(split))
+        scored: Any = problem.splits.test if split == "test" else Subset(*self._samples(split))  # type: ignore[arg-type]
         among_itself = split == "train"
         return score_baselines(
             problem.task, problem.splits.train, problem.train_indices, scored, among_itself=among_itself
@@ -138,14 +139,3 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     rate = float(1.0 / np.mean([1.0 / rate for rate in rates])) if rates else None
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {"samples_per_second": rate, "device_use": float(np.mean(uses)) if uses else None}
-
-
-class _Subset:
-    def __init__(self, dataset: Dataset, indices: list[int]) -> None:
-        self.dataset, self.indices = dataset, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[self.indices[index]]

@@ -1,6 +1,7 @@
 """A run from Python: `noether.load_run("runs/cars")` predicts, and has its figures and its history."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,11 @@ import numpy as np
 import torch
 
 from noether.config.schema import RunConfig
-from noether.data.surface_mesh import oriented, point_areas
 from noether.errors import RequestError
 from noether.evaluation.file_axes import Axes, FileAxes
 from noether.evaluation.predict import predicted_scalars
-from noether.evaluation.shape_input import Shape, read_shape
-from noether.evaluation.start import choose_weights, config_here
+from noether.evaluation.shape_input import Shape, checked_points, read_shape
+from noether.evaluation.start import choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
 from noether.runs.folder import existing_run
 from noether.runs.records import read_metrics, read_record
@@ -33,16 +33,13 @@ class LoadedRun:
 
     def __init__(self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None) -> None:
         self._folder = existing_run(str(run))
-        self._chosen, self._weights = choose_weights(self._folder, checkpoint, weights)
-        self.config: RunConfig = config_here(self._folder, self._chosen)
-        self._trained: TrainedModel | None = None
+        self._chosen = choose_model(self._folder, checkpoint, weights)
+        self.config: RunConfig = self._chosen.config
 
-    @property
+    @cached_property
     def trained(self) -> TrainedModel:
         """The model with the task that scales for it, on the CPU; loaded when it is first asked for."""
-        if self._trained is None:
-            self._trained = load_trained(self.config, self._chosen.path, self._weights, torch.device("cpu"))
-        return self._trained
+        return load_trained(self._chosen, torch.device("cpu"))
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -101,9 +98,9 @@ class LoadedRun:
         """
         files = FileAxes.of(self.trained.task.space, axes)
         own = _as_shape(shape, files.metres if scale is None else scale)
-        turned, more = files.shape(own), {name: files.points(np.asarray(at)) for name, at in (points or {}).items()}
-        air = None if volume is None else files.points(np.asarray(volume))
-        batch = shape_batch(self.trained, turned, air, more=more, parameters=parameters)
+        asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
+        turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
+        batch = shape_batch(self.trained, turned, others, parameters)
         fields = predict_shape(self.trained, batch, chunk_size)
         scalars = predicted_scalars(self.trained, turned, fields, parameters)
         outside = outside_training(self.trained, parameters)
@@ -114,11 +111,5 @@ def _as_shape(shape: Any, scale: float) -> Shape:
     if isinstance(shape, str | Path):
         return read_shape(Path(shape).expanduser(), scale)
     if isinstance(shape, tuple):
-        points, faces = np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64)
-        faces = oriented(points, faces)
-        areas, normals = point_areas(points, faces)
-        return Shape(points, faces, normals, areas, {}, np.arange(len(points)))
-    points = np.asarray(shape, np.float64)
-    if points.ndim != 2 or points.shape[1] != 3 or not len(points):
-        raise RequestError("points are (N, 3)", seen=f"shape {points.shape}", expected="(N, 3) in m")
-    return Shape(points, None, np.zeros_like(points), np.zeros(len(points)), {}, np.arange(len(points)))
+        return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
+    return Shape.of_points(checked_points(shape, "the array"))

@@ -27,7 +27,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     """Predicts on one device, writes the files and says what was done."""
     console = Console(None, speaks=True)
     with joined_group(context) as group:
-        trained = load_trained(request.config, request.checkpoint, request.weights, group.device)
+        trained = load_trained(request.chosen, group.device)
         files = FileAxes.of(trained.task.space, request.axes)
         scale = files.metres if request.scale is None else request.scale
         given = read_shape(request.mesh, scale)
@@ -36,17 +36,10 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         truth = _truth(request, given, trained.task)
         if said := _how_read(request, files, scale, trained.task):
             console.say(said)
-        for words in [
-            *_range_warnings(request, trained, shape, volume, scale),
-            *open_surface_warnings(request.mesh, shape),
-        ]:
+        for words in _shape_warnings(request, trained, shape, volume, scale):
             console.warn(words)
-        if shape.faces is None and len(shape.points) < trained.points_learned:
-            console.warn(
-                f"{request.mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
-                f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
-            )
-        batch = shape_batch(trained, shape, volume, parameters=request.parameters)
+        others = {} if volume is None else {"volume_points": volume}
+        batch = shape_batch(trained, shape, others, request.parameters)
         for words in outside_training(trained, request.parameters):
             console.warn(words)
         started = time.perf_counter()
@@ -56,8 +49,8 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
             console.say(line)
         for name, value in predicted_scalars(trained, shape, fields, request.parameters).items():
             console.say(f"{name.replace('_', ' ')}: {value}")
-        for line in _made_with(trained.task, shape):
-            console.say(line)
+        if shape.faces is not None and trained.task.scalars:
+            console.say(f"  {_made_with(trained.task, shape)}")
         predicted = len(shape.points) + (0 if volume is None else len(volume))
         console.say(f"{predicted:,} points in {seconds:.2f} s, {request.chunk_size:,} at a time, on {group.device}")
     return ExitCode.DONE
@@ -71,10 +64,10 @@ def _how_read(request: PredictRequest, files: FileAxes, scale: float, task: Fiel
     return f"{request.mesh}: " + ", ".join(said if files.words else said[1:]) if files.words or said[1:] else ""
 
 
-def _range_warnings(
+def _shape_warnings(
     request: PredictRequest, trained: TrainedModel, shape: Shape, volume: np.ndarray | None, scale: float
 ) -> list[str]:
-    """What lies beyond the training split's box; a set that is nothing like it is refused."""
+    """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
     given = {"surface_points": (request.mesh, shape.points)}
     if request.volume is not None and volume is not None:
         given["volume_points"] = (request.volume, volume)
@@ -83,6 +76,12 @@ def _range_warnings(
         if key in trained.task.seen.points:
             seen = trained.task.seen.points[key]
             warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes, scale=scale)
+    warnings += open_surface_warnings(request.mesh, shape)
+    if shape.faces is None and len(shape.points) < trained.points_learned:
+        warnings.append(
+            f"{request.mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
+            f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
+        )
     return warnings
 
 
@@ -174,10 +173,8 @@ def _frontal_area(task: FieldsTask, shape: Shape) -> float:
     return frontal_area(shape.points, shape.faces, np.asarray(task.space.get("wind", (0.0, 0.0, 1.0))))
 
 
-def _made_with(task: FieldsTask, shape: Shape) -> list[str]:
+def _made_with(task: FieldsTask, shape: Shape) -> str:
     """What the force coefficients are made with."""
-    if shape.faces is None or not task.scalars:
-        return []
     scalars = list(task.scalars.values())
     pressures = {
         f"each case's {own.dynamic_pressure}"
@@ -192,5 +189,4 @@ def _made_with(task: FieldsTask, shape: Shape) -> list[str]:
         else f"the frontal area of the mesh, {_frontal_area(task, shape):.4g} m²,"
         for own in scalars
     }
-    made_with = f"{' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"
-    return [f"  {of}, on {made_with}"]
+    return f"{of}, on {' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"

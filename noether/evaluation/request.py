@@ -5,29 +5,35 @@ from pathlib import Path
 from typing import Literal
 
 from noether.config.schema import RunConfig
+from noether.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class ChosenModel:
+    """A run's model: a checkpoint, "ema" or "raw" for its weights, and the configuration for one device here."""
+
+    folder: RunFolder
+    config: RunConfig
+    checkpoint: Path
+    weights: str
 
 
 @dataclass(frozen=True)
 class EvaluateRequest:
     """What is evaluated."""
 
-    config: RunConfig
-    folder: Path
+    chosen: ChosenModel
     data: Path | None
-    checkpoint: Path
-    weights: str
     split: str
     as_json: bool
-    vtk: bool = False
+    vtk: bool
 
 
 @dataclass(frozen=True)
 class PredictRequest:
     """What is predicted: the fields of a run's model on a user's shape."""
 
-    config: RunConfig
-    checkpoint: Path
-    weights: str
+    chosen: ChosenModel
     mesh: Path
     out: Path
     volume: Path | None
@@ -42,8 +48,6 @@ class PredictRequest:
 class ExportRequest:
     """What is exported, and where to."""
 
-    config: RunConfig
-    checkpoint: Path
-    weights: str
+    chosen: ChosenModel
     out: Path
     program: bool

@@ -3,8 +3,9 @@
 Without torch: arrays in, arrays out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -28,6 +29,18 @@ class Shape:
     values: dict[str, np.ndarray]
     rows: np.ndarray
 
+    @classmethod
+    def of_points(cls, points: np.ndarray) -> "Shape":
+        """Points alone, in m."""
+        return cls(points, None, np.zeros_like(points), np.zeros(len(points)), {}, np.arange(len(points)))
+
+    @classmethod
+    def of_mesh(cls, points: np.ndarray, faces: np.ndarray) -> "Shape":
+        """Points in m and faces, which are turned to look outwards."""
+        faces = oriented(points, faces)
+        areas, normals = point_areas(points, faces)
+        return cls(points, faces, normals, areas, {}, np.arange(len(points)))
+
 
 def read_shape(path: Path, scale: float = 1.0) -> Shape:
     """Reads a mesh (.stl, .vtk, .vtu, .vtp, .ply, .obj) or points (.npy); points that no face uses are left out.
@@ -36,12 +49,10 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
         RequestError: the file cannot be read, or holds no points.
     """
     if path.suffix == ".npy":
-        points = read_points(path, scale)
-        zeros = np.zeros(len(points))
-        return Shape(points, None, np.zeros_like(points), zeros, {}, np.arange(len(points)))
+        return Shape.of_points(read_points(path, scale))
     mesh = read_mesh_apart(path)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
-    cells, points = np.concatenate(corners), mesh.points * scale
+    cells = np.concatenate(corners)
     if not len(cells):
         raise RequestError(
             f"{path} has no triangles or quadrilaterals",
@@ -49,21 +60,25 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
             expected="a surface mesh; or its points as a .npy file",
         )
     rows = np.unique(cells)
-    faces = np.searchsorted(rows, oriented(points, cells))
-    areas, normals = point_areas(points[rows], faces)
-    return Shape(points[rows], faces, normals, areas, {name: v[rows] for name, v in mesh.values.items()}, rows)
+    shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
+    return replace(shape, values={name: values[rows] for name, values in mesh.values.items()}, rows=rows)
 
 
 def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
     """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
     if path.suffix != ".npy":
         return read_mesh_apart(path).points * scale
-    points = np.asarray(read_array(path), np.float64)
+    return checked_points(read_array(path), str(path)) * scale
+
+
+def checked_points(array: Any, name: str) -> np.ndarray:
+    """Returns an array as points (N, 3), float64. RequestError: it holds something else; `name` says what it is."""
+    points = np.asarray(array, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
         seen = "values that are not finite" if fits else f"shape {points.shape}"
-        raise RequestError(f"{path} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m")
-    return points * scale
+        raise RequestError(f"{name} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m")
+    return points
 
 
 def check_range(
@@ -106,9 +121,9 @@ def check_range(
     outside = (own_low < low - margin) | (own_high > high + margin)
     if not outside.any():
         return []
-    axes = " and ".join("xyz"[axis] for axis in np.flatnonzero(outside))
+    along = " and ".join("xyz"[axis] for axis in np.flatnonzero(outside))
     return [
-        f"{path} reaches beyond the training range along {axes}, and the prediction extrapolates there: "
+        f"{path} reaches beyond the training range along {along}, and the prediction extrapolates there: "
         f"{seen}, trained on ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     ]
 

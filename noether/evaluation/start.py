@@ -2,50 +2,39 @@
 
 import os
 import sys
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from noether.checkpoints.format import (
-    META,
-    CheckpointFolder,
-    list_checkpoints,
-    selected_checkpoint,
-)
+from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.suggest import nearest
 from noether.config.compose import load_config, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
-from noether.environments.placement import Placement
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.errors import RequestError
-from noether.evaluation.request import EvaluateRequest, ExportRequest, PredictRequest
+from noether.evaluation.request import ChosenModel, EvaluateRequest, ExportRequest, PredictRequest
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, existing_run
+from noether.runs.trust import check_trust
 from noether.workers.run import run_placement
 
 SPLITS = ("test", "validation", "train")
 
 
 def evaluate_here(
-    run: str,
-    *,
-    split: str = "test",
-    weights: str | None = None,
-    checkpoint: str | None = None,
-    as_json: bool = False,
-    vtk: bool = False,
+    run: str, *, split: str, weights: str | None, checkpoint: str | None, trust: bool, as_json: bool, vtk: bool
 ) -> int:
     """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
 
     Raises:
         RequestError: where there is no such run, split, kind of weights or checkpoint.
     """
-    folder = existing_run(run)
     _one_of("split", split, SPLITS)
-    chosen, weights = choose_weights(folder, checkpoint, weights)
-    config = config_here(folder, chosen)
+    chosen = choose_model(trusted_run(run, trust), checkpoint, weights)
+    config = chosen.config
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
@@ -53,18 +42,8 @@ def evaluate_here(
             expected="test or train",
             fix="--split test",
         )
-    request = EvaluateRequest(
-        config=config,
-        folder=folder.path,
-        data=prepare_data(config),
-        checkpoint=chosen.path,
-        weights=weights,
-        split=split,
-        as_json=as_json,
-        vtk=vtk,
-    )
-    placement = _place_here(config)
-    return run_placement(placement, "noether.evaluation.worker.evaluate_worker", request, folder.logs)
+    request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
+    return _run_here("noether.evaluation.worker.evaluate_worker", request)
 
 
 def predict_here(
@@ -72,14 +51,15 @@ def predict_here(
     *,
     mesh: str,
     out: str,
-    volume: str | None = None,
-    truth: str | None = None,
-    scale: str | None = None,
-    axes: str = "files",
-    chunk: str = "16384",
-    set: str = "",
-    weights: str | None = None,
-    checkpoint: str | None = None,
+    volume: str | None,
+    truth: str | None,
+    scale: str | None,
+    axes: str,
+    chunk: str,
+    parameters: str,
+    weights: str | None,
+    checkpoint: str | None,
+    trust: bool,
 ) -> int:
     """Predicts a run's fields on a user's shape, on one device of this machine.
 
@@ -88,41 +68,38 @@ def predict_here(
     """
     from noether.evaluation.vtk_output import check_suffix
 
-    folder = existing_run(run)
+    folder = trusted_run(run, trust)
+    if not mesh:
+        raise RequestError("--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE")
     files = {name: Path(path).expanduser() if path else None for name, path in
              (("mesh", mesh), ("volume", volume), ("truth", truth))}  # fmt: skip
     for name, path in files.items():
         if path is not None and not path.is_file():
             raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
     check_suffix(target := Path(out).expanduser())
-    factor = None if scale is None else _number("scale", scale, float)
-    chosen, weights = choose_weights(folder, checkpoint, weights)
-    config = config_here(folder, chosen)
     request = PredictRequest(
-        config=config,
-        checkpoint=chosen.path,
-        weights=weights,
         mesh=files["mesh"] or Path(mesh),
         out=target,
         volume=files["volume"],
         truth=files["truth"],
-        scale=factor,
+        scale=None if scale is None else _number("scale", scale, float),
         axes="model" if _one_of("axes", axes, ["files", "model"]) == "model" else "files",
         chunk_size=int(_number("chunk", chunk, int)),
-        parameters=_parameters(set),
+        parameters=_parameters(parameters),
+        chosen=choose_model(folder, checkpoint, weights),
     )
-    placement = _place_here(config)
-    return run_placement(placement, "noether.evaluation.predict.predict_worker", request, folder.logs)
+    return _run_here("noether.evaluation.predict.predict_worker", request)
 
 
 def export_here(
     run: str,
     out: str,
     *,
-    program: bool = True,
-    overwrite: bool = False,
-    weights: str | None = None,
-    checkpoint: str | None = None,
+    program: bool,
+    overwrite: bool,
+    weights: str | None,
+    checkpoint: str | None,
+    trust: bool,
 ) -> int:
     """Exports a run's model, on the CPU of this machine.
 
@@ -130,13 +107,17 @@ def export_here(
         RequestError: there is no such run or checkpoint, `out` is a folder with other things in it, or it holds an
             earlier export and `overwrite` was not asked for.
     """
-    folder, target = existing_run(run), Path(out).expanduser()
-    chosen, weights = choose_weights(folder, checkpoint, weights)
+    chosen, target = choose_model(trusted_run(run, trust), checkpoint, weights), Path(out).expanduser()
     _check_export_folder(run, target, overwrite)
-    config = config_here(folder, chosen).model_copy(update={"accelerator": "cpu"})
-    request = ExportRequest(config, chosen.path, weights, target, program)
-    placement = _place_here(config)
-    return run_placement(placement, "noether.evaluation.export.export_worker", request, folder.logs)
+    chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
+    return _run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
+
+
+def trusted_run(run: str, trust: bool) -> RunFolder:
+    """Returns a run's folder. RequestError: there is no such run, or it names code that is not trusted."""
+    folder = existing_run(run)
+    check_trust(folder, trust)
+    return folder
 
 
 def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
@@ -158,7 +139,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
 
 
-def config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
+def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
     """A run's configuration, for one device of this machine, which need not be the one that trained.
 
     The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
@@ -181,21 +162,21 @@ def config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
     return config.model_copy(update={"trainer": trainer})
 
 
-def _place_here(config: RunConfig) -> Placement:
-    """Places one worker on this machine, inside whatever job or launcher: its ranks are for training."""
+def _run_here(target: str, request: EvaluateRequest | PredictRequest | ExportRequest) -> int:
+    """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
-    return plan_run(config, environ=visible, facts=NOTHING_KNOWN).placement
+    plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
+    return run_placement(plan.placement, target, request, request.chosen.folder.logs)
 
 
-def choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | None) -> tuple[CheckpointFolder, str]:
-    """Returns a run's checkpoint (None: the best) and its kind of weights (None: averaged ones if it has them).
+def choose_model(folder: RunFolder, checkpoint: str | None, weights: str | None) -> ChosenModel:
+    """Returns a run's model; checkpoint None: the best; weights None: averaged ones if it has them.
 
     Raises:
         RequestError: there is no such checkpoint or kind of weights, or it is damaged.
     """
     chosen = _choose_checkpoint(folder, checkpoint)
-    damage = chosen.damage()
-    if damage:
+    if damage := chosen.damage():
         raise RequestError(
             f"checkpoint {chosen.path} is damaged",
             seen=damage,
@@ -204,7 +185,7 @@ def choose_weights(folder: RunFolder, checkpoint: str | None, weights: str | Non
         )
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = _one_of("weights", weights or have[0], have)
-    return chosen, weights
+    return ChosenModel(folder, _config_here(folder, chosen), chosen.path, weights)
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:

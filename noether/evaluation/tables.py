@@ -12,15 +12,14 @@ from noether.config.task import FieldConfig
 
 NONE = "–"
 """Stands in tables where there is no number: a ratio to 0, or a model that predicts NaN."""
-BASELINES = {"mean_field": "mean field", "nearest_shape": "nearest training shape"}
+BASELINES = {"nearest_shape": "nearest training shape", "mean_field": "mean field"}
+"""What tables call the baselines, in the order in which they show them."""
 
 
 class FiguresTable:
     """A table of figures that are never cut: on a narrow terminal its columns come in several tables.
 
-    Args:
-        title: what stands above it.
-        columns: the heads; the first column is repeated in each part.
+    The first column is repeated in each of them.
     """
 
     def __init__(self, title: str, columns: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from noether.data.layout import Layout
 from noether.data.points import ANCHOR, KNOWN, Sample
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
+from noether.evaluation.request import ChosenModel
 from noether.evaluation.shape_input import Shape, as_trained, nearest_rows, volume_inputs
 from noether.learning.precision import Precision
 from noether.learning.setup import place_model, point_draw
@@ -56,12 +56,13 @@ class TrainedModel:
         return self.task.layout()
 
 
-def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torch.device) -> TrainedModel:
+def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     """Builds a run's model and loads a checkpoint's weights and scaling.
 
     Raises:
         RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
     """
+    config, checkpoint = chosen.config, CheckpointFolder(chosen.checkpoint)
     task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError(
@@ -70,26 +71,24 @@ def load_trained(config: RunConfig, checkpoint: Path, weights: str, device: torc
             expected="a run with task.kind=fields",
             fix="noether evaluate RUN      (the figures of a run of any task)",
         )
-    load_task_state(task, CheckpointFolder(checkpoint))
+    load_task_state(task, checkpoint)
     if not {"surface_points", "geometry_points"} & set(task.seen.points):
         raise RequestError(
-            f"checkpoint {checkpoint.name} does not say on which points the model was trained",
+            f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
             seen="no surface_points in task.json",
             expected="a checkpoint of this version, of a data set with surface_points",
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
     model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
-    load_weights(model, CheckpointFolder(checkpoint), weights)
+    load_weights(model, checkpoint, chosen.weights)
     return TrainedModel(config, model.eval(), task, device, precision)
 
 
 def shape_batch(
     trained: TrainedModel,
     shape: Shape,
-    volume: np.ndarray | None = None,
-    *,
-    more: Mapping[str, np.ndarray] | None = None,
+    others: Mapping[str, np.ndarray] | None = None,
     parameters: Mapping[str, float | list[float]] | None = None,
 ) -> dict[str, Tensor]:
     """Returns a batch of one in physical units: the shape as in training, and every point as a query.
@@ -98,10 +97,8 @@ def shape_batch(
     sample has; the queries are all the shape's points, and those of the other sets that are given.
 
     Args:
-        trained: the model.
-        shape: of one's own; its file's arrays serve as inputs at its points.
-        volume: (N, 3) the points of `volume_points`.
-        more: further sets of points by name, (N, 3) each.
+        trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
+        others: further sets of points by name, such as `volume_points`, (N, 3) each.
         parameters: of the case, each one number or several.
 
     Raises:
@@ -116,7 +113,7 @@ def shape_batch(
     inputs = _surface_inputs(trained.layout, shape)
     asked |= _tensors(**inputs)
     context |= _tensors(**{key: values[nearest_rows(shape.points, points)] for key, values in inputs.items()})
-    given = {**({} if volume is None else {"volume_points": volume}), **(more or {})}
+    given = others or {}
     needs_anchors = hasattr(trained.model, "attend")
     if needs_anchors:
         for name in (name for name in trained.layout.sets if name != "surface_points"):

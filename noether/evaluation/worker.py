@@ -15,7 +15,7 @@ from noether.evaluation.request import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
-from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.folder import refusals_told
 from noether.runs.records import write_record
 from noether.workers.context import WorkerContext
 
@@ -28,11 +28,8 @@ def samples_of_a_device(meta: Mapping[str, Any]) -> int:
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     """Evaluates on one device and writes the figures where the report finds them."""
-    config, folder, checkpoint = (
-        request.config,
-        RunFolder(request.folder),
-        CheckpointFolder(request.checkpoint),
-    )
+    config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
+    checkpoint = CheckpointFolder(request.chosen.checkpoint)
     made = list_checkpoints(folder.checkpoints)[-1].updates
     with joined_group(context) as group:
         precision = Precision(config.trainer.precision, group.device.type)
@@ -45,11 +42,11 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
                 fix="leave out --vtk",
             )
         load_task_state(problem.task, checkpoint)
-        load_weights(problem.model, checkpoint, request.weights)
+        load_weights(problem.model, checkpoint, weights)
         batch_size = samples_of_a_device(checkpoint.meta())
         evaluator = build_evaluator(config, problem, group, precision, batch_size=batch_size)
         evaluation = RunEvaluation(problem, evaluator, folder, checkpoint.world_size, vtk=request.vtk)
-        chosen = EvaluatedWeights(problem.model, request.weights, checkpoint.path.name, made)
+        chosen = EvaluatedWeights(problem.model, weights, checkpoint.path.name, made)
         result = evaluation.result(chosen, request.split)
     with refusals_told(folder.path):
         write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)

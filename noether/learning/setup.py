@@ -43,7 +43,7 @@ class Problem:
 
 
 class _Samples:
-    """The training samples, each checked, as often as they are asked for; `index` says which one it is."""
+    """The training samples, each checked, as often as they are asked for."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -51,15 +51,14 @@ class _Samples:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         problem, task = self._problem, self._problem.task
         rows = {name: field.points for name, field in task.fields.items()}
-        samples = checked_samples(
+        return checked_samples(
             problem.splits.train,
             problem.train_indices,
             rows,
-            used={*task.truths, *rows.values(), *task.inputs},
+            inputs=task.inputs,
+            used={*task.truths, *rows.values(), *task.case_inputs},
             shorten=problem.draw.for_statistics,
         )
-        for index, sample in zip(problem.train_indices, samples, strict=True):
-            yield {**sample, "index": torch.tensor(index)}
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:

@@ -3,7 +3,6 @@
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.spatial import QhullError
 from noether.report.colours import Scale, error_scale, value_scale
 from noether.report.elements import absent, fill
 from noether.report.field_picture import field_picture
-from noether.report.grid import Frame, frame_around
+from noether.report.grid import frame_around
 from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun
@@ -124,6 +123,12 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
         frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
     else:
         frame = frame_around([side(case.points) for case in cases], 0.0)
+
+    def view(case: DrawnCase) -> View:
+        if surface:
+            return surface_view(case.points, case.normals, frame, space)
+        return section_view(case.points, case.body, frame, space)
+
     return FieldCases(
         name=name,
         unit=run.unit(name),
@@ -132,7 +137,7 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
         values=value_scale([case.truth for case in cases], [case.prediction for case in cases]),
         errors=error_scale([case.prediction - case.truth for case in cases]),
         note=_how_it_is_seen(cases, surface, space),
-        view=partial(_view, surface=surface, frame=frame, space=space),
+        view=view,
     )
 
 
@@ -165,12 +170,6 @@ def _how_it_is_seen(cases: Sequence[DrawnCase], surface: bool, space: Space) -> 
     wind = ", the wind from the left" if space.wind else ""
     note = f"The vertical mid-plane{wind}, interpolated between the points on either side of it."
     return note + (" Grey: the shape’s outline." if any(case.body is not None for case in cases) else "")
-
-
-def _view(case: DrawnCase, *, surface: bool, frame: Frame, space: Space) -> View:
-    if surface:
-        return surface_view(case.points, case.normals, frame, space)
-    return section_view(case.points, case.body, frame, space)
 
 
 def _case_shown(field: FieldCases, case: DrawnCase) -> dict[str, Any]:

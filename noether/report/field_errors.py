@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from noether.evaluation.tables import squared_unit
+from noether.evaluation.tables import BASELINES, squared_unit
 from noether.report.charts import error_histogram, sample_errors
 from noether.report.elements import Chart, absent, chart_list, fill
 from noether.report.numbers import Array, finite, number, percent
-from noether.report.phrases import BASELINES, heading, in_words, plural
+from noether.report.phrases import heading, in_words, plural
 from noether.report.run import ReportedRun, figure
 
 FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from noether.evaluation import tables
 from noether.report.numbers import count_text
-
-BASELINES = {name: tables.BASELINES[name] for name in ("nearest_shape", "mean_field")}
-"""What the page calls the baselines, in the order in which it shows them."""
 
 
 def in_words(name: str) -> str:

@@ -80,7 +80,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
-        config=read(folder.config, _read_text, ""),
+        config=read(folder.config, lambda path: path.read_text(encoding="utf-8"), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
         result=result,
@@ -89,10 +89,6 @@ def read_run(folder: RunFolder) -> ReportedRun:
         arrays=arrays,
         troubles=troubles,
     )
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

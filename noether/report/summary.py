@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from noether.evaluation.tables import BASELINES
 from noether.report.elements import fill
 from noether.report.numbers import (
     count_text,
@@ -17,7 +18,7 @@ from noether.report.numbers import (
     score_text,
     short_number,
 )
-from noether.report.phrases import BASELINES, in_words, listed, plural, sentence, weights_name
+from noether.report.phrases import in_words, listed, plural, sentence, weights_name
 from noether.report.run import ReportedRun, figure
 
 TILES_IN_A_ROW = 6

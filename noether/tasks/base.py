@@ -39,6 +39,11 @@ class Task:
         return tuple(self.fields)
 
     @property
+    def case_inputs(self) -> tuple[str, ...]:
+        """The keys of what a model reads of a whole case. Default: none."""
+        return ()
+
+    @property
     def predicted(self) -> tuple[str, ...]:
         """The names of what a model predicts. Default: the fields."""
         return tuple(self.fields)
@@ -55,7 +60,10 @@ class Task:
         return None
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Computes what the task must know of the training split (statistics). Default: nothing."""
+        """Computes what the task must know of the training split (statistics), of samples that have been checked.
+
+        Default: nothing.
+        """
 
     def state(self) -> dict[str, Any]:
         """Returns what `fit` found, for JSON: it is stored in every checkpoint."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from noether.data.checks import OF_A_POINT
 from noether.data.layout import CASE
-from noether.data.points import KNOWN
 from noether.errors import RequestError
 
 Described = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -56,7 +56,7 @@ def _candidates(sample: Mapping[str, Tensor]) -> list[tuple[str, str]]:
         prefix = points.removesuffix("points")
         for key, value in sample.items():
             own = key.removeprefix(prefix)
-            reserved = own in (*KNOWN, "area", "cell_volume", "part")
+            reserved = own in ("points", *OF_A_POINT)
             if key.startswith(prefix) and not reserved and value.ndim and len(value) == len(sample[points]):
                 found.append((key, points))
     return found

@@ -1,17 +1,16 @@
-"""Checks that samples hold what a task of fields needs: keys, components, rows, finite numbers."""
+"""Checks that samples hold what a task of fields needs: keys, components, rows."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
 from noether.common.suggest import nearest
 from noether.config.task import FieldConfig
+from noether.data.checks import set_rows
 from noether.data.layout import CASE
 from noether.errors import RequestError
 
 Sample = Mapping[str, Tensor]
-OF_A_POINT = ("normals", "sdf", "area", "cell_volume", "part")
-"""Arrays beside `<set>_points` that have a row for each point."""
 
 
 def check_keys(
@@ -46,12 +45,7 @@ def _absent(sample: Sample, key: str, setting: str, fix: str) -> RequestError:
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:
     """Refuses arrays with another number of rows than their points. RequestError."""
-    sets = {key for key in sample if key.endswith("_points")}
-    rows = {name: field.points for name, field in fields.items()}
-    for points in sorted(sets):
-        prefix = points.removesuffix("points")
-        beside = [prefix + what for what in OF_A_POINT if prefix + what in sample]
-        rows |= dict.fromkeys((*beside, *(key for key in inputs if key.startswith(prefix))), points)
+    rows = {name: field.points for name, field in fields.items()} | set_rows(sample, inputs)
     for key, points in rows.items():
         count = len(sample[points])
         if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
@@ -60,25 +54,6 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
                 fix=f"give the samples as many {key} as {points}",
-            )
-
-
-def check_sample(
-    sample: Sample, outputs: Mapping[str, FieldConfig], inputs: Collection[str], parameters: Collection[str]
-) -> None:
-    """Refuses a sample that lacks something, or holds numbers that are not finite. RequestError."""
-    check_keys(sample, outputs, inputs, parameters)
-    check_columns(sample, {name: own for name, own in outputs.items() if own.points != CASE}, inputs)
-    points = {key for key in sample if key.endswith("_points")}
-    for key in (*outputs, *inputs, *parameters, *points):
-        where = f", training sample {int(sample['index'])}" if "index" in sample else ""
-        bad = int((~sample[key].isfinite()).sum())
-        if bad:
-            raise RequestError(
-                f"{key} holds numbers that are not finite",
-                seen=f"{bad} of {sample[key].numel()} numbers of {key} are NaN or infinite{where}",
-                expected="finite numbers in every sample",
-                fix="fix the sample, or leave it out of the data set",
             )
 
 

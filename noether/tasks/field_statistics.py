@@ -10,6 +10,7 @@ from pydantic import FiniteFloat, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from noether.data.moments import Moments
 from noether.errors import RequestError
 
 DOMAIN_MARGIN = 0.01
@@ -41,35 +42,15 @@ class Scaling:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        logs = {} if self.log_scale is None else {"log_scale": self.log_scale}
-        return {"mean": self.mean, "std": self.std, **logs}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class Moments:
-    """Mean and spread of each channel of one key, merged sample by sample."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = self.squares = np.zeros(0)
-
-    def add(self, values: np.ndarray) -> None:
-        """Takes a sample's values (n, C), float64."""
-        # Chan, Golub and LeVeque's merge of two sets' moments: no loss of digits for large means.
-        size, sample_mean = len(values), values.mean(axis=0)
-        if not self.count:
-            self.mean = self.squares = np.zeros_like(sample_mean)
-        total = self.count + size
-        delta = sample_mean - self.mean
-        self.squares = self.squares + ((values - sample_mean) ** 2).sum(axis=0) + delta**2 * self.count * size / total
-        self.mean = self.mean + delta * size / total
-        self.count = total
-
-    def scaling(self, log_scale: np.ndarray | None) -> Scaling:
-        """The scaling that makes these values standard; a constant channel is not scaled."""
-        deviation = np.sqrt(self.squares / self.count)
-        # It would turn rounding into a signal.
-        deviation[deviation < 1e-12] = 1.0
-        return Scaling(self.mean.tolist(), deviation.tolist(), None if log_scale is None else log_scale.tolist())
+def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:
+    """Returns the scaling that makes values standard; a constant channel is not scaled."""
+    deviation = moments.deviation
+    # It would turn rounding into a signal.
+    deviation[deviation < 1e-12] = 1.0
+    return Scaling(moments.mean.tolist(), deviation.tolist(), None if log_scale is None else log_scale.tolist())
 
 
 def log_scales(samples: Iterable[Mapping[str, Tensor]], keys: Sequence[str]) -> dict[str, np.ndarray]:

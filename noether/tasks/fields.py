@@ -10,6 +10,7 @@ from torch import Tensor
 from noether.config.task import FieldConfig, ForceCoefficientConfig, ParameterConfig
 from noether.data.layout import CASE, Layout, in_order
 from noether.data.loader import Batch
+from noether.data.moments import Moments
 from noether.data.padding import mask_of, mean_of_points
 from noether.data.points import ANCHOR
 from noether.errors import RequestError
@@ -25,17 +26,17 @@ from noether.tasks.field_errors import (
     weighted_errors,
 )
 from noether.tasks.field_results import field_results, scalar_results
-from noether.tasks.field_samples import check_columns, check_keys, check_sample, components_of
+from noether.tasks.field_samples import check_columns, check_keys, components_of
 from noether.tasks.field_statistics import (
     SCALINGS,
     SEEN,
-    Moments,
     Scaling,
     Seen,
     check_domain,
     log_scaled,
     log_scales,
     rows_of,
+    standard_scaling,
 )
 from noether.tasks.forces import force_coefficient, true_coefficient
 
@@ -77,12 +78,10 @@ class FieldsTask(Task):
         scalars: Mapping[str, Mapping[str, Any]] | None = None,
         parameters: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self._given = (fields, parameters)
-        self._scalars_given = bool(scalars)
-        self._take_scalars(scalars or {})
+        self._given = (fields, parameters, scalars)
         self.inputs = tuple(inputs)
         self._domain = None if domain_low is None or domain_length is None else (domain_low, domain_length)
-        self._take(fields or {}, parameters or {})
+        self._take(fields or {}, parameters or {}, scalars or {})
         self.statistics: dict[str, Scaling] = {}
         self.seen = Seen()
         self.components: dict[str, int] = {}
@@ -90,13 +89,11 @@ class FieldsTask(Task):
         self.space: dict[str, Any] = {}
         self._keys: set[str] = set()
 
-    def _take(self, fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    def _take(self, fields: Mapping[str, Any], parameters: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
         every = {name: FieldConfig.model_validate(field) for name, field in fields.items()}
         self.fields = {name: field for name, field in every.items() if field.points != CASE}
         self.case_fields = {name: field for name, field in every.items() if field.points == CASE}
         self.parameters = {name: ParameterConfig.model_validate(about) for name, about in parameters.items()}
-
-    def _take_scalars(self, scalars: Mapping[str, Any]) -> None:
         self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in scalars.items()}
 
     @property
@@ -112,15 +109,20 @@ class FieldsTask(Task):
     predicted = truths
 
     @property
+    def case_inputs(self) -> tuple[str, ...]:
+        """The keys of the parameters."""
+        return tuple(self.parameters)
+
+    @property
     def domain(self) -> tuple[float, float]:
         """Lower corner and length of the domain, in m: as configured, else that of the training split."""
         return self._domain or self.seen.domain()
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
-        self._take(*describe(self._given, about, sample))
-        if self._given[0] is None and not self._scalars_given:
-            self._take_scalars(about.get("scalars", {}))
+        fields, parameters, scalars = self._given
+        described = scalars or ({} if fields is not None else about.get("scalars", {}))
+        self._take(*describe((fields, parameters), about, sample), described)
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self._keys = set(sample)
         check_keys(sample, self.outputs, self.inputs, self.parameters)
@@ -150,21 +152,20 @@ class FieldsTask(Task):
         held against. `samples` is gone through twice where a field is scaled by its logarithm.
 
         Raises:
-            RequestError: a sample is not finite, lacks a key, or has rows that do not belong to its points.
+            RequestError: points lie outside the domain that was configured.
         """
         self.seen = Seen()
         of_case = {*self.case_fields, *self.parameters}
         logs = log_scales(samples, [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"])
         moments: dict[str, Moments] = {}
         for sample in samples:
-            check_sample(sample, self.outputs, self.inputs, self.parameters)
             self.seen.add(sample, self.parameters)
             for key in (*self.outputs, *self.inputs, *self.parameters):
                 values = rows_of(sample[key], of_case=key in of_case)
-                moments.setdefault(key, Moments()).add(log_scaled(values, logs.get(key)))
+                moments.setdefault(key, Moments(values.shape[1])).add(log_scaled(values, logs.get(key)))
         if self.seen.points and self._domain is not None:
             check_domain(*self.seen.box(), *self._domain)
-        self.statistics = {key: own.scaling(logs.get(key)) for key, own in moments.items()}
+        self.statistics = {key: standard_scaling(own, logs.get(key)) for key, own in moments.items()}
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def state(self) -> dict[str, Any]:
@@ -197,8 +198,7 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
         self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
         if described := state.get("described"):
-            self._take(described["fields"], described["parameters"])
-            self._take_scalars(described["scalars"])
+            self._take(described["fields"], described["parameters"], described["scalars"])
         self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
 
     def prepare(self, batch: Batch) -> Batch:
@@ -308,11 +308,9 @@ class FieldsTask(Task):
 
     def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
         """Returns the key of the area or volume of a field's points, of those that samples have."""
-        prefix = self.fields[name].points.removesuffix("_points")
-        known = (
-            [self.fields[name].measure] if self.fields[name].measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
-        )
-        have = set(keys)
+        field, have = self.fields[name], set(keys)
+        prefix = field.points.removesuffix("_points")
+        known = [field.measure] if field.measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
         return next((key for key in known if key in have), None)
 
     def case_labels(self, name: str) -> list[str]:

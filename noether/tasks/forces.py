@@ -38,13 +38,9 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 
 
 def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    area = batch[scalar.reference_area].double().reshape(-1)
-    return dynamic_pressure(batch, scalar) * area * (scalar.reference_length if scalar.moment else 1.0)
-
-
-def dynamic_pressure(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor | float:
-    """Returns q in Pa: the same for all cases, or (B,) from each case's own speed."""
-    if isinstance(scalar.dynamic_pressure, str):
+    pressure: Tensor | float | str = scalar.dynamic_pressure
+    if isinstance(pressure, str):  # the key of each case's own speed
         assert scalar.density is not None
-        return 0.5 * scalar.density * batch[scalar.dynamic_pressure].double().reshape(-1).square()
-    return scalar.dynamic_pressure
+        pressure = 0.5 * scalar.density * batch[pressure].double().reshape(-1).square()
+    area = batch[scalar.reference_area].double().reshape(-1)
+    return pressure * area * (scalar.reference_length if scalar.moment else 1.0)

@@ -1,14 +1,14 @@
 """Shows a run while it trains: a live display on a terminal, a line per interval elsewhere."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.columns import Columns
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from noether.common.console import Console
-from noether.tracking.tracker import Row
+from noether.tracking.tracker import Row, Tracker
 
 
 class _Display(Progress):
@@ -18,20 +18,18 @@ class _Display(Progress):
         """Yields the bar and the facts."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
-            yield Columns([Text(fact, no_wrap=True) for fact in (*task.fields["facts"], *_times(task))], padding=(0, 2))
+            times = f"{_clock(task.elapsed or 0.0)} elapsed", f"{_clock(task.time_remaining)} left"
+            yield Columns([Text(fact, no_wrap=True) for fact in (*task.fields["facts"], *times)], padding=(0, 2))
 
 
-def _times(task: Task) -> list[str]:
-    elapsed, left = task.elapsed or 0.0, task.time_remaining
-    return [f"{_clock(elapsed)} elapsed", "–:–– left" if left is None else f"{_clock(left)} left"]
-
-
-def _clock(seconds: float) -> str:
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "–:––"
     minutes, second = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 
 
-class ConsoleTracker:
+class ConsoleTracker(Tracker):
     """Shows the rows of a run."""
 
     def __init__(self, console: Console, *, start: int, total_updates: int, total_epochs: float) -> None:
@@ -54,9 +52,11 @@ class ConsoleTracker:
         if row["kind"] == "training":
             self._log_training(row)
         elif row["kind"] == "evaluation":
-            self._console.say(_evaluation_line(row))
+            place = f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)"
+            self._console.say(f"{place}  {_shares(row['figures'])}")
         elif row["kind"] == "epoch":
-            self._console.say(_epoch_line(row, self._total_epochs))
+            place = f"epoch  {row['epoch']:>7.0f}/{self._total_epochs:.0f}  training"
+            self._console.say(f"{place}  {_shares(row['figures'])}  {row['epoch_samples']:,} samples")
         elif row["kind"] == "checkpoint":
             self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
         elif row["kind"] == "time_use":
@@ -79,18 +79,11 @@ class ConsoleTracker:
         self._progress.update(self._bar, description=description, facts=facts)
         self._console.only_log(line)
 
-    def sync(self) -> None:
-        """Does nothing: nothing is kept."""
-
     def close(self) -> None:
         """Stops the display and leaves it on the screen."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-    def discard(self) -> None:
-        """Stops the display and leaves it on the screen."""
-        self.close()
 
 
 def time_line(row: Row) -> str:
@@ -105,19 +98,10 @@ def time_line(row: Row) -> str:
     return line
 
 
-def _evaluation_line(row: Row) -> str:
-    figures: dict[str, float] = row["figures"]
+def _shares(figures: Mapping[str, float]) -> str:
+    """Returns the loss, and what is a share of 1: relative errors and the accuracy."""
     parts = [f"loss {figures['loss']:.4f}"]
-    parts += [f"{name.replace('/relative_l2', '')} {value:.2%}" for name, value in _shares(figures)]
-    return f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)  " + "  ".join(parts)
-
-
-def _epoch_line(row: Row, total_epochs: float) -> str:
-    figures: dict[str, float] = row["figures"]
-    parts = [f"loss {figures['loss']:.4f}", *(f"{name} {value:.2%}" for name, value in _shares(figures))]
-    parts.append(f"{row['epoch_samples']:,} samples")
-    return f"epoch  {row['epoch']:>7.0f}/{total_epochs:.0f}  training  " + "  ".join(parts)
-
-
-def _shares(figures: dict[str, float]) -> Iterable[tuple[str, float]]:
-    return ((name, value) for name, value in figures.items() if name.endswith("/relative_l2") or name == "accuracy")
+    for name, value in figures.items():
+        if name.endswith("/relative_l2") or name == "accuracy":
+            parts.append(f"{name.removesuffix('/relative_l2')} {value:.2%}")
+    return "  ".join(parts)

@@ -8,13 +8,13 @@ from pathlib import Path
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import ANYBODY, Publisher, remove, write_whole
 from noether.runs.records import read_metrics, row_line, rows_text
-from noether.tracking.tracker import Row
+from noether.tracking.tracker import FileTracker, Row
 
 UNCOUNTED = ("checkpoint", "time_use")
 """Kinds of rows that are written after the checkpoint of their update, which counts the rows before it."""
 
 
-class MetricsFile:
+class MetricsFile(FileTracker):
     """Appends rows to metrics.jsonl.
 
     A resumed run first drops the rows after the update it resumes from: they will be made again. The file is always a
@@ -60,18 +60,3 @@ class MetricsFile:
                 return
             self._saved.add(row["update"])
         self._file.append(row_line({"time": round(time.time(), 3), **row}).encode())
-
-    def advance(self, update: int) -> None:
-        """Does nothing."""
-
-    def sync(self) -> None:
-        """Returns once every row is on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Closes the file and drops what was not written yet."""
-        self._file.discard()

@@ -7,14 +7,14 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from noether.common.dotted_path import load_object
 from noether.common.whole_file import write_json
 from noether.errors import RequestError
-from noether.tracking.tracker import Row, flat_numbers
+from noether.tracking.tracker import Row, Tracker, flat_numbers
 
 HELD_ROWS = 10_000
 """Rows that wait for a slow service; beyond that, new ones are dropped, with a warning."""
@@ -55,32 +55,25 @@ CLASSES = {
 """The class of each name in `noether.config.tracker.SERVICES`."""
 
 
-@dataclass
-class ServiceTracker:
-    """Passes rows to one service through a thread of its own."""
+class ServiceTracker(Tracker):
+    """Passes rows to one service through a thread of its own. `sync` promises nothing of what a service has."""
 
-    name: str
-    service: Service
-    facts: RunFacts
-    warn: Callable[[str], None]
-    _rows: "queue.Queue[tuple[dict[str, float], int] | None]" = field(init=False)
-    _failed: bool = field(default=False, init=False)
-    _dropped: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self._rows = queue.Queue(HELD_ROWS)
-        self._thread = threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True)
+    def __init__(self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None]) -> None:
+        self._name, self._service, self._facts, self._warn = name, service, facts, warn
+        self._rows: queue.Queue[tuple[dict[str, float], int] | None] = queue.Queue(HELD_ROWS)
+        self._failed = self._dropped = False
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         try:
-            _keep_session(self.facts.folder, self.name, self.service.open(self.facts))
+            _keep_session(self._facts.folder, self._name, self._service.open(self._facts))
             while (entry := self._rows.get()) is not None:
-                self.service.log(*entry)
-            self.service.close()
+                self._service.log(*entry)
+            self._service.close()
         except Exception as error:  # Whatever a service raises: the run does not depend on it.
             self._failed = True
-            self.warn(f"the tracker {self.name} takes no more rows: {type(error).__name__}: {error}")
+            self._warn(f"the tracker {self._name} takes no more rows: {type(error).__name__}: {error}")
 
     def log(self, row: Row) -> None:
         """Hands a row's numbers to the thread."""
@@ -92,13 +85,7 @@ class ServiceTracker:
         except queue.Full:
             if not self._dropped:
                 self._dropped = True
-                self.warn(f"the tracker {self.name} is slower than the run: rows are dropped")
-
-    def advance(self, update: int) -> None:
-        """Does nothing."""
-
-    def sync(self) -> None:
-        """Does nothing: what a service has is no part of the run's promises."""
+                self._warn(f"the tracker {self._name} is slower than the run: rows are dropped")
 
     def close(self) -> None:
         """Waits for the service to take what is left, for at most `CLOSE_SECONDS`."""
@@ -106,11 +93,7 @@ class ServiceTracker:
             self._rows.put(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            self.warn(f"the tracker {self.name} did not finish within {CLOSE_SECONDS:.0f} s: its last rows may be lost")
-
-    def discard(self) -> None:
-        """Closes in the same way: rows already handed over cannot be taken back."""
-        self.close()
+            self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s: its last rows may be lost")
 
 
 def open_services(

@@ -12,10 +12,10 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import ANYBODY, Publisher
-from noether.tracking.tracker import Row, flat_numbers
+from noether.tracking.tracker import FileTracker, Row, flat_numbers
 
 
-class TensorBoardFile:
+class TensorBoardFile(FileTracker):
     """Writes the numbers of each row as scalars over updates.
 
     Every start of a run has an event file of its own. One that goes on, or that begins anew where an earlier start
@@ -47,21 +47,6 @@ class TensorBoardFile:
         record = io.BytesIO()
         RecordWriter(record).write(event.SerializeToString())
         self._file.append(record.getvalue())
-
-    def advance(self, update: int) -> None:
-        """Does nothing."""
-
-    def sync(self) -> None:
-        """Returns once every event is on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Closes the event file."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Closes the event file and drops what was not written yet."""
-        self._file.discard()
 
 
 def _second(path: Path) -> int:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
 
 Row = dict[str, Any]
@@ -27,11 +28,12 @@ def flat_numbers(row: Row) -> dict[str, float]:
     return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
 
 
-class Tracker(Protocol):
-    """Receives the rows of a run."""
+class Tracker:
+    """Receives the rows of a run; a tracker has its own version of what it needs beside `log`."""
 
     def log(self, row: Row) -> None:
         """Writes one row. Raises OSError where that fails; training goes on without it."""
+        raise NotImplementedError
 
     def advance(self, update: int) -> None:
         """Called after every update, so it must be cheap."""
@@ -43,11 +45,34 @@ class Tracker(Protocol):
         """Writes what was not written yet, and closes."""
 
     def discard(self) -> None:
-        """Closes without writing anything more."""
+        """Closes without writing anything more, as far as that can be helped."""
+        self.close()
+
+
+class FileTracker(Tracker):
+    """A tracker that appends to one file."""
+
+    _file: AppendingFile
+
+    def sync(self) -> None:
+        """Returns once every row is on the disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Writes what was not written yet, and closes the file."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file and drops what was not written yet."""
+        self._file.discard()
 
 
 class Trackers:
-    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run."""
+    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run.
+
+    warn: told where the disk refuses.
+    check: called before anything is written; raises a NoetherError where nothing may be, from now on.
+    """
 
     def __init__(
         self,
@@ -55,13 +80,6 @@ class Trackers:
         warn: Callable[[str], None] = lambda text: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes the trackers.
-
-        Args:
-            trackers: what takes the rows.
-            warn: told where the disk refuses.
-            check: called before anything is written; raises a NoetherError where nothing may be, from now on.
-        """
         self._trackers = tuple(trackers)
         self._warn, self._check = warn, check
         self._failing: set[int] = set()
