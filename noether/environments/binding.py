@@ -59,8 +59,6 @@ def bind_devices(
     """Assign devices to a task, which determines its ranks.
 
     Args:
-        task: where the launcher put this process.
-        inventory: the devices that this process sees.
         setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
         device_counts: how many devices each task of the run sees, if the launcher says; None: as many as this one.
 

@@ -55,7 +55,9 @@ def torchrun_placement(
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        _refuse_without_rank(environ)
+        in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")  # There, Slurm's variables decide.
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not in_slurm:
+            raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
     if not elastic and isinstance(slurm_process(environ, facts), SrunTask):
         return None
@@ -93,27 +95,18 @@ def torchrun_placement(
     )
 
 
-def _refuse_without_rank(environ: Mapping[str, str]) -> None:
-    """Refuse WORLD_SIZE without RANK, except inside a Slurm job, where Slurm's variables decide."""
-    world = environ.get("WORLD_SIZE", "")
-    in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    if world not in ("", "1") and not in_slurm:
-        raise RequestError(
-            f"WORLD_SIZE={world} is set, but not RANK",
-            seen=f"WORLD_SIZE={world}, no RANK",
-            expected="both, set by a launcher for each process, or neither",
-            fix="unset WORLD_SIZE      (or start with torchrun)",
-        )
+def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
+    return RequestError(
+        f"{there}={environ[there]} is set, but not {missing}",
+        seen=f"{there}={environ[there]}, no {missing}",
+        expected="both, set by a launcher for each process, or neither",
+        fix=f"unset {there}      (or start with torchrun)",
+    )
 
 
 def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
     if not environ.get("WORLD_SIZE"):
-        raise RequestError(
-            f"RANK={environ['RANK']} is set, but not WORLD_SIZE",
-            seen=f"RANK={environ['RANK']}, no WORLD_SIZE",
-            expected="both, set by a launcher for each process, or neither",
-            fix="unset RANK      (or start with torchrun)",
-        )
+        raise _half_set(environ, "RANK", "WORLD_SIZE")
 
     def read(*names: str) -> int | None:
         return next((number(environ, name) for name in names if environ.get(name)), None)

@@ -82,7 +82,13 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     if seen is not None:
         _refuse_other_step(environ, job_id, seen)
     if not environ.get("SLURM_STEP_NUM_TASKS"):
-        return _without_step(environ, job_id)
+        rank = environ.get("SLURM_PROCID", "")
+        if rank not in ("", "0"):
+            return _read_task(environ, job_id)  # A task of srun; this names the variables that are missing.
+        if rank or environ.get("SLURMD_NODENAME"):
+            return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
+        evidence = "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID"
+        return _outside(environ, job_id, "a shell of salloc", evidence, on_node=False)
     if environ.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
         return _outside(environ, job_id, "an interactive step", f"SLURM_STEP_ID={INTERACTIVE_STEP}", on_node=True)
     inherited = _inherited(environ)
@@ -140,20 +146,6 @@ def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) 
         expected="the variables that srun set for this step",
         fix=SRUN,
     )
-
-
-def _without_step(environ: Mapping[str, str], job_id: str) -> OutsideStep:
-    rank = environ.get("SLURM_PROCID", "")
-    if rank not in ("", "0"):
-        raise RequestError(
-            "this is a task of srun, but its step's variables are missing",
-            seen=f"SLURM_PROCID={rank}, no SLURM_STEP_NUM_TASKS",
-            expected=", ".join(STEP_VARIABLES),
-            fix="pass every SLURM_* variable into the container",
-        )
-    if rank or environ.get("SLURMD_NODENAME"):
-        return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
-    return _outside(environ, job_id, "a shell of salloc", "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID", on_node=False)
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
@@ -219,7 +211,7 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
     if missing:
         raise RequestError(
             "some of the step's SLURM_* variables are missing",
-            seen=", ".join(f"no {name}" for name in missing),
+            seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
             expected=", ".join(STEP_VARIABLES),
             fix="pass every SLURM_* variable into the container",
         )
