@@ -58,11 +58,7 @@ class World:
 def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Diagnosis]:
     """Runs the steps in order and stops at the first that fails.
 
-    Args:
-        world: the ranks to connect.
-        ask: runs a step on every rank.
-        enter: called with the name of the step that begins.
-        left: limits a number of seconds to the time that is left.
+    `enter` is called with the name of each step, `left` limits a number of seconds to the time that is left.
     """
     everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
     store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}

@@ -40,11 +40,7 @@ def child_command(module: str, *arguments: str) -> list[str]:
 class Child:
     """A running child process that answers each line of JSON with a line of JSON.
 
-    Args:
-        module: the module to run, as for `python -m`.
-        arguments: its command-line arguments.
-        environ: its environment.
-        pass_fds: file descriptors that it inherits.
+    `module` is what runs, as for `python -m`; it inherits the file descriptors `pass_fds`.
     """
 
     def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
@@ -109,10 +105,8 @@ class Child:
         self._errors.close()
 
 
-def ask_all(children: Sequence[Child], requests: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Asks all children at once and returns their answers; a child that fails answers {"error": why}."""
-    for child, request in zip(children, requests, strict=True):
-        child.tell(request)
+def collect(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
+    """Returns the next answer of each child; a child that fails answers {"error": why}."""
     deadline, answers = time.monotonic() + seconds, []
     for child in children:
         try:

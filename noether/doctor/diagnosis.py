@@ -1,7 +1,7 @@
 """What a check found: its level, and the hosts and ranks that it concerns."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from noether.errors import RequestError
@@ -26,13 +26,9 @@ class Diagnosis:
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the finding for JSON."""
-        return {**asdict(self), "hosts": list(self.hosts), "ranks": list(self.ranks)}
-
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Diagnosis":
-        """Reads what `as_dict` returns."""
+        """Reads a finding as JSON gives it back, with lists for tuples."""
         return cls(**{**fields, "hosts": tuple(fields["hosts"]), "ranks": tuple(fields["ranks"])})
 
 

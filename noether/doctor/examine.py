@@ -5,33 +5,23 @@ ends the rest.
 """
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from noether.config.schema import RunConfig
-from noether.doctor.chain import CHAIN, World, walk_chain
-from noether.doctor.diagnosis import Diagnosis, refused, skipped
+from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.follower import DEFAULT_SECONDS, follow
-from noether.doctor.host_facts import HostFacts
 from noether.doctor.leader import lead
-from noether.doctor.own_host import (
-    LOOPBACK,
-    RankChildren,
-    TimeBudget,
-    find_place,
-    host_findings,
-    located,
-    read_host,
-    resolve_master,
-)
+from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host, resolve_master
 from noether.doctor.participant import Participant
 from noether.doctor.report import DoctorReport, print_report
 from noether.environments.endpoint import HeldPort, hold_port
-from noether.environments.placement import Endpoint, Placement
+from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
 
+LOOPBACK = "127.0.0.1"
 SHORTEST_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
 """If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
@@ -81,78 +71,52 @@ def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
     """Fills the report and returns whether this process should print it."""
     facts, found = read_host(config, clock)
-    placement, launch = find_place(config, facts)
+    known, launch = find_place(config, facts)
     found += launch
-    if placement is None or placement.world_size == 1:
-        return _examine_alone(config, facts, placement, found, report, clock)
+    report.describe(known, facts.host)
+    if known is None or known.world_size == 1:
+        placement, address = _alone(known, facts.host), LOOPBACK
+        # The connection between ranks is tested with a second child.
+        workers = (*placement.workers, Worker(1, 1, 0, Device("cpu")))
+    else:
+        placement, workers = known, known.workers
+        address, names = resolve_master(placement.endpoint, clock.left(NAME_SECONDS))
+        found.append(names)
     ranks = tuple(worker.rank for worker in placement.workers)
-    report.describe(placement, facts.host)
-    address, names = resolve_master(placement.endpoint, clock.left(NAME_SECONDS))
-    found.append(names)
     held: HeldPort | None = None
-    if 0 in ranks and not placement.endpoint.served_by:
+    served = bool(placement.endpoint.served_by)
+    if 0 in ranks:
         clock.enter("the port")
         try:
-            held = hold_port(placement.endpoint)
+            held = hold_port(replace(placement.endpoint, port=0) if served else placement.endpoint)
         except RequestError as error:
             found.append(refused("port", error))
-    children = _start_children(placement, ranks, held.socket if held else None)
+    # Rank 0's child serves the store at this port, unless a launcher serves one.
+    children = RankChildren(workers, held.socket if held and not served else None)
     try:
         process = Participant(config, facts, placement, ranks, children=children, clock=clock, found=found)
-        if 0 in ranks:
-            lead(process, address, held, report)
-            return True
-        return follow(process, address, report)
+        if 0 not in ranks:
+            return follow(process, address, report)
+        lead(process, address, held, report)
     finally:
         children.end()
         if held is not None:
             held.close()
-
-
-def _start_children(placement: Placement, ranks: tuple[int, ...], listening: socket.socket | None) -> RankChildren:
-    devices = [worker.device.index if worker.device.kind == "cuda" else None for worker in placement.workers]
-    return RankChildren(ranks, devices, listening)
-
-
-def _examine_alone(
-    config: RunConfig,
-    facts: HostFacts,
-    placement: Placement | None,
-    found: list[Diagnosis],
-    report: DoctorReport,
-    clock: TimeBudget,
-) -> bool:
-    """Examines a process that is alone or has no known place in a run; tests the chain with two local children."""
-    said = next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name, "0") != "0"), "")
-    report.describe(placement, facts.host)
-    endpoint = placement.endpoint if placement is not None else Endpoint(LOOPBACK, 0)
-    held: HeldPort | None = None
-    try:
-        held = hold_port(endpoint)
-    except RequestError as error:
-        found.append(refused("port", error))
-    cuda = bool(placement and placement.workers[0].device.kind == "cuda")
-    children = RankChildren((0, 1), (0 if cuda else None, None), held.socket if held else None)
-    try:
-        found += host_findings(config, facts, placement, children, clock)
-        report.add_host(facts, (0,))
-        if held is None:
-            chain = [skipped(name, "the port is taken") for name in CHAIN]
-        elif "error" in children.versions:
-            chain = [skipped(name, "torch cannot be imported") for name in CHAIN]
-        else:
-            gpus = tuple(children.gpu_ranks)
-            world = World(2, LOOPBACK, held.endpoint.port, served_by="", attempt=0, gpu_ranks=gpus, hosts=(facts.host,))
-            chain = walk_chain(world, children.step, clock.enter, clock.left)
-    finally:
-        children.end()
-        if held is not None:
-            held.close()
-    report.findings += [*located(found, facts.host, ()), *chain]
-    if placement is None and said:
+    if known is None and any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES):
         # This looks like a rank other than 0: rank 0 prints the full report, the others only their own problems.
         report.as_follower()
     return True
+
+
+def _alone(placement: Placement | None, host: str) -> Placement:
+    """Returns the place of a process that is alone, or that its launcher refuses: it meets its children here."""
+    if placement is None:
+        here = (Worker(0, 0, 0, Device("cpu")),)
+        meeting = Endpoint(LOOPBACK, 0)
+        return Placement("", 1, (host,), 0, here, meeting, attempt=0, reasons={})
+    endpoint = placement.endpoint
+    port = 0 if endpoint.served_by else endpoint.port
+    return replace(placement, endpoint=replace(endpoint, host=LOOPBACK, port=port, served_by=""))
 
 
 def read_seconds(text: str | None) -> float:

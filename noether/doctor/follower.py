@@ -6,15 +6,11 @@ from noether.common.json_lines import JsonLines, Unanswered
 from noether.doctor.chain import CHAIN
 from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
-from noether.doctor.meeting import (
-    reach,
-)
+from noether.doctor.meeting import reach
 from noether.doctor.participant import Participant
 from noether.doctor.report import DoctorReport
 
 DEFAULT_SECONDS = 50.0
-
-
 JOIN_SHARE = 0.44
 """How long to try to connect to rank 0, as a share of the whole time. Rank 0 may start to listen late, because it reads
 its own host's facts first."""

@@ -122,23 +122,29 @@ def read_kernel_log(path: Path = Path("/dev/kmsg")) -> str:
     try:
         while part := os.read(descriptor, 16384):
             parts.append(part)
-    except BlockingIOError:
-        pass  # The end of the log.
-    except BrokenPipeError:
-        pass  # The kernel overwrote part of the log during the read: use what was read.
+    except (BlockingIOError, BrokenPipeError):
+        pass  # The end of the log; or the kernel overwrote part of it during the read: use what was read.
     finally:
         os.close(descriptor)
     return b"".join(parts).decode(errors="replace")
+
+
+def can_load(library: str) -> bool:
+    """Returns whether the dynamic linker finds a library and can load it."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def probe_fabric(
     environ: Mapping[str, str],
     devices: Path = Path("/dev"),
     sysfs: Path = Path("/sys/class/infiniband"),
-    loads: Callable[[str], bool] | None = None,
+    loads: Callable[[str], bool] = can_load,
 ) -> Fabric:
     """Looks for Slingshot and EFA, and for what NCCL needs to use them."""
-    loads = loads or _loads
     return Fabric(
         cxi=tuple(sorted(path.name for path in devices.glob("cxi[0-9]*"))),
         efa=tuple(sorted(path.name for path in sysfs.glob("*") if _is_efa(path))),
@@ -164,11 +170,3 @@ def _plugin(environ: Mapping[str, str]) -> str:
     places = [place for place in environ.get("LD_LIBRARY_PATH", "").split(":") if place]
     candidates = (Path(place) / name for place in (*places, *system) for name in names)
     return next((str(path) for path in candidates if path.is_file()), "")
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

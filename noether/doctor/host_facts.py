@@ -4,7 +4,6 @@ As a program it takes a JSON object of folders on the command line and prints th
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import platform
@@ -15,8 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from typing import Any
 from noether import __version__
 from noether.common.container import container_engine
 from noether.common.cpus import usable_cpus
-from noether.doctor.gpu_health import Fabric, GpuHealth, probe_fabric, probe_gpus, read_kernel_log, xids
+from noether.data.shared_memory import shared_memory_size
+from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
 from noether.environments.devices import Gpu, NvmlDriver
 
@@ -103,38 +104,12 @@ class HostFacts:
     shadows: tuple[tuple[str, str], ...] = ()
     unanswered: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the facts for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "HostFacts":
-        """Reads what `as_dict` returns."""
-        values = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
-        values["folders"] = tuple(Folder(**folder) for folder in values.get("folders") or ())
-        values["shadows"] = tuple((name, where) for name, where in values.get("shadows") or ())
-        values["unanswered"] = tuple(values.get("unanswered") or ())
-        if values.get("infiniband"):
-            seen = values["infiniband"]
-            ports = tuple((device, state) for device, state in seen["ports"])
-            values["infiniband"] = Infiniband(ports, tuple(seen["nodes"]), seen["has_verbs"])
-        if values.get("driver"):
-            seen = values["driver"]
-            gpus = None
-            if seen["gpus"] is not None:
-                gpus = tuple(Gpu(gpu["index"], gpu["uuid"], tuple(gpu["mig_uuids"])) for gpu in seen["gpus"])
-            values["driver"] = Driver(seen["version"], gpus, seen["error"], tuple(seen["nodes"]))
-        if values.get("gpu_health") is not None:
-            health = values["gpu_health"]
-            values["gpu_health"] = tuple(GpuHealth(**{**gpu, "slowed_by": tuple(gpu["slowed_by"])}) for gpu in health)
-        if values.get("xids") is not None:
-            values["xids"] = tuple((address, number) for address, number in values["xids"])
-        if values.get("fabric"):
-            seen = values["fabric"]
-            values["fabric"] = Fabric(**{**seen, "cxi": tuple(seen["cxi"]), "efa": tuple(seen["efa"])})
-        if values.get("user"):
-            values["user"] = User(**values["user"])
-        return cls(**values)
+        """Reads the facts as JSON gives them back: dicts for dataclasses, lists for tuples; None is not known."""
+        from pydantic import TypeAdapter  # The child process, which may read from a slow disk, does without it.
+
+        return TypeAdapter(cls).validate_python({name: value for name, value in found.items() if value is not None})
 
 
 def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -160,50 +135,45 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
     ]
 
 
-def gather_facts(folders: list[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> dict[str, Any]:
-    """Returns the facts as `HostFacts.from_dict` reads them, without those that take longer than `seconds`."""
-    found: dict[str, Any] = {
-        "host": socket.gethostname(),
-        "versions": _versions(),
-        "container": container_engine(os.environ),
-    }
+def gather_facts(folders: Sequence[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> HostFacts:
+    """Returns the facts without those that take longer than `seconds`."""
     probes: dict[str, Callable[[], Any]] = {
         "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        "shared_memory": lambda: _size("/dev/shm"),
+        "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "infiniband": lambda: asdict(_infiniband()),
-        "driver": lambda: asdict(_driver()),
-        "gpu_health": lambda: [asdict(gpu) for gpu in probe_gpus()],
-        "xids": lambda: xids(read_kernel_log()),
-        "fabric": lambda: asdict(probe_fabric(os.environ)),
-        "user": lambda: asdict(_user(os.environ)),
+        "infiniband": _infiniband,
+        "driver": _driver,
+        "gpu_health": lambda: tuple(probe_gpus()),
+        "xids": lambda: tuple(xids(read_kernel_log())),
+        "fabric": lambda: probe_fabric(os.environ),
+        "user": lambda: _user(os.environ),
         "cpus": usable_cpus,
         "cpu_quota": lambda: cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text()),
-        "shadows": lambda: _shadows(os.environ),
+        "shadows": lambda: tuple(_shadows(os.environ)),
     }
-    answers: dict[str, Any] = {}
-    for index, folder in enumerate(folders):
-        probes[f"folder {index}"] = lambda folder=folder: asdict(probe_folder(*folder))  # type: ignore[misc]
+    answers: dict[Any, Any] = {}
+    finished: set[Any] = set()
 
-    def probe(name: str, ask: Callable[[], Any]) -> None:
-        answers[name] = None
+    def probe(name: Any, ask: Callable[[], Any]) -> None:
         with contextlib.suppress(OSError, ValueError):
             answers[name] = ask()
         finished.add(name)
 
-    finished: set[str] = set()
-    threads = [threading.Thread(target=probe, args=entry, daemon=True) for entry in probes.items()]
+    asked = [*probes.items(), *((folder, partial(probe_folder, *folder)) for folder in folders)]
+    threads = [threading.Thread(target=probe, args=entry, daemon=True) for entry in asked]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    unanswered = [name for name in probes if name not in finished and not name.startswith("folder")]
-    found["folders"] = [
-        answers.get(f"folder {index}") or asdict(Folder(*folder)) for index, folder in enumerate(folders)
-    ]
-    found |= {name: answers[name] for name in finished if not name.startswith("folder")}
-    return found | {"unanswered": unanswered}
+    return HostFacts(
+        host=socket.gethostname(),
+        versions=_versions(),
+        container=container_engine(os.environ),
+        folders=tuple(answers.get(folder) or Folder(*folder) for folder in folders),
+        unanswered=tuple(name for name in probes if name not in finished),
+        **{name: answers[name] for name in probes if name in answers},
+    )
 
 
 def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
@@ -231,23 +201,12 @@ def cpu_quota(text: str) -> float | None:
     return int(quota) / int(period) if quota != "max" else None
 
 
-def _size(path: str) -> int:
-    numbers = os.statvfs(path)
-    return numbers.f_blocks * numbers.f_frsize
-
-
-def _infiniband(sysfs: Path = Path("/sys/class/infiniband"), nodes: Path = Path("/dev/infiniband")) -> Infiniband:
-    ports = []
-    for state in sorted(sysfs.glob("*/ports/*/state")):
-        # "4: ACTIVE" (Documentation/ABI/stable/sysfs-class-infiniband).
-        ports.append((state.parts[-4], state.read_text().strip().rpartition(": ")[2]))
-    try:
-        ctypes.CDLL("libibverbs.so.1")
-        verbs = True
-    except OSError:
-        verbs = False
-    names = tuple(sorted(entry.name for entry in nodes.iterdir())) if nodes.is_dir() else ()
-    return Infiniband(tuple(ports), names, verbs)
+def _infiniband() -> Infiniband:
+    # "4: ACTIVE" (Documentation/ABI/stable/sysfs-class-infiniband).
+    states = sorted(Path("/sys/class/infiniband").glob("*/ports/*/state"))
+    ports = tuple((state.parts[-4], state.read_text().strip().rpartition(": ")[2]) for state in states)
+    nodes = tuple(sorted(node.name for node in Path("/dev/infiniband").glob("*")))
+    return Infiniband(ports, nodes, can_load("libibverbs.so.1"))
 
 
 def _driver() -> Driver:
@@ -260,9 +219,8 @@ def _driver() -> Driver:
         return Driver(error=str(error) or type(error).__name__, nodes=nodes)
     number = pynvml.nvmlSystemGetDriverVersion()
     gpus = NvmlDriver().gpus()
-    return Driver(
-        number if isinstance(number, str) else number.decode(), None if gpus is None else tuple(gpus), "", nodes
-    )
+    text = number if isinstance(number, str) else number.decode()
+    return Driver(text, None if gpus is None else tuple(gpus), nodes=nodes)
 
 
 def _user(environ: Mapping[str, str]) -> User:
@@ -306,5 +264,6 @@ if __name__ == "__main__":
 
     die_with_parent()
     asked = json.loads(sys.argv[1])
-    print(json.dumps(gather_facts([tuple(folder) for folder in asked["folders"]], asked["seconds"])), flush=True)
+    gathered = gather_facts([tuple(folder) for folder in asked["folders"]], asked["seconds"])
+    print(json.dumps(asdict(gathered)), flush=True)
     os._exit(0)  # A probe may still be hanging in a thread.

@@ -9,15 +9,8 @@ from noether.doctor.chain import CHAIN, Ask, World, walk_chain
 from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.meeting import (
-    OtherProcess,
-    ask_peers,
-    clock_offset,
-    gather_peers,
-)
-from noether.doctor.own_host import (
-    TORCH_SECONDS,
-)
+from noether.doctor.meeting import OtherProcess, ask_peers, clock_offset, gather_peers
+from noether.doctor.own_host import TORCH_SECONDS
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
@@ -27,35 +20,29 @@ from noether.environments.endpoint import HeldPort
 def lead(process: Participant, address: str, held: HeldPort | None, report: DoctorReport) -> None:
     """Runs rank 0: accepts the others' connections, asks everyone, and fills the report.
 
-    Args:
-        process: this process.
-        address: the address at which the others reach this host; "" if its name does not resolve.
-        held: the run's port; None if it is taken or a launcher serves the store.
-        report: what is printed at the end.
+    `address` is where the others reach this host, "" if its name does not resolve. `held` is the run's port, or a free
+    one if a launcher serves the store; None if it is taken.
     """
-    placement, clock = process.placement, process.clock
-    listening = held.socket if held else None
-    if address and placement.endpoint.served_by:
-        listening = _listen_beside_store(process, address)
+    placement, clock, served_by = process.placement, process.clock, process.placement.endpoint.served_by
+    if held is not None and served_by and not (address and _announced(process, address, held.endpoint.port)):
+        held = None
     others = placement.world_size > len(process.ranks)
-    peers = _accept_peers(process, listening, report) if others and listening is not None else []
-    if placement.endpoint.served_by and listening is not None:
-        listening.close()
+    peers = _accept_peers(process, held.socket, report) if others and held is not None else []
     missing = any(finding.check == "peers" and finding.level == "error" for finding in report.findings)
     clock.enter("what every host found")
     answers = ask_peers(peers, {"do": "report"}, process.report, clock.left(TORCH_SECONDS + 12))
     hosts = _collect(answers, [*peers], report)
     if others:
         report.findings += _compare(answers, peers)
-    why_not = _reason_to_stop(process, address, listening, missing, answers)
+    why_not = _reason_to_stop(process, address, held, missing, answers)
     if why_not:
         report.findings += [skipped(name, why_not) for name in CHAIN]
     else:
         world = World(
-            placement.world_size,
+            max(placement.world_size, len(process.children.ranks)),  # A process that is alone has a second child.
             address,
-            held.endpoint.port if held else placement.endpoint.port,
-            served_by=placement.endpoint.served_by,
+            held.endpoint.port if held and not served_by else placement.endpoint.port,
+            served_by=served_by,
             attempt=placement.attempt,
             gpu_ranks=tuple(rank for answer in answers for rank in answer["gpu_ranks"]),
             hosts=tuple(hosts),
@@ -66,20 +53,18 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
         peer.connection.close()
 
 
-def _listen_beside_store(process: Participant, address: str) -> socket.socket | None:
-    """Listens on a free port and writes it to the launcher's store; returns None if the store does not answer."""
+def _announced(process: Participant, address: str, port: int) -> bool:
+    """Writes the port that this process listens on to the launcher's store; returns whether the store answers."""
     endpoint = process.placement.endpoint
     process.clock.enter(f"the store of {endpoint.served_by}")
-    listening = socket.create_server(("", 0))
     try:
-        process.served_port(address, str(listening.getsockname()[1]))
+        process.served_port(address, str(port))
     except ChildError as error:
-        listening.close()
         fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
         seen = f"{address}:{endpoint.port}: {error}"
         process.found.append(Diagnosis("port", "error", seen, "the launcher's store", fix))
-        return None
-    return listening
+        return False
+    return True
 
 
 def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[OtherProcess]:
@@ -115,14 +100,14 @@ def _ask_everyone(process: Participant, peers: list[OtherProcess]) -> Ask:
 def _reason_to_stop(
     process: Participant,
     address: str,
-    listening: socket.socket | None,
+    held: HeldPort | None,
     missing: bool,
     answers: list[dict[str, Any]],
 ) -> str:
     """Returns why the chain between the ranks cannot be tested, or "" if it can."""
     if not address:
         return f"{process.placement.endpoint.host} does not resolve"
-    if listening is None:
+    if held is None:
         return "rank 0 has no port"
     if missing:
         return "not every rank connected"

@@ -73,12 +73,7 @@ def gather_peers(
 ) -> tuple[list[OtherProcess], list[str]]:
     """Accepts the other processes of a run until all ranks have connected or the time is up.
 
-    Args:
-        listening: a bound and listening socket.
-        run: identifies this run; the "run" of a hello must equal it.
-        own_ranks: the ranks that this process is responsible for.
-        world_size: number of ranks in the run.
-        seconds: how long to wait.
+    `run` identifies this run: the "run" of a hello must equal it. `listening` is bound and listens.
 
     Returns:
         The peers that connected, and a line for each process that was refused.

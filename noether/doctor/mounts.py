@@ -5,22 +5,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-NETWORK_TYPES = (
+NETWORK_TYPES = {
     "9p",
     "afs",
     "beegfs",
     "ceph",
     "cifs",
-    "fuse.beegfs",
-    "fuse.ceph",
-    "fuse.cvmfs2",
-    "fuse.gcsfuse",
-    "fuse.glusterfs",
-    "fuse.juicefs",
-    "fuse.s3fs",
-    "fuse.sshfs",
+    "cvmfs2",
+    "gcsfuse",
     "glusterfs",
     "gpfs",
+    "juicefs",
     "lustre",
     "ncpfs",
     "nfs",
@@ -28,11 +23,14 @@ NETWORK_TYPES = (
     "orangefs",
     "panfs",
     "pvfs2",
+    "s3fs",
     "smb3",
     "smbfs",
+    "sshfs",
     "virtiofs",
     "wekafs",
-)
+}
+"""Types as mount(8) names them; those in user space have "fuse." before."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Mount:
     @property
     def on_network(self) -> bool:
         """Whether the files are on another machine, so that locks are slow and any call may hang."""
-        return self.kind in NETWORK_TYPES
+        return self.kind.removeprefix("fuse.") in NETWORK_TYPES
 
 
 def read_mounts(text: str) -> list[Mount]:

@@ -5,15 +5,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
-from noether.doctor.child import Child, ChildError, ask_all
+from noether.doctor.child import Child, ChildError, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
@@ -29,18 +29,16 @@ from noether.doctor.machine_checks import (
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.devices import Gpu
 from noether.environments.network import resolve_host
-from noether.environments.placement import Endpoint, Placement
+from noether.environments.placement import Endpoint, Placement, Worker
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
 from noether.workers.openmp import openmp_defaults
 
-T = TypeVar("T")
 START_SECONDS = 2.0
 TORCH_SECONDS = 25.0
 DEVICES_SECONDS = 10.0
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -73,33 +71,6 @@ class TimeBudget:
     def enter(self, step: str) -> None:
         """Records the step that begins, so that the watchdog can name it if it hangs."""
         self.step = step
-
-
-def within(seconds: float, function: Callable[[], T]) -> T:
-    """Calls `function` in a thread and returns its result.
-
-    Raises:
-        TimeoutError: it took longer than `seconds`, for example because a name server did not answer. Its thread is
-            abandoned.
-    """
-    box: list[Any] = []
-
-    def call() -> None:
-        try:
-            box.append((function(), None))
-        except BaseException as error:
-            box.append((None, error))
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not box:
-        raise TimeoutError(f"no answer within {seconds:.0f} s")
-    value, error = box[0]
-    if error is not None:
-        raise error
-    result: T = value
-    return result
 
 
 def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Diagnosis]]:
@@ -148,28 +119,40 @@ def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
 
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
     """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
-    try:
-        # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
-        address = within(seconds, lambda: resolve_host(endpoint.host, seconds / 2))
-    except RequestError as error:
-        return "", refused("names", error)
-    except TimeoutError as error:
+    found: list[str | RequestError] = []
+
+    def look_up() -> None:
+        try:
+            found.append(resolve_host(endpoint.host, seconds / 2))
+        except RequestError as error:
+            found.append(error)
+
+    # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
         fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
-        return "", Diagnosis("names", "error", f"{endpoint.host}: {error}", "a name server that answers", fix)
+        seen = f"{endpoint.host}: no answer within {seconds:.0f} s"
+        return "", Diagnosis("names", "error", seen, "a name server that answers", fix)
+    address = found[0]
+    if isinstance(address, RequestError):
+        return "", refused("names", address)
     return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
 
 
 class RankChildren:
-    """The child processes with torch: one for each rank that this process is responsible for."""
+    """The child processes with torch: one for each worker."""
 
-    def __init__(self, ranks: Sequence[int], devices: Sequence[int | None], listening: socket.socket | None) -> None:
-        self.ranks, self._devices = tuple(ranks), tuple(devices)
+    def __init__(self, workers: Sequence[Worker], listening: socket.socket | None) -> None:
+        self.ranks = tuple(worker.rank for worker in workers)
+        self._devices = [worker.device.index if worker.device.kind == "cuda" else None for worker in workers]
         self._listening = listening
         environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
         descriptors = () if listening is None else (listening.fileno(),)
         self.children = [
             Child("noether.doctor.torch_child", environ=environ, pass_fds=descriptors if rank == 0 else ())
-            for rank in ranks
+            for rank in self.ranks
         ]
         self.versions: dict[str, Any] = {}
         for child in self.children:
@@ -183,40 +166,23 @@ class RankChildren:
     def wait_for_torch(self, seconds: float) -> dict[str, Any]:
         """Waits until all children have imported torch; returns the first error, else the first child's versions."""
         if not self.versions:
-            deadline = time.monotonic() + seconds
-            answers: list[dict[str, Any]] = []
-            for child in self.children:
-                try:
-                    answers.append(child.answer(deadline - time.monotonic()))
-                except ChildError as error:
-                    answers.append({"error": str(error)})
+            answers = collect(self.children, seconds)
             self.versions = next((answer for answer in answers if "error" in answer), answers[0])
         return self.versions
 
-    def look_at_devices(self, seconds: float) -> dict[str, Any]:
-        """Returns the CUDA devices that torch sees."""
-        return ask_all(self.children[:1], [{"do": "devices"}], seconds)[0]
-
-    def exchange(self, request: dict[str, Any], seconds: float) -> str:
-        """Writes a value to the launcher's store or reads it, and returns the value.
-
-        Raises:
-            ChildError: the child did not answer, or the store could not be used.
-        """
-        answer = ask_all(self.children[:1], [request], seconds)[0]
-        if "error" in answer:
-            raise ChildError(answer["error"])
-        return str(answer["value"])
+    def ask_first(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Runs a step in the first child alone and returns its answer."""
+        self.children[0].tell(request)
+        return collect(self.children[:1], seconds)[0]
 
     def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         """Runs one step of the chain on every rank of this process; each answer has its "rank"."""
-        requests = []
-        for rank, device in zip(self.ranks, self._devices, strict=True):
+        for child, rank, device in zip(self.children, self.ranks, self._devices, strict=True):
             own = {"rank": rank, "device": device}
             if rank == 0 and self._listening is not None:
                 own["listen_fd"] = self._listening.fileno()
-            requests.append({**request, **own})
-        answers = ask_all(self.children, requests, seconds)
+            child.tell({**request, **own})
+        answers = collect(self.children, seconds)
         return [{**answer, "rank": rank} for rank, answer in zip(self.ranks, answers, strict=True)]
 
     def end(self) -> None:
@@ -226,7 +192,7 @@ class RankChildren:
 
 
 def host_findings(
-    config: RunConfig, facts: HostFacts, placement: Placement | None, children: RankChildren, clock: TimeBudget
+    config: RunConfig, facts: HostFacts, placement: Placement, children: RankChildren, clock: TimeBudget
 ) -> list[Diagnosis]:
     """Runs all checks that concern this host alone and returns their findings."""
     clock.enter("import torch")
@@ -234,31 +200,24 @@ def host_findings(
     devices: dict[str, Any] = {}
     if "error" not in torch:
         clock.enter("the devices")
-        devices = children.look_at_devices(clock.left(DEVICES_SECONDS))
-    ranks_here = placement.local_world_size if placement is not None else 1
+        devices = children.ask_first({"do": "devices"}, clock.left(DEVICES_SECONDS))
     needs_memory = config.num_workers > 0 or len(children.gpu_ranks) > 1
-    environ = os.environ
     return [
         check_versions(facts, torch),
         check_torch(torch),
         check_driver(facts, torch),
-        check_devices(facts, devices, environ),
+        check_devices(facts, devices, os.environ),
         *check_gpu_health(facts),
         check_imports(facts),
         check_container(facts),
         check_shared_memory(facts, needs_memory),
         check_infiniband(facts),
-        check_fabric(facts, environ),
+        check_fabric(facts, os.environ),
         check_locked_memory(facts),
-        check_cores(facts, environ, ranks_here),
-        check_user(facts, environ),
+        check_cores(facts, os.environ, placement.local_world_size),
+        check_user(facts, os.environ),
         *(check_folder(folder) for folder in facts.folders),
     ]
-
-
-def located(findings: Sequence[Diagnosis], host: str, ranks: Sequence[int]) -> list[Diagnosis]:
-    """Returns the findings with `host` and `ranks` filled in."""
-    return [replace(finding, hosts=(host,), ranks=tuple(ranks)) for finding in findings]
 
 
 def versions_of(config: RunConfig, facts: HostFacts, torch: dict[str, Any]) -> dict[str, str]:

@@ -1,20 +1,13 @@
 """One of the doctor's processes in a run of several, and what it found on its own host."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from noether.config.schema import RunConfig
 from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.own_host import (
-    TORCH_SECONDS,
-    RankChildren,
-    TimeBudget,
-    host_findings,
-    located,
-    versions_of,
-)
+from noether.doctor.own_host import TORCH_SECONDS, RankChildren, TimeBudget, host_findings, versions_of
 from noether.environments.placement import Placement
 
 MEETING_SHARE = 0.36
@@ -42,18 +35,14 @@ class Participant:
         """Runs this host's checks and returns everything that this process found."""
         mine = [*self.found, *host_findings(self.config, self.facts, self.placement, self.children, self.clock)]
         return {
-            "findings": [finding.as_dict() for finding in located(mine, self.facts.host, self.ranks)],
-            "facts": self.facts.as_dict(),
+            "findings": [asdict(replace(found, hosts=(self.facts.host,), ranks=self.ranks)) for found in mine],
+            "facts": asdict(self.facts),
             "versions": versions_of(self.config, self.facts, self.children.versions),
             "torch_works": "error" not in self.children.versions,
             "gpu_ranks": self.children.gpu_ranks,
             "node_rank": self.placement.node_rank,
             "ranks": list(self.ranks),
         }
-
-    def store_key(self) -> str:
-        """Returns the key under which rank 0 writes its port to a store that a launcher serves."""
-        return f"noether-doctor/{self.placement.attempt}/port"
 
     def served_port(self, address: str, value: str = "") -> int:
         """Writes `value`, the port that rank 0 listens on, to the launcher's store, or reads it if `value` is empty.
@@ -66,12 +55,15 @@ class Participant:
         torch = self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
         if "error" in torch:
             raise ChildError(torch["error"])
-        endpoint, seconds = self.placement.endpoint, self.clock.share(MEETING_SHARE)
+        seconds = self.clock.share(MEETING_SHARE)
         request = {
             "do": "publish",
             "address": address,
-            "port": endpoint.port,
-            "key": self.store_key(),
+            "port": self.placement.endpoint.port,
+            "key": f"noether-doctor/{self.placement.attempt}/port",
             "seconds": seconds,
         }
-        return int(self.children.exchange(request | ({"value": value} if value else {}), seconds + 1))
+        answer = self.children.ask_first(request | ({"value": value} if value else {}), seconds + 1)
+        if "error" in answer:
+            raise ChildError(answer["error"])
+        return int(answer["value"])

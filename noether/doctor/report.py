@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
@@ -45,7 +46,7 @@ class DoctorReport:
             if entry["facts"]["host"] == facts.host and entry["facts"]["boot"] == facts.boot:
                 entry["ranks"] = sorted({*entry["ranks"], *ranks})
                 return
-        self.hosts.append({"ranks": list(ranks), "facts": facts.as_dict()})
+        self.hosts.append({"ranks": list(ranks), "facts": asdict(facts)})
 
     def as_follower(self) -> None:
         """Sends the report to standard error, as rank 0 uses standard output, and keeps only errors and warnings."""
@@ -67,18 +68,15 @@ class DoctorReport:
             "nodes": list(self.nodes),
             "seconds": round(time.monotonic() - self.started, 1),
             "hosts": self.hosts,
-            "findings": [finding.as_dict() for finding in merged(self.findings)],
+            "findings": [asdict(finding) for finding in merged(self.findings)],
         }
 
 
 def summary(findings: list[Diagnosis]) -> str:
     """Returns the last line of the report: how many findings of each level there are."""
-    counts = {level: sum(finding.level == level for finding in findings) for level in STYLES}
-    parts = [
-        f"{counts['error']} error{'s' if counts['error'] != 1 else ''}",
-        f"{counts['warning']} warning{'s' if counts['warning'] != 1 else ''}",
-        f"{counts['ok']} ok",
-    ]
+    counts = Counter(finding.level for finding in findings)
+    parts = [f"{counts[level]} {level}{'s' if counts[level] != 1 else ''}" for level in ("error", "warning")]
+    parts.append(f"{counts['ok']} ok")
     return ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis
+from noether.environments.slurm.nodelist import join_ranges
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
@@ -13,13 +14,7 @@ MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "configuration")
 
 def short_ranks(ranks: Sequence[int]) -> str:
     """Returns ranks in short form, such as "0-3, 6"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return ", ".join(join_ranges([str(rank) for rank in sorted(ranks)]))
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -31,11 +26,7 @@ def check_presence(
 ) -> Diagnosis:
     """Checks that all ranks are present.
 
-    Args:
-        world_size: number of ranks in the run.
-        nodes: the names of the nodes, by node rank.
-        came: host and ranks of those that connected, by node rank.
-        seconds: how long rank 0 waited for the others.
+    `came` has the host and the ranks of those that connected within `seconds`, by node rank.
     """
     here = sorted(rank for _, ranks in came.values() for rank in ranks)
     missing = sorted(set(range(world_size)) - set(here))
@@ -54,8 +45,7 @@ def check_presence(
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
     """Checks that all hosts have the same versions and the same configuration.
 
-    Args:
-        versions: for each host, the versions installed there, by name.
+    `versions` has, for each host, the versions installed there, by name.
     """
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
@@ -75,8 +65,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
     """Checks that no two machines share a name.
 
-    Args:
-        boots: for each node rank, the host's name and its kernel's boot id, which differs between machines.
+    `boots` has, by node rank, the host's name and its kernel's boot id, which differs between machines.
     """
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
@@ -95,8 +84,7 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
 def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
     """Compares the hosts' clocks with rank 0's.
 
-    Args:
-        offsets: for each host, how far its clock is ahead, and the uncertainty of that, in seconds.
+    `offsets` has, for each host, how far its clock is ahead, and the uncertainty of that, in seconds.
     """
     off = {host: ahead for host, (ahead, doubt) in offsets.items() if abs(ahead) - doubt > CLOCK_SECONDS}
     if off:

@@ -6,6 +6,7 @@
 - Anything else is an error that says what was seen, what was expected, and which line to change.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.devices import DeviceInventory, choose_devices
@@ -13,17 +14,16 @@ from noether.environments.placement import Device, Worker
 from noether.errors import RequestError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchedTask:
-    """One process that a launcher started, out of the `count` processes of its run.
+    """One process that a launcher started, out of the `count` processes of its run. Each launcher adds what it knows.
 
     `local_rank` and `local_count` are its number and the number of tasks on this node; `most_local` is the largest
-    number of tasks on any node, as far as the launcher says. `node_rank` is the number of this node.
+    number of tasks on any node; if the launcher does not say, it is None, and a device without a task causes only a
+    warning. `node_rank` is the number of this node.
 
     `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
     `bound`: whether a single visible device may belong to this task alone, rather than being seen by all on the node.
-    `may_idle`: whether devices without a task cause only a warning, not an error.
-    `device_counts`: how many devices each task of the run sees, if the launcher says; None: as many as this one.
     `seen` and `line` are texts for errors: the evidence, and the line that sets `{n}` tasks per node.
     """
 
@@ -31,14 +31,12 @@ class LaunchedTask:
     count: int
     local_rank: int
     local_count: int
-    most_local: int
     node_rank: int
     seen: str
     line: str
+    most_local: int | None = None
     may_spawn: bool = False
     bound: bool = False
-    may_idle: bool = True
-    device_counts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,25 +50,27 @@ class Binding:
     warnings: tuple[str, ...] = ()
 
 
-def bind_devices(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
+def bind_devices(
+    task: LaunchedTask,
+    inventory: DeviceInventory,
+    setting: str | None,
+    device_counts: tuple[int, ...] | None = None,
+) -> Binding:
     """Assign devices to a task, which determines its ranks.
 
     Args:
-        task: where the launcher put this process.
-        inventory: the devices that this process sees.
         setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
+        device_counts: how many devices each task of the run sees, if the launcher says; None: as many as this one.
 
     Raises:
         RequestError: the number of tasks does not match the number of devices.
     """
     if inventory.kind == "cpu":
         return _bind_cpu(task, inventory, setting)
-    if task.may_spawn and task.most_local == 1:
+    if task.may_spawn and (task.most_local or task.local_count) == 1:
         devices = choose_devices(inventory, setting)
-        if len(devices) == 1:
-            return _spawned(task, devices, f"one task per node, one device each ({inventory.evidence})")
-        each = f"one task per node: it starts a worker on each of its {len(devices)} devices ({inventory.evidence})"
-        return _spawned(task, devices, each)
+        each = ", one device each" if len(devices) == 1 else f": a worker on each of its {len(devices)} devices"
+        return _spawned(task, devices, f"one task per node{each} ({inventory.evidence})", device_counts)
     if len(inventory.devices) == 1 and task.local_count > 1:
         return _bind_only_device(task, inventory, setting)
     devices = choose_devices(inventory, setting)
@@ -78,7 +78,7 @@ def bind_devices(task: LaunchedTask, inventory: DeviceInventory, setting: str | 
         raise _mismatch(task, inventory, len(devices), setting)
     warnings = []
     if len(devices) > task.local_count:
-        if not task.may_idle and len(devices) != task.most_local:
+        if task.most_local not in (None, len(devices)):
             raise _mismatch(task, inventory, len(devices), setting)
         idle = len(devices) - task.local_count
         warnings.append(
@@ -133,9 +133,10 @@ def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -
     return Binding((worker,), task.count, task.local_count, reason, tuple(warnings))
 
 
-def _spawned(task: LaunchedTask, devices: tuple[Device, ...], reason: str) -> Binding:
+def _spawned(
+    task: LaunchedTask, devices: tuple[Device, ...], reason: str, counts: tuple[int, ...] | None = None
+) -> Binding:
     each = len(devices)
-    counts = task.device_counts
     if counts is not None and counts[task.rank] != each:
         raise RequestError(
             f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
@@ -168,3 +169,30 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
         expected="one task per device, or one task per node",
         fix=fix,
     )
+
+
+def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
+    """Refuse rank variables that contradict the launcher; return the ones that are set as text, or "".
+
+    They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook. WORLD_SIZE
+    may be the number of processes, or of ranks.
+
+    Raises:
+        RequestError: one of the variables has another value.
+    """
+    allowed = {
+        "RANK": {str(task.rank)},
+        "WORLD_SIZE": {str(task.count), str(world_size)},
+        "LOCAL_RANK": {str(task.local_rank)},
+    }
+    found = {name: environ[name] for name in allowed if environ.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    for name, value in found.items():
+        if value not in allowed[name]:
+            raise RequestError(
+                f"{name}={value} contradicts the launcher",
+                seen=f"{shown}, {task.seen}",
+                expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",
+                fix=f"unset {' '.join(found)}",
+            )
+    return shown

@@ -102,13 +102,8 @@ def find_devices(
     not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of devices
     matters here.
 
-    Args:
-        environ: the environment; CUDA_VISIBLE_DEVICES is read from it.
-        accelerator: "auto", "gpu", "cpu" or "mps".
-        nvml: the driver, or a stand-in for it.
-        visible_devices: a mask for another machine; the driver and CUDA_VISIBLE_DEVICES are then ignored.
-        system: "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
-        facts: what the system shows about this process.
+    `visible_devices` is a mask for another machine: the driver and CUDA_VISIBLE_DEVICES are then ignored. `system` is
+    "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
 
     Raises:
         RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a
@@ -246,9 +241,13 @@ def _matches(entry: str, gpus: Sequence[Gpu]) -> list[str]:
         # Drivers before R470 write MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML lists only the UUID.
         parent = lowered.removeprefix("mig-").partition("/")[0]
         return [entry for gpu in gpus if gpu.uuid.lower() == parent]
-    names = [gpu.uuid for gpu in gpus] + [uuid for gpu in gpus for uuid in gpu.mig_uuids]
-    exact = [name for name in names if name.lower() == lowered]
-    return exact or [name for name in names if name.lower().startswith(lowered)]
+    return _matching(entry, [name for gpu in gpus for name in (gpu.uuid, *gpu.mig_uuids)])
+
+
+def _matching(text: str, names: Sequence[str]) -> list[str]:
+    """Return the name that is the text, in upper or lower case, else all that begin with it."""
+    beginning = [name for name in names if name.lower().startswith(text.lower())]
+    return [name for name in beginning if len(name) == len(text)] or beginning
 
 
 def _listing(gpus: Sequence[Gpu]) -> str:
@@ -300,10 +299,8 @@ def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
     if entry.isascii() and entry.isdigit():
         matches = [device for device in inventory.devices if device.index == int(entry)]
     else:
-        lowered = entry.lower()
-        matches = [device for device in inventory.devices if device.name.lower().startswith(lowered)]
-        exact = [device for device in matches if device.name.lower() == lowered]
-        matches = exact or matches
+        names = _matching(entry, [device.name for device in inventory.devices])
+        matches = [device for device in inventory.devices if device.name in names]
     if len(matches) != 1:
         raise _choice_error(f"devices={devices} names {entry}, which is not visible here", inventory, devices)
     return matches[0]

@@ -52,10 +52,7 @@ def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
     """Refuses `accelerator=auto` if GPUs were granted to this process but none answers.
 
-    Args:
-        environ: the environment this process was started with.
-        facts: what the system shows about this process.
-        absence: why there are no devices, such as "no NVIDIA driver answers, …".
+    `absence` says why there are no devices: "no NVIDIA driver answers, …".
 
     Raises:
         RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.

@@ -73,14 +73,8 @@ def run_identity(
 ) -> RunIdentity:
     """Return the identity of a run from what each of its processes knows.
 
-    Args:
-        launcher: the placement's launcher.
-        world_size: number of ranks in the run.
-        attempt: how many times this run was started before.
-        environ: the environment, which names the job, the step or the run.
-        configuration: from `configuration_digest`.
-        device_kind: "cpu" or "cuda". It is compared because a node whose driver fails would use the CPU while the
-            others wait for NCCL.
+    `environ` names the job, the step or the run; `configuration` is from `configuration_digest`. `device_kind` is
+    compared because a node whose driver fails would use the CPU while the others wait for NCCL.
     """
     names = []
     for variables in RUN_NAMES:

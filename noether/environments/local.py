@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.environments.rank_variables import unused_node_variables
 from noether.environments.rendezvous import asked_port
 
 
@@ -24,7 +23,7 @@ def local_placement(
     devices = choose_devices(inventory, request.devices)
     count = len(devices)
     endpoint, endpoint_reason = local_endpoint(request.master_port, environ)
-    warnings = [] if request.nodes == 1 else [*unused_node_variables(environ)]
+    warnings = [] if request.nodes == 1 else _unused_node_variables(environ)
     if inventory.kind == "cpu" and count > inventory.cpu_count:
         warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one per core")
     return Placement(
@@ -47,6 +46,27 @@ def local_placement(
         },
         warnings=tuple(warnings),
     )
+
+
+def _unused_node_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning if variables indicate several nodes but nothing says how many ranks there are.
+
+    Without it, each node would silently train alone.
+    """
+    # Names for a node's number and for the number of nodes, and the values that mean one node.
+    lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
+    found = {name: environ[name] for name in lone if environ.get(name, lone[name]) != lone[name]}
+    if not found:
+        return []
+    master = environ.get("MASTER_ADDR", "")
+    shown = ", ".join(
+        f"{name}={value}" for name, value in (found | ({"MASTER_ADDR": master} if master else {})).items()
+    )
+    numbers = {name: value for name, value in found.items() if value.isdigit()}
+    rank = next((value for name, value in numbers.items() if name.endswith("RANK")), "0")
+    count = next((value for name, value in numbers.items() if name.endswith("NNODES")), "2")
+    how = f"--nodes {count} --node-rank {rank} --master-addr {master or 'HOST'}"
+    return [f"{shown}, but RANK, WORLD_SIZE and nodes are not set: this machine trains alone ({how} to use all nodes)"]
 
 
 def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:

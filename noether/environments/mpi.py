@@ -16,13 +16,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from noether.environments.binding import Binding, LaunchedTask, bind_devices
+from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.environments.rank_variables import agree_with_rank_variables
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
 from noether.environments.slurm.step import number, restart_count
 from noether.errors import RequestError
@@ -40,28 +39,29 @@ _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(
 
 
 @dataclass(frozen=True)
-class MpiProcess:
+class MpiDaemon:
+    """This node's daemon of Open MPI.
+
+    `master` is the host that runs mpirun, "" if `source` does not say; `job` is mpirun's number for the run.
+    """
+
+    number: int
+    master: str
+    source: str
+    job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiProcess(LaunchedTask):
     """One process that mpirun started.
 
-    `daemon` is the number of this node's daemon, `master` the host that runs mpirun, `job` mpirun's number for the run.
-    Each is None or "" if this kind of MPI does not say.
+    `nodes` is the number of nodes, a guess unless they are `counted`. Only Open MPI tells its `daemon`.
     """
 
     family: str
-    rank: int
-    count: int
-    local_rank: int
-    local_count: int
-    daemon: int | None = None
-    nodes: int | None = None
-    master: str = ""
-    master_source: str = ""
-    job: int | None = None
-
-    @property
-    def seen(self) -> str:
-        """The process's numbers, as text for errors."""
-        return f"{self.family}: rank {self.rank} of {self.count}, local rank {self.local_rank} of {self.local_count}"
+    nodes: int
+    counted: bool
+    daemon: MpiDaemon | None
 
 
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
@@ -94,26 +94,44 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
             expected="a rank below the size, and no more local ranks than ranks",
             fix="mpirun -n 2 noether train …",
         )
-    process = MpiProcess(family, rank, count, local_rank, local_count)
-    return _with_daemon(environ, process) if names is OPEN_MPI else process
+    daemon, nodes = None, None
+    if names is OPEN_MPI:
+        daemon = _daemon(environ)
+        nodes = number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
+    if local_count == count:
+        node_rank, nodes = 0, 1
+    else:
+        # mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra this is only a label.
+        node_rank = daemon.number if daemon else rank // local_count
+    guess = nodes if nodes is not None else -(-count // local_count)
+    return MpiProcess(
+        rank=rank,
+        count=count,
+        local_rank=local_rank,
+        local_count=local_count,
+        node_rank=node_rank,
+        seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
+        line="mpirun --map-by ppr:{n}:node noether train …",
+        # With several processes, none knows how many devices the other nodes have, so each is one rank only.
+        may_spawn=count == 1,
+        bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
+        family=family,
+        nodes=max(guess, node_rank + 1),
+        counted=nodes is not None,
+        daemon=daemon,
+    )
 
 
-def _with_daemon(environ: Mapping[str, str], process: MpiProcess) -> MpiProcess:
-    """Add what Open MPI's variables say about its daemons."""
-    nodes = number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
-    fields = {**process.__dict__, "nodes": nodes}
+def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
     head = _ORTE_URI.match(environ.get("OMPI_MCA_orte_hnp_uri", ""))
     local = _ORTE_URI.match(environ.get("OMPI_MCA_orte_local_daemon_uri", ""))
     if head and local:
-        fields.update(daemon=int(local[2]), master=head[3] or "", job=int(head[1]))
-        return MpiProcess(**{**fields, "master_source": "OMPI_MCA_orte_hnp_uri"})
-    servers = sorted(name for name in environ if name.startswith("PMIX_SERVER_URI"))
-    for name in servers:
+        return MpiDaemon(int(local[2]), head[3] or "", "OMPI_MCA_orte_hnp_uri", int(head[1]))
+    for name in sorted(name for name in environ if name.startswith("PMIX_SERVER_URI")):
         match = _PRRTE_URI.match(environ[name])
         if match:
-            fields.update(daemon=int(match[3]), master=match[1], job=int(match[2]), master_source=name)
-            break
-    return MpiProcess(**fields)
+            return MpiDaemon(int(match[3]), match[1], name, int(match[2]))
+    return None
 
 
 def mpi_placement(
@@ -132,29 +150,27 @@ def mpi_placement(
     process = mpi_process(environ)
     if process is None:
         return None
-    node_rank, nodes = _nodes(process)
-    binding = _bind(process, node_rank, environ, inventory, request)
-    counted = process.nodes is not None or process.local_count == process.count
-    if counted:
-        agree_on_nodes(request, nodes, None, process.seen)
-    also = agree_with_rank_variables(
-        environ, process.rank, (process.count, binding.world_size), process.local_rank, process.seen
-    )
+    binding = bind_devices(process, inventory, request.devices)
+    if process.counted:
+        agree_on_nodes(request, process.nodes, None, process.seen)
+    also = agree_with_rank_variables(environ, process, binding.world_size)
     endpoint, endpoint_reason = _endpoint(request, environ, process, facts)
     attempt, attempt_reason = restart_count(environ)
     return Placement(
         launcher="mpi",
         world_size=binding.world_size,
-        nodes=node_names(nodes, node_rank, host, endpoint.host),
-        node_rank=node_rank,
+        nodes=node_names(process.nodes, process.node_rank, host, endpoint.host),
+        node_rank=process.node_rank,
         workers=binding.workers,
         endpoint=endpoint,
         attempt=attempt,
         reasons={
             "launcher": process.seen + (f"; {also} agree" if also else ""),
             "world_size": f"{process.count} processes of mpirun",
-            "nodes": f"{nodes} nodes" if counted else "unknown: guessed from the ranks on this node",
-            "node_rank": f"number {node_rank} of mpirun's daemons" if process.daemon is not None else "only a label",
+            "nodes": f"{process.nodes} nodes" if process.counted else "unknown: guessed from the ranks on this node",
+            "node_rank": "only a label"
+            if process.daemon is None
+            else f"number {process.node_rank} of mpirun's daemons",
             "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
             "attempt": attempt_reason if attempt else "nothing counts how often this run was started",
@@ -165,41 +181,6 @@ def mpi_placement(
     )
 
 
-def _nodes(process: MpiProcess) -> tuple[int, int]:
-    """Return this node's number and the number of nodes: exact for Open MPI, otherwise the best guess.
-
-    mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra the node's number is only a label.
-    """
-    if process.local_count == process.count:
-        return 0, 1
-    node_rank = process.daemon if process.daemon is not None else process.rank // process.local_count
-    guess = process.nodes if process.nodes is not None else -(-process.count // process.local_count)
-    return node_rank, max(guess, node_rank + 1)
-
-
-def _bind(
-    process: MpiProcess,
-    node_rank: int,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    request: LaunchRequest,
-) -> Binding:
-    task = LaunchedTask(
-        rank=process.rank,
-        count=process.count,
-        local_rank=process.local_rank,
-        local_count=process.local_count,
-        most_local=process.local_count,
-        node_rank=node_rank,
-        seen=process.seen,
-        line="mpirun --map-by ppr:{n}:node noether train …",
-        # With several processes, none knows how many devices the other nodes have, so each is one rank only.
-        may_spawn=process.count == 1,
-        bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
-    )
-    return bind_devices(task, inventory, request.devices)
-
-
 def _port(
     request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
 ) -> tuple[int, str, str]:
@@ -207,8 +188,9 @@ def _port(
     asked = asked_port(request.master_port, environ)
     if asked is not None:
         return *asked, asked[1]
-    if process.job is not None:
-        return derived_port(process.job, 0), f"port derived from mpirun's job {process.job}", ""
+    if process.daemon is not None:
+        job = process.daemon.job
+        return derived_port(job, 0), f"port derived from mpirun's job {job}", ""
     for line in facts.ancestors:
         match = _HYDRA_PROXY.match(line)
         if match and process.family == "Hydra":
@@ -229,19 +211,20 @@ def _endpoint(
         source = f"master_addr={address}" if request.master_addr else f"MASTER_ADDR={address}"
         return Endpoint(address, port, asked_by), f"{source}; {port_reason}"
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
-    if not process.master or address:
+    daemon = process.daemon
+    if daemon is None or not daemon.master or address:
         raise RequestError(
             "there are ranks on several machines, but nothing says where rank 0 is",
             seen=process.seen + (f", MASTER_ADDR={address}" if address else ", no MASTER_ADDR"),
             expected="the host of rank 0",
             fix=fix,
         )
-    if process.rank == 0 and process.daemon != 0:
+    if process.rank == 0 and daemon.number != 0:
         raise RequestError(
             "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
-            seen=f"{process.seen}, node {process.daemon}; mpirun runs on {process.master} ({process.master_source})",
+            seen=f"{process.seen}, node {daemon.number}; mpirun runs on {daemon.master} ({daemon.source})",
             expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host",
             fix=fix,
         )
-    reason = f"{process.master} runs mpirun and rank 0 ({process.master_source}); {port_reason}"
-    return Endpoint(process.master, port, asked_by), reason
+    reason = f"{daemon.master} runs mpirun and rank 0 ({daemon.source}); {port_reason}"
+    return Endpoint(daemon.master, port, asked_by), reason

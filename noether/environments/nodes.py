@@ -105,11 +105,7 @@ def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple
 def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
     """Refuse settings that contradict a launcher that knows the number of nodes.
 
-    Args:
-        request: `nodes` and `node_rank` may only repeat what the launcher says.
-        count: the number of nodes according to the launcher.
-        node_rank: the number of this node according to the launcher, None if it is only a label.
-        source: the launcher's evidence, for the error.
+    `node_rank` is None if the launcher does not number the nodes; `source` is the launcher's evidence.
 
     Raises:
         RequestError: a setting differs from what the launcher says.

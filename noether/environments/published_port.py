@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.whole_file import write_json
 from noether.environments.identity import RunIdentity
 
 
@@ -27,10 +28,7 @@ class PublishedPort:
         Raises:
             OSError: the folder cannot be written.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"host": host, "port": port, "identity": str(self.identity)}) + "\n")
-        partial.replace(self.path)
+        write_json(self.path, {"host": host, "port": port, "identity": str(self.identity)})
 
     def read(self) -> tuple[str, int] | None:
         """Returns the host and the port, or None if nothing is published."""

@@ -21,10 +21,8 @@ def asked_port(
 ) -> tuple[int, str] | None:
     """Return the port that `master_port` or MASTER_PORT asks for, and the setting as text; None if neither does.
 
-    Args:
-        master_port: the setting; 0 and None ask for no port, nor do MASTER_PORT=0 and an empty MASTER_PORT.
-        environ: the environment.
-        fix: the line to show if the two differ or MASTER_PORT is not a port.
+    0, None, MASTER_PORT=0 and an empty MASTER_PORT ask for no port. `fix` is shown if the two differ or MASTER_PORT is
+    not a port.
 
     Raises:
         RequestError: a value is not a port, or the two differ.
@@ -71,10 +69,7 @@ def master_from_environment(environ: Mapping[str, str], first_host: str, source:
     address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
     while the step runs on other nodes, so rank 0 would not listen there and every rank would wait in vain.
 
-    Args:
-        environ: the environment.
-        first_host: the host that rank 0 runs on.
-        source: what `first_host` was read from.
+    `source` is what `first_host`, the host of rank 0, was read from.
 
     Raises:
         RequestError: MASTER_ADDR is another host, or a loopback address.

@@ -38,12 +38,7 @@ def resolve_placement(
 ) -> Placement:
     """Return which ranks of a run this process is responsible for, and why.
 
-    Args:
-        request: what the user asked for.
-        environ: the environment this process was started with.
-        host: the name of this machine.
-        nvml: the NVIDIA driver; None: the real one.
-        facts: what the system shows about this process, from `read_process_facts`.
+    `host` is the name of this machine, `nvml` the NVIDIA driver (None: the real one).
 
     Raises:
         RequestError: the request does not fit this machine, or the environment contradicts itself.

@@ -15,12 +15,6 @@ def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: Proc
 
     Every process refuses. If only the others left, the launcher might kill the first a while later.
 
-    Args:
-        verb: the name of the command, for the error.
-        environ: the environment this process was started with.
-        host: the name of this machine.
-        facts: what the system shows about this process.
-
     Raises:
         RequestError: a launcher started several processes.
     """

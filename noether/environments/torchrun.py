@@ -3,7 +3,8 @@
 - torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
   store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. The attempt combines torchrun's restarts with the
   requeues of the Slurm job around it, so that it grows with every start.
-- PyTorchJob: one process per pod (see `kubernetes.py`).
+- PyTorchJob: RANK is the number of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
+  of its devices. Every pod must have the same number of devices.
 - Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
 If srun or mpirun started this process, it is left to their launchers, and RANK and WORLD_SIZE only have to agree with
@@ -11,20 +12,31 @@ them (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slur
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
-from noether.environments.kubernetes import bind_pod, count_pods
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.environments.rank_variables import RankVariables
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
 from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
 from noether.errors import RequestError
 
-TASKS_LINE = "torchrun --nproc-per-node {n} entrypoint.py train …"
+
+@dataclass(frozen=True, kw_only=True)
+class RankedTask(LaunchedTask):
+    """A process with RANK and WORLD_SIZE; if it is a pod of a PyTorchJob, `rank` and `count` are those of the pods.
+
+    `world` is WORLD_SIZE. `nodes` is the number of nodes; unless it is `told`, it and `node_rank` are guesses.
+    """
+
+    world: int
+    nodes: int
+    told: bool
+    is_pod: bool
+    elastic: bool
 
 
 def torchrun_placement(
@@ -43,157 +55,148 @@ def torchrun_placement(
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        _refuse_without_rank(environ)
+        in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")  # There, Slurm's variables decide.
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not in_slurm:
+            raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
     if not elastic and isinstance(slurm_process(environ, facts), SrunTask):
         return None
-    ranks = _read(environ, elastic)
-    binding = _bind(ranks, environ, inventory, request)
-    node_rank, nodes = _nodes(ranks)
-    told = ranks.nodes is not None
-    if told:
-        agree_on_nodes(request, nodes, node_rank, f"{ranks.seen}, {nodes} nodes")
-    endpoint, endpoint_reason = _endpoint(request, environ, ranks, host, node_rank, nodes)
+    task = _read(environ, elastic)
+    binding = _bind(task, environ, inventory, request)
+    if task.told:
+        agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
+    endpoint, endpoint_reason = _endpoint(request, environ, task, host)
     attempt, attempt_reason = _attempt(environ)
-    source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if ranks.pods else "RANK and WORLD_SIZE are set"
+    source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
+    local_world = environ.get("LOCAL_WORLD_SIZE")
     return Placement(
         launcher="torchrun",
         world_size=binding.world_size,
-        nodes=node_names(nodes, node_rank, host, endpoint.host),
-        node_rank=node_rank,
+        nodes=node_names(task.nodes, task.node_rank, host, endpoint.host),
+        node_rank=task.node_rank,
         workers=binding.workers,
         endpoint=endpoint,
         attempt=attempt,
         reasons={
             "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
-            "world_size": f"WORLD_SIZE={ranks.count}"
-            + ("" if binding.world_size == ranks.count else f", {len(binding.workers)} workers in each pod"),
-            "nodes": f"{nodes} nodes" if told else "the number of nodes is unknown: guessed from the ranks on this one",
-            "node_rank": f"node {node_rank}" if told else "only a label: the launcher does not number the nodes",
-            "workers": f"{ranks.seen}; {binding.reason}",
+            "world_size": f"WORLD_SIZE={task.world}"
+            + ("" if binding.world_size == task.world else f", {len(binding.workers)} workers in each pod"),
+            "nodes": f"{task.nodes} nodes" if task.told else "unknown: guessed from the ranks on this node",
+            "node_rank": f"node {task.node_rank}"
+            if task.told
+            else "only a label: the launcher does not number the nodes",
+            "workers": f"{task.seen}; {binding.reason}",
             "endpoint": endpoint_reason,
             "attempt": attempt_reason,
-            "local_world_size": f"LOCAL_WORLD_SIZE={environ['LOCAL_WORLD_SIZE']}"
-            if environ.get("LOCAL_WORLD_SIZE")
-            else "LOCAL_WORLD_SIZE is not set: the ranks known to be here",
+            "local_world_size": f"LOCAL_WORLD_SIZE={local_world or 'not set: the ranks known to be here'}",
         },
         local_world_size=binding.local_world_size,
         warnings=binding.warnings,
     )
 
 
-def _refuse_without_rank(environ: Mapping[str, str]) -> None:
-    """Refuse WORLD_SIZE without RANK, except inside a Slurm job, where Slurm's variables decide."""
-    world = environ.get("WORLD_SIZE", "")
-    in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    if world not in ("", "1") and not in_slurm:
-        raise RequestError(
-            f"WORLD_SIZE={world} is set, but not RANK",
-            seen=f"WORLD_SIZE={world}, no RANK",
-            expected="both, set by a launcher for each process, or neither",
-            fix="unset WORLD_SIZE      (or start with torchrun)",
-        )
+def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
+    return RequestError(
+        f"{there}={environ[there]} is set, but not {missing}",
+        seen=f"{there}={environ[there]}, no {missing}",
+        expected="both, set by a launcher for each process, or neither",
+        fix=f"unset {there}      (or start with torchrun)",
+    )
 
 
-def _read(environ: Mapping[str, str], elastic: bool) -> RankVariables:
+def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
     if not environ.get("WORLD_SIZE"):
-        raise RequestError(
-            f"RANK={environ['RANK']} is set, but not WORLD_SIZE",
-            seen=f"RANK={environ['RANK']}, no WORLD_SIZE",
-            expected="both, set by a launcher for each process, or neither",
-            fix="unset RANK      (or start with torchrun)",
-        )
+        raise _half_set(environ, "RANK", "WORLD_SIZE")
 
     def read(*names: str) -> int | None:
         return next((number(environ, name) for name in names if environ.get(name)), None)
 
-    rank, count = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    rank, world = number(environ, "RANK"), number(environ, "WORLD_SIZE")
     local_rank = read("LOCAL_RANK")
-    pods = count_pods(environ, count) if local_rank is None else None
+    pods = _count_pods(environ, world) if local_rank is None else None
     local_count = read("LOCAL_WORLD_SIZE")
     if local_count is None:
         one_machine = is_loopback(environ.get("MASTER_ADDR", ""))
-        local_count = count if one_machine and not pods else (local_rank or 0) + 1
-    ranks = RankVariables(
-        rank=rank,
-        count=count,
-        local_rank=local_rank,
-        local_count=local_count,
-        node_rank=read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"),
-        nodes=pods or read("GROUP_WORLD_SIZE"),
-        elastic=elastic,
-        pods=pods,
+        local_count = world if one_machine and not pods else (local_rank or 0) + 1
+    node_rank, told_nodes = read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"), pods or read("GROUP_WORLD_SIZE")
+    seen = f"RANK={rank}, WORLD_SIZE={world}, " + (
+        "no LOCAL_RANK" if local_rank is None else f"LOCAL_RANK={local_rank}"
     )
-    wrong = rank >= max(count, pods or 0) or (local_rank or 0) >= local_count or local_count > max(count, 1)
-    if wrong or (ranks.nodes is not None and (ranks.node_rank or 0) >= ranks.nodes):
+    wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
+    if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
         raise RequestError(
             "the rank variables contradict each other",
-            seen=f"{ranks.seen}, {local_count} on this node",
+            seen=f"{seen}, {local_count} on this node",
             expected="RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE",
             fix="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE      (or start with torchrun)",
         )
-    return ranks
+    if node_rank is None:
+        node_rank = rank if pods else 0 if told_nodes is not None else rank // local_count
+    return RankedTask(
+        rank=node_rank if pods else rank,
+        count=pods or world,
+        local_rank=local_rank or 0,
+        local_count=1 if pods else local_count,
+        node_rank=node_rank,
+        seen=seen,
+        line="nprocPerNode: {n}" if pods else "torchrun --nproc-per-node {n} entrypoint.py train …",
+        may_spawn=bool(pods),
+        # torchrun gives all its workers one environment, so a single visible device is the same for all of them.
+        bound=not elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
+        world=world,
+        nodes=max(-(-world // local_count), node_rank + 1) if told_nodes is None else told_nodes,
+        told=told_nodes is not None,
+        is_pod=bool(pods),
+        elastic=elastic,
+    )
 
 
-def _bind(
-    ranks: RankVariables, environ: Mapping[str, str], inventory: DeviceInventory, request: LaunchRequest
-) -> Binding:
-    if ranks.pods is not None:
-        return bind_pod(ranks, ranks.pods, environ, inventory, request)
-    if ranks.local_rank is None and inventory.kind == "cuda" and len(inventory.devices) > 1 and ranks.count > 1:
+def _count_pods(environ: Mapping[str, str], world: int) -> int | None:
+    """Return the number of pods, or None if the PyTorchJob operator did not start this process."""
+    if environ.get("PET_NNODES", "").isdigit():
+        return number(environ, "PET_NNODES")
+    # Older operators set only WORLD_SIZE, and set it to the number of pods.
+    return world if environ.get("KUBERNETES_SERVICE_HOST") else None
+
+
+def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInventory, request: LaunchRequest) -> Binding:
+    several = inventory.kind == "cuda" and len(inventory.devices) > 1 and task.count > 1
+    if several and not task.is_pod and not environ.get("LOCAL_RANK"):
         raise RequestError(
             f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
-            seen=f"{ranks.seen}, {inventory.evidence}",
+            seen=f"{task.seen}, {inventory.evidence}",
             expected="LOCAL_RANK, or one visible device",
             fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
         )
-    local_rank = ranks.local_rank or 0
-    task = LaunchedTask(
-        rank=ranks.rank,
-        count=ranks.count,
-        local_rank=local_rank,
-        local_count=ranks.local_count,
-        most_local=ranks.local_count,
-        node_rank=_nodes(ranks)[0],
-        seen=f"{ranks.seen}, {ranks.local_count} on this node",
-        line=TASKS_LINE,
-        # torchrun gives all its workers one environment, so a single visible device is the same for all of them.
-        bound=not ranks.elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
-    )
-    return bind_devices(task, inventory, request.devices)
+    binding = bind_devices(task, inventory, request.devices)
+    each = len(binding.workers)
+    # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
+    wanted = environ.get("PET_NPROC_PER_NODE", "")
+    fits = task.world in (task.count, task.count * each) and (not wanted.isdigit() or int(wanted) == each)
+    if task.is_pod and not fits:
+        raise RequestError(
+            f"{each} worker{'s' if each > 1 else ''} in this pod, but the PyTorchJob assumes another number",
+            seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
+            expected="as many processes as devices in each pod",
+            fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),
+        )
+    return binding
 
 
-def _nodes(ranks: RankVariables) -> tuple[int, int]:
-    """Return the node rank and the number of nodes, or the best guess that the variables allow."""
-    if ranks.nodes is not None:
-        node_rank = ranks.node_rank if ranks.node_rank is not None else ranks.rank if ranks.pods else 0
-        return node_rank, ranks.nodes
-    nodes = -(-ranks.count // ranks.local_count)
-    node_rank = ranks.node_rank if ranks.node_rank is not None else ranks.rank // ranks.local_count
-    return node_rank, max(nodes, node_rank + 1)
-
-
-def _endpoint(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    ranks: RankVariables,
-    host: str,
-    node_rank: int,
-    nodes: int,
-) -> tuple[Endpoint, str]:
+def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTask, host: str) -> tuple[Endpoint, str]:
     address = environ.get("MASTER_ADDR", "")
     if request.master_addr and address and request.master_addr != address:
         raise RequestError(
             "two different masters are asked for",
             seen=f"master_addr={request.master_addr}, MASTER_ADDR={address}",
             expected="one address",
-            fix="leave master_addr out" if ranks.elastic else "unset MASTER_ADDR",
+            fix="leave master_addr out" if task.elastic else "unset MASTER_ADDR",
         )
     master = request.master_addr or address
-    if not master and ranks.count > 1:
+    if not master and task.world > 1:
         raise RequestError(
-            f"{ranks.count} ranks, but no MASTER_ADDR",
-            seen=f"{ranks.seen}, no MASTER_ADDR",
+            f"{task.world} ranks, but no MASTER_ADDR",
+            seen=f"{task.seen}, no MASTER_ADDR",
             expected="the host of rank 0",
             fix="MASTER_ADDR=HOST      (or master_addr=HOST)",
         )
@@ -201,8 +204,8 @@ def _endpoint(
     port, source = asked_port(
         request.master_port, environ, "leave master_port out" if request.master_port else "unset MASTER_PORT"
     ) or (DEFAULT_PORT, f"port {DEFAULT_PORT}, no MASTER_PORT")
-    served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and ranks.elastic else ""
-    if is_loopback(master) and nodes > 1 and node_rank == 0 and not served_by:
+    served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and task.elastic else ""
+    if is_loopback(master) and task.nodes > 1 and task.node_rank == 0 and not served_by:
         # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
         master = host
     reason = f"MASTER_ADDR={address or 'not set'}, {source}" + ("; served by torchrun's agent" if served_by else "")

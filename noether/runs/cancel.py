@@ -19,7 +19,7 @@ LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""
 
 
-def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
+def cancel_run(run: str) -> int:
     """Stops a run, in its job or on this machine.
 
     Raises:
@@ -29,23 +29,21 @@ def cancel_run(run: str, *, limit_s: float = LIMIT_S) -> int:
     folder = find_run(run)
     job = job_in_queue(folder, queue_of(folder))
     if job is not None:
-        return _cancel_job(folder, job.job_id, job.state, limit_s)
+        return _cancel_job(folder, job.job_id, job.state)
     process = leader(folder)
     if process is not None and process.alive():
-        return _stop_process(folder, process, limit_s)
+        return _stop_process(folder, process)
     state = run_state(folder, {})
-    elsewhere = process is not None and process.alive() is None and process.slurm_job is None
+    elsewhere = process.host if process and process.alive() is None and process.slurm_job is None else ""
     raise RequestError(
         f"{folder.path} runs on another machine" if elsewhere else f"{folder.path} is not running",
         seen=f"{state.state}: {state.why}",
         expected="a run that is waiting or running, here or in Slurm",
-        fix=f"ssh {process.host} noether cancel {folder.path.absolute()}"
-        if elsewhere and process
-        else "noether status",
+        fix=f"ssh {elsewhere} noether cancel {folder.path.absolute()}" if elsewhere else "noether status",
     )
 
 
-def _cancel_job(folder: RunFolder, job_id: str, state: str, limit_s: float) -> int:
+def _cancel_job(folder: RunFolder, job_id: str, state: str) -> int:
     # Read by the job's script when the ranks have saved: this job is not to be queued again.
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.cancelled.touch()
@@ -53,17 +51,17 @@ def _cancel_job(folder: RunFolder, job_id: str, state: str, limit_s: float) -> i
         run_slurm(["scancel", job_id])
         print(f"job {job_id} was {state.lower()}: taken out of the queue")
         return ExitCode.DONE
-    _wait_for_trainer(folder, job_id, limit_s)
+    _wait_for_trainer(folder, job_id)
     if job_id in queued_jobs():
         # To the ranks; the script only hears how they end.
         run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
     print(f"job {job_id} was told to save and stop", flush=True)
-    if not _within(limit_s, lambda: job_id not in queued_jobs(), pause_s=1.0):
-        raise NoetherError(f"job {job_id} has not stopped within {limit_s:g} s\n  to end it unsaved: scancel {job_id}")
+    if not _within(lambda: job_id not in queued_jobs(), pause_s=1.0):
+        raise NoetherError(f"job {job_id} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: scancel {job_id}")
     return _say_end(folder, "submit")
 
 
-def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
+def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
     """A signal ends a program that does not listen yet, with its peers: wait until the ranks of this start do."""
 
     def listens() -> bool:
@@ -73,17 +71,17 @@ def _wait_for_trainer(folder: RunFolder, job_id: str, limit_s: float) -> None:
 
     if not listens():
         print(f"job {job_id} is starting; it is stopped as soon as its ranks have met", flush=True)
-        _within(limit_s, listens, pause_s=1.0)
+        _within(listens, pause_s=1.0)
 
 
-def _stop_process(folder: RunFolder, process: Attempt, limit_s: float) -> int:
-    _within(limit_s, lambda: has_begun(folder, process) or not process.alive(), pause_s=0.1)
+def _stop_process(folder: RunFolder, process: Attempt) -> int:
+    _within(lambda: has_begun(folder, process) or not process.alive(), pause_s=0.1)
     if process.alive():
         os.kill(process.pid, signal.SIGTERM)
     print(f"pid {process.pid} was told to save and stop", flush=True)
-    if not _within(limit_s, lambda: not process.alive(), pause_s=0.1):
+    if not _within(lambda: not process.alive(), pause_s=0.1):
         raise NoetherError(
-            f"pid {process.pid} has not stopped within {limit_s:g} s\n  to end it unsaved: kill -9 {process.pid}"
+            f"pid {process.pid} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: kill -9 {process.pid}"
         )
     return _say_end(folder, "train")
 
@@ -101,8 +99,8 @@ def _say_end(folder: RunFolder, verb: str) -> int:
     return ExitCode.DONE if folder.result.is_file() else ExitCode.FAILED
 
 
-def _within(limit_s: float, reached: Callable[[], bool], *, pause_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
+def _within(reached: Callable[[], bool], *, pause_s: float) -> bool:
+    deadline = time.monotonic() + LIMIT_S
     while not reached():
         if time.monotonic() >= deadline:
             return False

@@ -108,9 +108,7 @@ DISK_ERRNOS = frozenset(
 def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> Iterator[None]:
     """Turns an OSError of required reading and writing in a run folder into words.
 
-    Args:
-        folder: the run folder.
-        errnos: which errors to turn; None: every one.
+    `errnos` says which errors; None: every one.
 
     Raises:
         DiskRefusal: where the disk refuses.

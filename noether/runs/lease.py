@@ -165,11 +165,8 @@ def take_lease(
 ) -> Lease:
     """Takes a run folder for this start; from now on every earlier start is shut out.
 
-    Args:
-        folder: the run's, which exists.
-        restarts: how often the scheduler has requeued the job (the placement's attempt).
-        environ: the environment this process was started with.
-        is_task: whether this process is a task of the scheduler's.
+    `restarts` is how often the scheduler has requeued the job (the placement's attempt); `is_task` whether this process
+    is a task of the scheduler's.
 
     Raises:
         RequestError: where a later start of the same job has the folder, or one that is alive on this host.

@@ -53,18 +53,17 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     Raises:
         RequestError: where the run has logs, and none of this rank.
     """
-    found = [path for path in folder.logs.glob("rank-*.log") if path.stem.partition("-")[2].isdecimal()]
-    logs = sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
     if rank is not None:
-        path = folder.logs / f"rank-{rank}.log"
-        if logs and path not in logs:
-            ranks = ", ".join(path.stem.partition("-")[2] for path in logs)
+        written = (path.stem.removeprefix("rank-") for path in folder.logs.glob("rank-*.log"))
+        ranks = sorted((one for one in written if one.isdecimal()), key=int)
+        if ranks and rank not in ranks:
             raise RequestError(
                 f"no log of rank {rank}",
-                seen=f"logs of {ranks} in {folder.logs}",
+                seen=f"logs of {', '.join(ranks)} in {folder.logs}",
                 expected="one of these ranks",
-                fix=f"--rank {logs[0].stem.partition('-')[2]}",
+                fix=f"--rank {ranks[0]}",
             )
+        path = folder.logs / f"rank-{rank}.log"
         return [path] if path.is_file() else []
     output = read_record(folder.job).get("output")
     files = [Path(output)] if isinstance(output, str) else []

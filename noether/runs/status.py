@@ -69,8 +69,7 @@ def status_table(states: list[RunState]) -> Table:
 def shown_figures(figures: Mapping[str, Any]) -> list[str]:
     """Returns the figures that say most where there is little room: relative errors of the fields, else the first ones.
 
-    Args:
-        figures: of an evaluation, by name; what is not a number is left out.
+    `figures` are those of an evaluation, by name; what is not a number is left out.
     """
     numbers = [(name, value) for name, value in figures.items() if isinstance(value, (int, float))]
     ratios = [(name.removesuffix("/relative_l2"), value) for name, value in numbers if name.endswith("/relative_l2")]

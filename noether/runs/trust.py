@@ -40,9 +40,7 @@ def mark_own(folder: RunFolder, settings: Mapping[str, Any]) -> None:
 def check_trust(folder: RunFolder, trust: bool) -> None:
     """Refuses to run code that the settings of somebody else's run name.
 
-    Args:
-        folder: the run.
-        trust: the user has said that they trust it.
+    `trust`: the user has said that they trust it.
 
     Raises:
         RequestError: the run names code outside of this package, and this user did not start it.

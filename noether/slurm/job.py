@@ -1,7 +1,6 @@
 """Describes a job: its runs, its options, and the plan of its ranks as made on the login node. No torch here."""
 
 import getpass
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +71,7 @@ class TrainingJob:
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
     """Composes and checks every run of a job, as `train` would do on the job's nodes.
 
-    Args:
-        overrides: as given to `train`; with `multirun` they may be lists of values, as in Hydra.
-        hp: a YAML file with settings.
-        multirun: whether lists of values mean several runs.
+    With `multirun` the overrides may be lists of values, as in Hydra, which mean several runs. `hp` is a YAML file.
 
     Raises:
         RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
@@ -115,7 +111,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError("the runs of one job array write to different folders", seen="a sweep over output_path")
     name = runs[0].folder.name if len(runs) == 1 else base
-    kept = tuple(text for text in shared if _key(text) not in OWN_WORDS)
+    kept = tuple(text for text in shared if text.lstrip("+~").partition("=")[0] not in OWN_WORDS)
     plan = next(iter(plans.values()))
     return TrainingJob(
         name, runs[0].folder.parent, hp, shared=kept, runs=tuple(runs), slurm=configs[0].slurm, plan=plan
@@ -248,7 +244,3 @@ def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
     update = {"run_id": folder.name, "output_path": folder.parent, "resume": "auto"}
     RunFolder(folder).check_writable()
     return named.model_copy(update=update), folder
-
-
-def _key(text: str) -> str:
-    return re.split(r"=", text.lstrip("+~"), maxsplit=1)[0]

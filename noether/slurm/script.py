@@ -8,22 +8,27 @@ from pathlib import Path
 
 from noether import __version__
 from noether.config.sweep import override_value
+from noether.environments.slurm.queue import RANK_VARIABLES
 from noether.slurm.job import Options, TrainingJob, job_options
 
 STALLED_LIMIT = 3
 """A job is not queued again after this many starts in a row that saved nothing new."""
 
-CANCELLED = "noether: cancelled; everything is saved in {run}"
-ENDED_BY_SLURM = "noether: Slurm ended the job; everything is saved in {run}"
-REQUEUED_TOO_OFTEN = "noether: requeued {max_requeues} times already (slurm.max_requeues); submit it again to continue"
-STALLED = f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again"
-REQUEUED = "noether: everything is saved in {run}; queued again"
-REQUEUE_REFUSED = "noether: everything is saved in {run}, but Slurm refused to queue the job again"
+OUTCOMES = {
+    "cancelled": "noether: cancelled; everything is saved in {run}",
+    "ended_by_slurm": "noether: Slurm ended the job; everything is saved in {run}",
+    "requeued_too_often": "noether: requeued {max_requeues} times already (slurm.max_requeues); submit it again to "
+    "continue",
+    "stalled": f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again",
+    "requeued": "noether: everything is saved in {run}; queued again",
+    "requeue_refused": "noether: everything is saved in {run}, but Slurm refused to queue the job again",
+}
+"""What a job says once everything is saved, by what happens to it then."""
 
 # Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes on the
 # environment that it is called in, so without removing them the job would see the variables of another launch.
 STRIPPED = (
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \\\n"
+    f"{' '.join(RANK_VARIABLES)} \\\n"
     "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
     "    ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}"
 )
@@ -92,9 +97,7 @@ exit "$code"
 def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
     """Returns the job's script.
 
-    Args:
-        job: from `describe_job`.
-        program: the command that starts noether on the nodes; None: this Python, or the one in the container.
+    `program` starts noether on the nodes; None: this Python, or the one in the container.
     """
     options = {**job_options(job), "output": job.output}
     # In an array the job is one element: with the array's id, every element would be requeued.
@@ -108,19 +111,18 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
         runs=_runs(job),
         srun=_srun(job, program),
     )
-    words = {"run": "$run", "max_requeues": job.slurm.max_requeues}
     return head + REQUEUE.format(
         job_id=job_id,
         element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
         max_requeues=job.slurm.max_requeues,
         stalled_limit=STALLED_LIMIT,
-        cancelled=CANCELLED.format(**words),
-        ended_by_slurm=ENDED_BY_SLURM.format(**words),
-        requeued_too_often=REQUEUED_TOO_OFTEN.format(**words),
-        stalled=STALLED,
-        requeued=REQUEUED.format(**words),
-        requeue_refused=REQUEUE_REFUSED.format(**words),
+        **outcomes("$run", job.slurm.max_requeues),
     )
+
+
+def outcomes(run: object, max_requeues: int) -> dict[str, str]:
+    """Returns `OUTCOMES` for a run, given as its folder or as the shell variable that holds it."""
+    return {name: text.format(run=run, max_requeues=max_requeues) for name, text in OUTCOMES.items()}
 
 
 def train_words(job: TrainingJob) -> list[str]:

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def submit_here(
     Raises:
         RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
-    job = _in_this_container(describe_job(overrides, hp, multirun=multirun), os.environ)
+    job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
     by_submitit = not script and serves_submitit(job)
     if dry_run:
         print(*describe_plan(job), f"by     {'submitit' if by_submitit else 'sbatch'}", "", sep="\n")
@@ -90,9 +90,9 @@ def _print_script(job: TrainingJob) -> int:
     return ExitCode.DONE
 
 
-def _in_this_container(job: TrainingJob, environ: Mapping[str, str]) -> TrainingJob:
+def _in_this_container(job: TrainingJob) -> TrainingJob:
     """Returns the job, with this image as its container if it is submitted by `apptainer run noether.sif submit …`."""
-    image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
     if not is_apptainer(image):

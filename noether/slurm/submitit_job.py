@@ -18,16 +18,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task
 from noether.runs.records import is_count, read_record
 from noether.slurm.job import TrainingJob, job_options, user_folder
-from noether.slurm.script import (
-    CANCELLED,
-    ENDED_BY_SLURM,
-    REQUEUE_REFUSED,
-    REQUEUED,
-    REQUEUED_TOO_OFTEN,
-    STALLED,
-    STALLED_LIMIT,
-    STRIPPED,
-)
+from noether.slurm.script import STALLED_LIMIT, STRIPPED, outcomes
 
 REQUEUED_BY_SLURM = "SIGTERM"
 """Slurm sends this signal if the job is preempted (and then requeues it itself) or cancelled (and must stay ended)."""
@@ -71,23 +62,23 @@ class TrainJob:
 
     def _requeue(self, folder: RunFolder, restarts: int) -> None:
         stopped = read_record(folder.stopped)
-        words = {"run": folder.path, "max_requeues": self.max_requeues}
+        texts = outcomes(folder.path, self.max_requeues)
         if folder.cancelled.exists():
-            said = CANCELLED.format(**words)
+            said = texts["cancelled"]
         elif stopped.get("reason") == REQUEUED_BY_SLURM:
-            said = ENDED_BY_SLURM.format(**words)
+            said = texts["ended_by_slurm"]
         elif restarts >= self.max_requeues:
-            said = REQUEUED_TOO_OFTEN.format(**words)
+            said = texts["requeued_too_often"]
         elif is_count(stalled := stopped.get("attempts_without_progress")) and stalled >= STALLED_LIMIT:
-            said = STALLED
+            said = texts["stalled"]
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A requeue sends it, and the outcome must still be printed.
             try:
                 run_slurm(["scontrol", "requeue", job_of_task() or ""])
-                said = REQUEUED.format(**words)
+                said = texts["requeued"]
             except SlurmError as error:
                 here, config = shlex.quote(os.getcwd()), shlex.quote(str(folder.config))
-                said = f"{REQUEUE_REFUSED.format(**words)}: {error}\n"
+                said = f"{texts['requeue_refused']}: {error}\n"
                 said += f"noether: to continue: cd {here} && noether submit --hp {config} resume=auto"
         print(said, flush=True)
 

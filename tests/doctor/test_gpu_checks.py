@@ -40,7 +40,7 @@ HEALTH: dict[str, tuple[dict, tuple[tuple[str, int], ...] | None, str, str]] = {
 @pytest.mark.parametrize(("gpu", "reports", "level", "words"), HEALTH.values(), ids=HEALTH)
 def test_health(gpu: dict, reports, level: str, words: str) -> None:
     facts = HostFacts(gpu_health=(GpuHealth(0, **{**WELL, **gpu}),), xids=reports)
-    (finding,) = check_gpu_health(HostFacts.from_dict(facts.as_dict()))
+    (finding,) = check_gpu_health(HostFacts.from_dict(asdict(facts)))
     assert finding.level == level
     assert words in f"{finding.seen} {finding.fix}"
 

@@ -27,7 +27,7 @@ def component_devices(
             components may have different numbers of GPUs but do not say how many.
     """
     size = environ.get("SLURM_HET_SIZE", "")
-    one_a_node = max(task.tasks_per_node) == 1
+    one_a_node = task.most_local == 1
     if not size.isdigit() or request.accelerator not in ("auto", "gpu"):
         return None
     # How many GPUs each node's component asked for: 0 if it did not ask, None if it asked in another way.
@@ -80,7 +80,7 @@ def refuse_uneven_devices(
     """
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
     whole_job = environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
-    one_a_node = max(task.tasks_per_node) == 1
+    one_a_node = task.most_local == 1
     if inventory.kind != "cuda" or request.devices is not None or not (whole_job and one_a_node and total.isdigit()):
         return
     here = len(inventory.devices)

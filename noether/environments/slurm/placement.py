@@ -13,21 +13,17 @@ Processes that are not tasks of srun are handled in `outside_step.py`.
 
 from collections.abc import Mapping
 
-from noether.environments.binding import LaunchedTask, bind_devices
+from noether.environments.binding import agree_with_rank_variables, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.environments.rank_variables import agree_with_rank_variables
 from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
-from noether.environments.slurm.nodelist import compress_task_counts
 from noether.environments.slurm.outside_step import outside_placement
 from noether.environments.slurm.step import OutsideStep, SrunTask, describe_nodes, restart_count, slurm_process
 from noether.errors import RequestError
-
-TASKS_LINE = "#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)"
 
 
 def slurm_placement(
@@ -59,14 +55,11 @@ def _place_task(
     request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
 ) -> Placement:
     step = f"srun, step {task.step_id} of job {task.job_id}"
-    counts = compress_task_counts(task.tasks_per_node)
-    shape = f"SLURM_STEP_TASKS_PER_NODE={counts}"
     agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}")
-    binding = bind_devices(_binding_task(request, environ, inventory, task, shape), inventory, request.devices)
+    counts = component_devices(request, environ, task, inventory.kind)
+    binding = bind_devices(task, inventory, request.devices, counts)
     refuse_uneven_devices(request, environ, inventory, task)
-    procid = f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}"
-    known = f"{procid}, SLURM_STEP_NUM_TASKS={task.count}"
-    also = agree_with_rank_variables(environ, task.rank, (task.count, binding.world_size), task.local_rank, known)
+    also = agree_with_rank_variables(environ, task, binding.world_size)
     endpoint, endpoint_reason = _endpoint(request, environ, task)
     attempt, attempt_reason = restart_count(environ)
     ranks = "" if binding.world_size == task.count else f", {binding.world_size} ranks"
@@ -83,36 +76,13 @@ def _place_task(
             "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
             "nodes": f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}",
             "node_rank": f"SLURM_NODEID={task.node_rank}",
-            "workers": f"{procid}; {binding.reason}",
+            "workers": f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
             "attempt": attempt_reason,
-            "local_world_size": f"{shape}, node {task.node_rank}",
+            "local_world_size": f"{task.local_count} of node {task.node_rank} in SLURM_STEP_TASKS_PER_NODE",
         },
         local_world_size=binding.local_world_size,
         warnings=(*binding.warnings, *_step_warnings(environ, task)),
-    )
-
-
-def _binding_task(
-    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask, shape: str
-) -> LaunchedTask:
-    local = task.tasks_per_node[task.node_rank]
-    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-    # A single visible device belongs to this task only if the node has one for each task: else all see the same one.
-    bound = int(on_node) >= local if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ
-    return LaunchedTask(
-        rank=task.rank,
-        count=task.count,
-        local_rank=task.local_rank,
-        local_count=local,
-        most_local=max(task.tasks_per_node),
-        node_rank=task.node_rank,
-        seen=f"{shape}, SLURM_NODEID={task.node_rank}",
-        line=TASKS_LINE,
-        may_spawn=True,
-        bound=bound,
-        may_idle=False,
-        device_counts=component_devices(request, environ, task, inventory.kind),
     )
 
 
@@ -142,7 +112,7 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask
 
 def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None:
     """Refuse a step whose rank 0 is not on the first node of its list (--distribution=arbitrary can do that)."""
-    name = task.node_name
+    name = environ.get("SLURMD_NODENAME", "")
     ids = environ.get("SLURM_GTIDS", "")
     here = task.node_rank == 0
     rank_zero_here = task.rank == 0 or "0" in ids.split(",")
@@ -162,7 +132,7 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
 
 def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
     warnings = []
-    wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), max(task.tasks_per_node)
+    wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), task.most_local
     whole_job = environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
     # A component of a heterogeneous job has its own number of tasks, which may differ from SLURM_NTASKS_PER_NODE.
     if (

@@ -11,8 +11,14 @@ decides.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from noether.environments.binding import LaunchedTask
 from noether.environments.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
-from noether.environments.slurm.nodelist import compress_nodelist, parse_nodelist, parse_task_counts
+from noether.environments.slurm.nodelist import (
+    compress_nodelist,
+    compress_task_counts,
+    parse_nodelist,
+    parse_task_counts,
+)
 from noether.errors import RequestError
 
 INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
@@ -28,22 +34,14 @@ STEP_VARIABLES = (
 SRUN = "srun noether train …"
 
 
-@dataclass(frozen=True)
-class SrunTask:
-    """One task that srun started, as described by its step's variables.
-
-    `nodes` and `tasks_per_node` describe the step, not the job. `node_name` is slurmd's name for this node.
-    """
+@dataclass(frozen=True, kw_only=True)
+class SrunTask(LaunchedTask):
+    """One task that srun started, as described by its step's variables; `nodes` are the step's, not the job's."""
 
     job_id: int
     step_id: int
-    rank: int
-    count: int
-    local_rank: int
-    node_rank: int
     nodes: tuple[str, ...]
-    tasks_per_node: tuple[int, ...]
-    node_name: str
+    most_local: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,13 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     if seen is not None:
         _refuse_other_step(environ, job_id, seen)
     if not environ.get("SLURM_STEP_NUM_TASKS"):
-        return _without_step(environ, job_id)
+        rank = environ.get("SLURM_PROCID", "")
+        if rank not in ("", "0"):
+            return _read_task(environ, job_id)  # A task of srun; this names the variables that are missing.
+        if rank or environ.get("SLURMD_NODENAME"):
+            return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
+        evidence = "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID"
+        return _outside(environ, job_id, "a shell of salloc", evidence, on_node=False)
     if environ.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
         return _outside(environ, job_id, "an interactive step", f"SLURM_STEP_ID={INTERACTIVE_STEP}", on_node=True)
     inherited = _inherited(environ)
@@ -142,20 +146,6 @@ def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) 
         expected="the variables that srun set for this step",
         fix=SRUN,
     )
-
-
-def _without_step(environ: Mapping[str, str], job_id: str) -> OutsideStep:
-    rank = environ.get("SLURM_PROCID", "")
-    if rank not in ("", "0"):
-        raise RequestError(
-            "this is a task of srun, but its step's variables are missing",
-            seen=f"SLURM_PROCID={rank}, no SLURM_STEP_NUM_TASKS",
-            expected=", ".join(STEP_VARIABLES),
-            fix="pass every SLURM_* variable into the container",
-        )
-    if rank or environ.get("SLURMD_NODENAME"):
-        return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
-    return _outside(environ, job_id, "a shell of salloc", "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID", on_node=False)
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
@@ -221,50 +211,51 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
     if missing:
         raise RequestError(
             "some of the step's SLURM_* variables are missing",
-            seen=", ".join(f"no {name}" for name in missing),
+            seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
             expected=", ".join(STEP_VARIABLES),
             fix="pass every SLURM_* variable into the container",
         )
     nodes = parse_nodelist(environ["SLURM_STEP_NODELIST"], "SLURM_STEP_NODELIST")
     counts = parse_task_counts(environ["SLURM_STEP_TASKS_PER_NODE"], "SLURM_STEP_TASKS_PER_NODE")
-    task = SrunTask(
-        job_id=int(number({"SLURM_JOB_ID": job_id}, "SLURM_JOB_ID")),
-        step_id=number(environ, "SLURM_STEP_ID"),
-        rank=number(environ, "SLURM_PROCID"),
-        count=number(environ, "SLURM_STEP_NUM_TASKS"),
-        local_rank=number(environ, "SLURM_LOCALID"),
-        node_rank=number(environ, "SLURM_NODEID"),
-        nodes=nodes,
-        tasks_per_node=counts,
-        node_name=environ.get("SLURMD_NODENAME", ""),
-    )
+    step_id, count = number(environ, "SLURM_STEP_ID"), number(environ, "SLURM_STEP_NUM_TASKS")
+    rank, local_rank, node_rank = (number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
+    local_count = counts[node_rank] if node_rank < len(counts) else 0
+    # SLURM_GTIDS lists this node's ranks by local rank.
+    listed = environ.get("SLURM_GTIDS", "").split(",")[local_rank : local_rank + 1]
     impossible = (
-        ("SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE", len(nodes) != len(counts)),
-        ("SLURM_STEP_NUM_TASKS and SLURM_STEP_TASKS_PER_NODE", sum(counts) != task.count),
-        ("SLURM_NODEID and SLURM_STEP_NODELIST", task.node_rank >= len(nodes)),
-        ("SLURM_PROCID and SLURM_STEP_NUM_TASKS", task.rank >= task.count),
-        (
-            "SLURM_LOCALID and SLURM_STEP_TASKS_PER_NODE",
-            task.local_rank >= (*counts, 0)[min(task.node_rank, len(counts))],
-        ),
-        ("SLURM_PROCID and SLURM_GTIDS", not _among_global_ids(task, environ.get("SLURM_GTIDS", ""))),
+        ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", len(nodes) != len(counts)),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", sum(counts) != count),
+        ("SLURM_NODEID", "SLURM_STEP_NODELIST", node_rank >= len(nodes)),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", rank >= count),
+        ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", local_rank >= local_count),
+        ("SLURM_PROCID", "SLURM_GTIDS", listed not in ([], [""], [str(rank)])),
     )
-    for names, wrong in impossible:
+    for first, second, wrong in impossible:
         if wrong:
-            first, _, second = names.partition(" and ")
             raise RequestError(
-                f"{names} contradict each other",
+                f"{first} and {second} contradict each other",
                 seen=f"{first}={environ[first]}, {second}={environ[second]}",
                 expected="the variables that srun set for one step",
                 fix=SRUN,
             )
-    return task
-
-
-def _among_global_ids(task: SrunTask, text: str) -> bool:
-    """Return whether SLURM_GTIDS, which lists this node's ranks by local rank, has this rank in the right place."""
-    ids = text.split(",")
-    return task.local_rank >= len(ids) or not ids[task.local_rank] or ids[task.local_rank] == str(task.rank)
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    return SrunTask(
+        rank=rank,
+        count=count,
+        local_rank=local_rank,
+        local_count=local_count,
+        most_local=max(counts),
+        node_rank=node_rank,
+        seen=f"SLURM_PROCID={rank}, SLURM_LOCALID={local_rank}, SLURM_NODEID={node_rank}, "
+        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={compress_task_counts(counts)}",
+        line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
+        may_spawn=True,
+        # A single visible device is this task's own only if the node has one for each task: else all see the same one.
+        bound=int(on_node) >= local_count if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ,
+        job_id=number({"SLURM_JOB_ID": job_id}, "SLURM_JOB_ID"),
+        step_id=step_id,
+        nodes=nodes,
+    )
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
