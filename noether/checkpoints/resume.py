@@ -62,7 +62,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
             raise RequestError(
                 f"the run {folder.path} exists already",
                 seen=f"run_id={config.run_id}, and resume is not set",
-                expected="a new run_id, or a word on how to go on",
+                expected="a new run_id, or resume=auto, which continues that run",
                 fix="resume=auto      (or run_id=ANOTHER_NAME)",
             )
         return StartingPoint(folder, None)

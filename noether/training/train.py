@@ -123,7 +123,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
 
 
 def _leave(reason: int, run: OpenRun) -> int:
-    """Records how this start ended, and says how to go on where it was stopped; returns the exit code."""
+    """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
     group, updates = run.group, run.built.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
     if group.is_first:
@@ -137,7 +137,7 @@ def _leave(reason: int, run: OpenRun) -> int:
     if group.is_first:
         run.console.say(
             f"stopped by {outcome} after update {updates} of {run.built.length.total_updates}, everything is saved; "
-            f"go on with the same command and\n  resume={run.folder.path}"
+            f"to continue: the same command with\n  resume={run.folder.path}"
         )
     return ExitCode.CHECKPOINTED
 
