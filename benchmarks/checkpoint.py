@@ -19,9 +19,8 @@ import torch
 from record import finish, parser, row
 from torch import nn
 
-from noether.checkpoints.progress import Progress
 from noether.checkpoints.saver import Saver
-from noether.checkpoints.state import TrainingState
+from noether.checkpoints.state import Progress, TrainingState
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task

@@ -119,12 +119,12 @@ def measure(ranks: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) / "logs"
         began = time.time()
-        code = watch_workers(start_workers(placement, "growth.stop_in_agreement", folder, logs), logs)
+        code = watch_workers(start_workers(placement, "growth.stop_in_agreement", folder, logs))
         if code:
             raise SystemExit(f"{ranks} ranks: exit code {code}")
         rows = json.loads(Path(folder, "rows.json").read_text())
         words = FirstWords()
-        lost = watch_workers(start_workers(placement, "growth.lose_one", folder, logs), logs, stream=words)
+        lost = watch_workers(start_workers(placement, "growth.lose_one", folder, logs), stream=words)
         gone, killed = time.time(), float(Path(folder, "killed").read_text())
     if lost != 128 + signal.SIGKILL:
         raise SystemExit(f"{ranks} ranks: exit code {lost} after a kill")

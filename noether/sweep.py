@@ -58,7 +58,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         code = _train(run, hp)
         if code != ExitCode.DONE:
             how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
-            console.say(f"run {index + 1} of {len(runs)} {how}; to go on, the same command with\n  {again}")
+            console.say(f"run {index + 1} of {len(runs)} {how}; to continue: the same command with\n  {again}")
             return code
     if dry_run:
         return ExitCode.DONE

@@ -1,16 +1,11 @@
 """What `noether checkpoints` does: list a run's checkpoints, read them back, remove old ones. No torch here."""
 
 import json
+from dataclasses import asdict
 
-from noether.checkpoints.table import (
-    CheckpointRow,
-    choose_to_prune,
-    describe_checkpoints,
-    remove_checkpoints,
-    render_checkpoints,
-    rows_as_json,
-)
+from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
+from noether.common.whole_file import ANYBODY
 from noether.config.compose import load_config
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
@@ -39,12 +34,12 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     if prune:
         kept = int(keep) if keep is not None else load_config(hp=folder.config).trainer.keep_checkpoints
         doomed = choose_to_prune(rows, kept)
-        if yes:
-            remove_checkpoints(folder, doomed)
+        for row in doomed if yes else ():
+            ANYBODY.drop(folder.checkpoints / row.name)
     left = [row for row in rows if row not in doomed]
     if as_json:
         gone = {"removed" if yes else "would_remove": [row.name for row in doomed]} if prune else {}
-        print(json.dumps({"run": str(folder.path), "checkpoints": rows_as_json(rows), **gone}, indent=2))
+        print(json.dumps({"run": str(folder.path), "checkpoints": [asdict(row) for row in rows], **gone}, indent=2))
     else:
         _show_checkpoints(folder, rows, doomed if prune else None, yes)
     return ExitCode.FAILED if any(row.damage for row in left) else ExitCode.DONE

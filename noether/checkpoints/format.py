@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from noether.common.whole_file import ANYBODY, REPLACED, Publisher, say_if_forbidden
+from noether.common.whole_file import ANYBODY, REPLACED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
@@ -53,8 +53,14 @@ class CheckpointFolder:
         """Returns meta.json.
 
         Raises:
-            OSError, ValueError: where it cannot be read, or is not as it was written.
+            DamagedCheckpoint: it cannot be read, or is not as it was written.
         """
+        try:
+            return self._checked_meta()
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+    def _checked_meta(self) -> dict[str, Any]:
         meta = parse_object((self.path / META).read_bytes())
         if meta.get("format") != FORMAT:
             raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}, the one this version reads")
@@ -75,8 +81,6 @@ class CheckpointFolder:
                 self.verified(name)
         except DamagedCheckpoint as damage:
             return damage.seen
-        except (OSError, ValueError) as error:
-            return f"{META} cannot be read: {getattr(error, 'strerror', None) or error}"
         return None
 
     def verified(self, name: str) -> Path:
@@ -85,10 +89,7 @@ class CheckpointFolder:
         Raises:
             DamagedCheckpoint: it is not, or meta.json does not name it.
         """
-        try:
-            expected = self.meta()["sha256"].get(name)
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
         try:
@@ -103,17 +104,14 @@ class CheckpointFolder:
     @property
     def world_size(self) -> int:
         """Ranks that wrote it. Raises DamagedCheckpoint where it does not say so."""
-        try:
-            return int(self.meta()["world_size"])
-        except (OSError, ValueError, KeyError) as error:
-            raise self._damaged(f"{META} does not say how many ranks wrote it ({error})") from None
+        meta = self.meta()
+        if "world_size" not in meta:
+            raise self._damaged(f"{META} does not say how many ranks wrote it")
+        return int(meta["world_size"])
 
     def has(self, name: str) -> bool:
         """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
-        try:
-            return name in self.meta()["sha256"]
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return name in self.meta()["sha256"]
 
     @contextmanager
     def loading(self, name: str) -> Iterator[Path]:
@@ -161,31 +159,22 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn) -> Checkp
     return None
 
 
+def _metrics(folder: Path) -> dict[CheckpointFolder, float | None]:
+    """The selection metric of each checkpoint that can be read, oldest first; None where it has none that is finite."""
+    metrics = {}
+    for checkpoint in list_checkpoints(folder):
+        with suppress(DamagedCheckpoint):
+            metrics[checkpoint] = number(checkpoint.meta(), "metric")
+    return metrics
+
+
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
     """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None.
 
     Only meta.json is verified, so that listing is cheap: the user of a checkpoint verifies its files.
     """
-    return next((checkpoint for checkpoint in _by_metric(folder) if _metric(checkpoint) is not None), None)
-
-
-def _by_metric(folder: Path) -> list[CheckpointFolder]:
-    """The checkpoints, best first; those without a metric come last, newest first."""
-
-    def place(checkpoint: CheckpointFolder) -> tuple[float, int]:
-        metric = _metric(checkpoint)
-        return (math.inf, -checkpoint.updates) if metric is None else (metric, checkpoint.updates)
-
-    return sorted(list_checkpoints(folder), key=place)
-
-
-def _metric(checkpoint: CheckpointFolder) -> float | None:
-    """The selection metric of a checkpoint; None where it has none, or cannot be read, or is not finite."""
-    try:
-        metric = checkpoint.meta().get("metric")
-        return float(metric) if isinstance(metric, (int, float)) and math.isfinite(metric) else None
-    except (OSError, ValueError, OverflowError):
-        return None
+    measured = {checkpoint: metric for checkpoint, metric in _metrics(folder).items() if metric is not None}
+    return min(measured, key=measured.__getitem__, default=None)
 
 
 def newest_update(folder: Path) -> int:
@@ -202,13 +191,13 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     Raises:
         RequestError: where the run has no intact checkpoint.
     """
-    unreadable = []
-    for checkpoint in list_checkpoints(folder):
-        try:
-            checkpoint.meta()
-        except (OSError, ValueError):
-            unreadable.append(checkpoint)  # It may have been the best one: that must be said.
-    ordered = [*unreadable, *(one for one in _by_metric(folder) if one not in unreadable)]
+    metrics = _metrics(folder)
+
+    def place(checkpoint: CheckpointFolder) -> tuple[float, int]:
+        metric = metrics.get(checkpoint, -math.inf)  # One that cannot be read may have been the best: it is named.
+        return (math.inf, -checkpoint.updates) if metric is None else (metric, checkpoint.updates)
+
+    ordered = sorted(list_checkpoints(folder), key=place)
     chosen = _first_intact(ordered, warn)
     if chosen is None:
         raise RequestError(
@@ -217,19 +206,14 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
             expected="a checkpoint whose files verify",
             fix=f"noether checkpoints {folder.parent} --verify",
         )
-    _name_lost(folder, chosen, warn)
-    return chosen
-
-
-def _name_lost(folder: Path, chosen: CheckpointFolder, warn: Warn) -> None:
-    """Names the checkpoints that the run's history tells of, are better than the chosen one, and are gone."""
-    there, best = {checkpoint.updates for checkpoint in list_checkpoints(folder)}, _metric(chosen)
+    there, best = {checkpoint.updates for checkpoint in ordered}, metrics.get(chosen)
     for row in read_metrics(RunFolder(folder.parent).metrics):
         metric = number(row, "metric")
         if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
             continue
         if best is None or metric < best:
             warn(f"checkpoint {_PREFIX}{row['update']:09d} is gone, and was better than {chosen.path.name}")
+    return chosen
 
 
 def write_checkpoint(
@@ -259,7 +243,7 @@ def write_checkpoint(
     is_first = not folder.exists()
     partial = by.partial(final)
     if is_first:
-        flush_folder(folder.parent)
+        flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -267,7 +251,7 @@ def write_checkpoint(
         content = {"format": FORMAT, "updates": updates, **meta, "sha256": digests}
         content["meta_sha256"] = _meta_digest(content)
         write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
-        flush_folder(partial)
+        flush(partial)
         before_rename()
         # The same state may have been written before with less knowledge (an evaluation that was cut short).
         by.publish(partial, final)
@@ -276,7 +260,7 @@ def write_checkpoint(
         if isinstance(error, OSError):
             say_if_forbidden(by)
         raise
-    flush_folder(folder)
+    flush(folder)
     return CheckpointFolder(final)
 
 
@@ -332,12 +316,3 @@ def drop_checkpoints_after(folder: Path, updates: int, by: Publisher = ANYBODY) 
 def _meta_digest(meta: dict[str, Any]) -> str:
     own = {key: value for key, value in meta.items() if key != "meta_sha256"}
     return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
-
-
-def flush_folder(path: Path) -> None:
-    """Waits until the disk knows the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -62,7 +62,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
             raise RequestError(
                 f"the run {folder.path} exists already",
                 seen=f"run_id={config.run_id}, and resume is not set",
-                expected="a new run_id, or a word on how to go on",
+                expected="a new run_id, or resume=auto, which continues that run",
                 fix="resume=auto      (or run_id=ANOTHER_NAME)",
             )
         return StartingPoint(folder, None)
@@ -77,7 +77,9 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
         folder = RunFolder(output / config.run_id)
         recover_replaced(folder.checkpoints)
         # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
-        has_saved = bool(list_checkpoints(folder.checkpoints)) or _tells_of_checkpoints(folder)
+        has_saved = bool(list_checkpoints(folder.checkpoints)) or any(
+            row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)
+        )
         return StartingPoint(folder, _intact(folder, warn) if has_saved else None)
     if config.resume == "latest":
         newest = newest_run(output)
@@ -127,11 +129,6 @@ def _is_led(folder: RunFolder) -> bool:
     """Whether a process that is alive leads the run, or may: that of another host cannot be asked."""
     attempt = read_attempt(folder)
     return attempt is not None and attempt.alive() is not False
-
-
-def _tells_of_checkpoints(folder: RunFolder) -> bool:
-    """Whether the history says that a checkpoint was written."""
-    return any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
 
 
 def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 from noether.checkpoints.snapshot import Shadow, Snapshot
 from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
-from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written, describe_refusal
+from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written
 from noether.common.whole_file import ANYBODY
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group
@@ -134,5 +134,5 @@ class Saver:
                 if self.deadline is not None:
                     self.deadline.save_s = max(self.deadline.save_s, news.seconds)
             else:
-                self.warn(describe_refusal(news))
+                self.warn(str(news))
         return written

@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,26 @@ from torch import Tensor, nn
 
 from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.format import CheckpointFolder
-from noether.checkpoints.progress import Progress
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.runs.records import parse_object
 from noether.tasks.base import Task
+
+
+@dataclass
+class Progress:
+    """How far a run has come: whole updates done, and the samples they used (over all ranks).
+
+    rows: of the history so far, those that are written after their checkpoint left out.
+    evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
+    """
+
+    updates: int = 0
+    samples: int = 0
+    best_metric: float | None = None
+    skipped_in_a_row: int = 0
+    rows: int = 0
+    evaluation_pending: bool = False
 
 
 @dataclass
@@ -45,7 +60,7 @@ def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
     """Returns the counters and the task's statistics, as the text of their files."""
-    counters = {"progress": state.progress.as_dict(), "scaler": state.scaler.state_dict()}
+    counters = {"progress": asdict(state.progress), "scaler": state.scaler.state_dict()}
     return {"state.json": json.dumps(counters, indent=2), "task.json": json.dumps(state.task.state(), indent=2)}
 
 
@@ -197,6 +212,9 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
 
 
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
+    # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
+    counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
+    known = _STATE_KEYS.get(type(state.optimizer).__name__)
     for name, parameter in state.model.named_parameters():
         prefix = f"{name}/"
         own = {
@@ -207,19 +225,13 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
         for key, value in own.items():
             if value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
-        known = _STATE_KEYS.get(type(state.optimizer).__name__)
         if own and known is not None and not known <= own.keys():
             raise ValueError(f"{name} lacks {', '.join(sorted(known - own.keys()))}")
         if own:
-            # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
             state.optimizer.state[parameter] = {
-                key: value.to(parameter.device) if value.ndim or _steps_on_device(state) else value
+                key: value.to(parameter.device) if value.ndim or counts_on_device else value
                 for key, value in own.items()
             }
-
-
-def _steps_on_device(state: TrainingState) -> bool:
-    return bool(state.optimizer.defaults.get("fused") or state.optimizer.defaults.get("capturable"))
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -239,9 +251,8 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def _restore_random_state(tensors: dict[str, Tensor], group: Group) -> None:
-    own = {
-        key.partition("/")[2]: value for key, value in tensors.items() if key.partition("/")[0] == f"rank{group.rank}"
-    }
+    prefix = f"rank{group.rank}/"
+    own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     torch.set_rng_state(own["torch"])
     version, *words = own["python"].tolist()
     gauss = own["python_gauss"].item()

@@ -2,17 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
-from noether.checkpoints.format import (
-    CheckpointFolder,
-    best_checkpoint,
-    list_checkpoints,
-)
-from noether.common.whole_file import ANYBODY
+from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number
 
@@ -44,10 +40,9 @@ def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointR
 
 
 def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bool) -> CheckpointRow:
-    try:
+    meta: dict[str, Any] = {}
+    with suppress(DamagedCheckpoint):
         meta = checkpoint.meta()
-    except (OSError, ValueError):
-        meta = {}
     per_epoch = meta.get("updates_per_epoch")
     inside = checkpoint.path.iterdir() if checkpoint.path.is_dir() else [checkpoint.path]
     files = [path.lstat() for path in inside]
@@ -79,12 +74,6 @@ def choose_to_prune(rows: Sequence[CheckpointRow], keep: int) -> list[Checkpoint
     return [row for row in rows if row.name not in kept]
 
 
-def remove_checkpoints(folder: RunFolder, doomed: Sequence[CheckpointRow]) -> None:
-    """Removes checkpoints."""
-    for row in doomed:
-        ANYBODY.drop(folder.checkpoints / row.name)
-
-
 def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
     """Returns the rows as a table."""
     table = Table("checkpoint", "update", "epoch", "size", "age", "", "files", box=None, padding=(0, 3, 0, 0))
@@ -94,11 +83,6 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
         epoch = "" if row.epoch is None else f"{row.epoch:.2f}"
         table.add_row(row.name, str(row.update), epoch, _bytes(row.size), _age(row.age_s), marks, files)
     return table
-
-
-def rows_as_json(rows: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
-    """Returns the rows for JSON."""
-    return [asdict(row) for row in rows]
 
 
 def _bytes(size: float) -> str:

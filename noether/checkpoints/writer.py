@@ -57,6 +57,12 @@ class Refused:
     error: OSError
     retry_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"the checkpoint of update {self.updates} could not be written: "
+            f"{self.error.strerror or self.error}; training goes on, it is tried again in {self.retry_s:.0f} s"
+        )
+
 
 class _Abandoned(Exception):
     """A newer checkpoint is wanted."""
@@ -275,11 +281,3 @@ class CheckpointWriter:
         with self._changed:
             self._state = state
             self._changed.notify_all()
-
-
-def describe_refusal(refused: Refused) -> str:
-    """Returns the warning for a checkpoint that the disk did not take."""
-    return (
-        f"the checkpoint of update {refused.updates} could not be written: "
-        f"{refused.error.strerror or refused.error}; training goes on, it is tried again in {refused.retry_s:.0f} s"
-    )

@@ -42,10 +42,6 @@ class JsonLines:
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def fileno(self) -> int:
-        """The descriptor to wait for."""
-        return self.socket.fileno()
-
     def send(self, message: Mapping[str, Any]) -> bool:
         """Sends an object; returns whether the peer took it."""
         try:
@@ -90,23 +86,19 @@ class JsonLines:
         self.socket.close()
 
     def _take_what_has_come(self) -> bool:
-        taken, alive = 0, True
+        taken = 0
         try:
             while taken < MOST_PER_READ and len(self._buffer) <= self._longest:
                 part = self.socket.recv(1 << 16, socket.MSG_DONTWAIT)
-                if not part:
-                    alive = False
-                    break
                 self._buffer += part
                 taken += len(part)
-                alive = self._split() and alive
-                if not alive:
-                    break
+                if not part or not self._split():
+                    return False
         except BlockingIOError:
             pass
         except OSError:
-            alive = False
-        return alive and len(self._buffer) <= self._longest
+            return False
+        return len(self._buffer) <= self._longest
 
     def _split(self) -> bool:
         """Moves the whole lines of the buffer to the waiting objects; returns False at one that is not an object."""

@@ -95,7 +95,7 @@ def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[Path]:
     partial = by.partial(path)
     try:
         yield partial
-        _flush(partial)
+        flush(partial)
         by.publish(partial, path)
     except Exception as error:
         with suppress(OSError):
@@ -111,8 +111,8 @@ def say_if_forbidden(by: Publisher) -> None:
         by.check()
 
 
-def _flush(path: Path) -> None:
-    # Without it a power cut may leave the new name on an empty file.
+def flush(path: Path) -> None:
+    """Waits until the disk has a file, or the names in a folder: a power cut may else leave a name on an empty file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

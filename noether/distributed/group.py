@@ -1,9 +1,8 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -34,10 +33,10 @@ class Group:
         self.local_rank = context.worker.local_rank
         self.device = device
         self._line = context.line
-        self._timeouts = context.terms.timeouts
+        self._settings = context.terms.distributed
         # Decisions and objects travel beside the gradients, never between them.
         self._channel = channel
-        self._set_timeout(self._timeouts.init_timeout_s)
+        self._set_timeout(self._settings.init_timeout_s)
 
     def _set_timeout(self, seconds: float) -> None:
         self._timeout_s = seconds
@@ -101,7 +100,7 @@ class Group:
     def wait_for_first(self, limit_s: float) -> None:
         """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
         before = self._timeout_s
-        self._set_timeout(max(limit_s, self._timeouts.init_timeout_s))
+        self._set_timeout(max(limit_s, self._settings.init_timeout_s))
         self.barrier()
         self._set_timeout(before)
 
@@ -111,11 +110,13 @@ class Group:
         The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
         as in torchtitan, so that no rank is measured by the short time while another is still at its first.
         """
-        if self._channel is None or self._timeout_s == self._timeouts.timeout_s:
+        if self._channel is None or self._timeout_s == self._settings.timeout_s:
             return
         self.barrier()
-        self._set_timeout(self._timeouts.timeout_s)
-        set_group_timeout(dist.group.WORLD, self._timeout_s)
+        self._set_timeout(self._settings.timeout_s)
+        set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)  # Not public; without it the longer stays.
+        if set_timeout is not None:
+            set_timeout(timedelta(seconds=self._timeout_s), dist.group.WORLD)
 
     def begin_update(self, update: int) -> None:
         """Notes which update this rank is making, for reports on late ranks."""
@@ -124,13 +125,6 @@ class Group:
     def waiting(self, collective: str) -> AbstractContextManager[None]:
         """Notes that this rank is in a collective, one of `COLLECTIVES`, until the block is left."""
         return self._line.waiting(collective)
-
-
-def set_group_timeout(group: dist.ProcessGroup | None, seconds: float) -> None:
-    """Sets how long collectives started from now on may take (None: the default group); nothing where torch cannot."""
-    setter = getattr(distributed_c10d, "_set_pg_timeout", None)
-    if setter is not None:
-        setter(timedelta(seconds=seconds), group)
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
@@ -161,28 +155,28 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    joined = meet(context)
+    point, store = meet(context)
     # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
-    interface = interface_towards(joined.point.address)
+    interface = interface_towards(point.address)
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     if device.type == "cuda":
-        os.environ.update(nccl_defaults(os.environ, Path(joined.point.log_folder)))
+        os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
     before = listening_descriptors()
     dist.init_process_group(
-        back_ends(device.type, context.terms.cpu_collectives),
-        store=joined.store,
+        back_ends(device.type, context.terms.distributed.cpu_collectives),
+        store=store,
         rank=context.worker.rank,
         world_size=context.world_size,
-        timeout=timedelta(seconds=context.terms.timeouts.init_timeout_s),
+        timeout=timedelta(seconds=context.terms.distributed.init_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    channel = ControlChannel(joined.store, context.worker.rank, context.world_size, joined.point.secret)
+    channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
     group = Group(context, device, channel)
     group.barrier()  # From here on only NCCL connects anew, when it needs to.
     gloo = listening_descriptors() - before if device.type == "cpu" else set()
-    shut(gloo | _store_descriptors(joined.point.port))
+    shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
     yield group
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
@@ -195,13 +189,3 @@ def back_ends(device_kind: str, cpu_collectives: bool) -> str:
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"
-
-
-def _store_descriptors(port: int) -> set[int]:
-    """Returns the descriptor on which this process serves the ranks' store; an empty set where it does not."""
-    found = set()
-    for descriptor in listening_descriptors():
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
-            if copy.getsockname()[1] == port:
-                found.add(descriptor)
-    return found

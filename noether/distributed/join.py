@@ -1,6 +1,5 @@
 """Joins a rank to the others: its launcher says where, once all ranks have come, and the rank joins rank 0's store."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -9,29 +8,21 @@ from noether.environments.network import find_address
 from noether.errors import NoetherError
 from noether.workers.context import WorkerContext
 from noether.workers.failure import LOST_RANK_ZERO
-from noether.workers.rank_state import ListenerSeen, MeetingPoint
+from noether.workers.rank_state import MeetingPoint, RankNote
 
 LAUNCHER_ANSWERS_S = 60.0
 """How much longer than the time for all to meet a rank waits for its launcher's word."""
 
 
-@dataclass(frozen=True)
-class JoinedStore:
-    """The store of the ranks of one run, and where they met."""
-
-    store: dist.Store
-    point: MeetingPoint
-
-
-def meet(context: WorkerContext) -> JoinedStore:
-    """Waits until all ranks have come, and joins the store that rank 0 serves.
+def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
+    """Waits until all ranks have come, joins the store that rank 0 serves, and returns where that is, and the store.
 
     Raises:
         RequestError: another run is met, another process is this rank already, rank 0 is not where the others look
             for it, or a name does not resolve.
         NoetherError: rank 0 is gone, or not all ranks came within the time that `distributed.init_timeout_s` gives.
     """
-    limit_s = context.terms.timeouts.init_timeout_s
+    limit_s = context.terms.distributed.init_timeout_s
     if context.endpoint.served_by:
         _exchange_listener(context, limit_s)
     point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
@@ -46,8 +37,13 @@ def meet(context: WorkerContext) -> JoinedStore:
             master_listen_fd=listen.detach() if listen is not None else None,
         )
     except RuntimeError as error:
-        raise rank_zero_gone(point, error) from None
-    return JoinedStore(store, point)
+        raise NoetherError(
+            f"{LOST_RANK_ZERO} all ranks had joined\n"
+            f"  seen      the store at {point.address} port {point.port} is gone ({_first_line(error)})\n"
+            "  expected  rank 0, which serves it\n"
+            "  fix       see what the host of rank 0 says"
+        ) from None
+    return point, store
 
 
 def _exchange_listener(context: WorkerContext, limit_s: float) -> None:
@@ -66,23 +62,16 @@ def _exchange_listener(context: WorkerContext, limit_s: float) -> None:
         if context.worker.rank == 0:
             store.set("listener", str(context.terms.listener_port))
         else:
-            context.line.tell(ListenerSeen(int(store.get("listener"))))
+            context.line.tell(RankNote("listener", int(store.get("listener"))))
     except (RuntimeError, OSError, ValueError) as error:
-        first = str(error).partition("\n")[0]
+        where = f"the store of {endpoint.served_by} at {endpoint.host} port {endpoint.port}"
         raise NoetherError(
             f"rank {context.worker.rank} on {context.host} has not met rank 0 within {limit_s:g} s\n"
-            f"  seen      the store of {endpoint.served_by} at {endpoint.host} port {endpoint.port}: {first}\n"
+            f"  seen      {where}: {_first_line(error)}\n"
             "  expected  rank 0, started together with this rank\n"
             "  fix       see what the host of rank 0 says"
         ) from None
 
 
-def rank_zero_gone(point: MeetingPoint, error: Exception) -> NoetherError:
-    """Returns how a rank ends that loses the store while the ranks meet."""
-    first = str(error).partition("\n")[0]
-    return NoetherError(
-        f"{LOST_RANK_ZERO} all ranks had joined\n"
-        f"  seen      the store at {point.address} port {point.port} is gone ({first})\n"
-        "  expected  rank 0, which serves it\n"
-        "  fix       see what the host of rank 0 says"
-    )
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -16,21 +16,22 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 """The one instruction of the filter: return 0, keep no byte of the packet (linux/filter.h)."""
 
 
-def listening_descriptors() -> set[int]:
-    """Returns the descriptors of this process that listen on a TCP port; empty where there is no /proc."""
+def listening_descriptors(port: int | None = None) -> set[int]:
+    """Returns the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _listens(int(name)):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _listens(int(name), port):
                     found.add(int(name))
     return found
 
 
-def _listens(descriptor: int) -> bool:
+def _listens(descriptor: int, port: int | None) -> bool:
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         inet = copy.family in (socket.AF_INET, socket.AF_INET6)
-        return inet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        listens = inet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        return listens and port in (None, copy.getsockname()[1])
 
 
 def shut(descriptors: Collection[int]) -> int:

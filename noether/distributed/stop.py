@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from noether.common.signals import STOP_SIGNALS
+from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import Group
 from noether.errors import InterruptedStartError
-
-SECOND_INTERRUPT_S = 0.5
-"""Two Ctrl-C closer together are one: wrappers pass on what the terminal has sent to the program already."""
 
 TIME_LIMIT = 1000
 """Where a signal's number stands otherwise: the deadline is near."""
@@ -83,7 +80,8 @@ class AgreedStop:
 
     def agreed(self) -> int:
         """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
-        reason = self._own_reason()
+        near = self._deadline is not None and self._deadline.is_near()
+        reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
             return reason
         return self._group.pass_boundary(reason)
@@ -106,7 +104,3 @@ class AgreedStop:
         if self._group is None or self._group.world_size == 1:
             return self._signal
         return self._group.pass_boundary(0)
-
-    def _own_reason(self) -> int:
-        near = self._deadline is not None and self._deadline.is_near()
-        return self._signal or (TIME_LIMIT if near else 0)

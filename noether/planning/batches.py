@@ -1,6 +1,6 @@
 """Divides the samples of one update over the ranks, and each rank's share into micro-batches that fit on a device."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil
 
 from noether.config.interval import Interval
@@ -26,10 +26,6 @@ class BatchPlan:
         """Returns the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
         full, rest = divmod(self.per_rank, self.micro)
         return (self.micro,) * full + ((rest,) if rest else ())
-
-    def as_dict(self) -> dict[str, int]:
-        """Returns the plan for JSON."""
-        return asdict(self)
 
     def describe(self, world_size: int) -> str:
         """Returns the plan in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.table import Column, Table
@@ -40,16 +40,8 @@ class RunPlan:
             "node_rank": placement.node_rank,
             "endpoint": {"host": placement.endpoint.host, "port": placement.endpoint.port},
             "attempt": placement.attempt,
-            "workers": [
-                {
-                    "rank": worker.rank,
-                    "local_rank": worker.local_rank,
-                    "node_rank": worker.node_rank,
-                    "device": str(worker.device),
-                }
-                for worker in placement.workers
-            ],
-            "batch": self.batch.as_dict(),
+            "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
+            "batch": asdict(self.batch),
             "reasons": dict(self.reasons),
             "warnings": list(placement.warnings),
         }

@@ -90,7 +90,7 @@ def _say_end(folder: RunFolder, verb: str) -> int:
     stopped = read_record(folder.stopped)
     if stopped:
         print(
-            f"stopped after update {stopped.get('update')}, everything is saved; to go on:\n"
+            f"stopped after update {stopped.get('update')}, everything is saved; to continue:\n"
             f"  noether {verb} --hp {shlex.quote(str(folder.config))} resume=auto"
         )
         return ExitCode.DONE

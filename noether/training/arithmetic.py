@@ -7,10 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from noether.data.loader import to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
 from noether.training.build import Run
-from noether.training.rehearsal import without_trace
+from noether.training.rehearsal import loss_of, rehearsal_batch, without_trace
 
 CEILING_S = 0.05
 """For so long matrix products are timed."""
@@ -51,14 +49,10 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         share: of that ceiling which forward and backward passes reached. None where torch cannot count the model.
     """
     device = next(run.state.model.parameters()).device
-    order = RankOrder(GlobalOrder(len(run.problem.train_indices), run.plan.micro, 0), (run.plan.micro,), 0, 0, 1)
-    (batch,) = training_batches(run.problem.splits.train, run.problem.train_indices, order, run.problem.draw)
+    batch = rehearsal_batch(run.problem, run.plan.micro, device, run.precision)
     try:
         with without_trace(run.state.model, device), FlopCounter() as counter:
-            prepared = run.problem.task.prepare(to_device(batch, device, run.precision.weights))
-            with run.precision.autocast():
-                predictions = run.state.model(prepared)
-            run.problem.task.loss(predictions, prepared).backward()
+            loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for a figure.
     per_sample = counter.flops / run.plan.micro

@@ -10,7 +10,7 @@ from noether.checkpoints.state import TrainingState
 from noether.data.loader import Batch
 from noether.errors import NoetherError
 from noether.learning.precision import Precision
-from noether.training.rehearsal import without_trace
+from noether.training.rehearsal import loss_of, without_trace
 
 
 class NonFiniteError(NoetherError):
@@ -76,23 +76,21 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
     if found:
         return found
 
-    def loss_of(batch: Batch) -> float:
-        prepared = state.task.prepare(batch)
-        with precision.autocast():
-            return float(state.task.loss(state.model(prepared), prepared))
+    def loss(batch: Batch) -> float:
+        return float(loss_of(state.model, state.task, precision, batch))
 
     device = next((value.device for value in batches[0].values()), torch.device("cpu"))
     with without_trace(state.model, device, gradients=True):
         state.model.eval()
         try:
-            losses = [(index, loss_of(alone)) for index, alone in _single_samples(batches)]
+            losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
         finally:
             state.model.train()
-        found = [f"rank {rank}: sample {index}, loss {loss:.4g}" for index, loss in losses if not isfinite(loss)]
+        found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
         for batch in () if found else batches:
-            if not isfinite(loss := loss_of(batch)):
+            if not isfinite(together := loss(batch)):
                 samples = ", ".join(map(str, batch["index"].tolist()))
-                found.append(f"rank {rank}: samples {samples} together, loss {loss:.4g}")
+                found.append(f"rank {rank}: samples {samples} together, loss {together:.4g}")
     return found
 
 

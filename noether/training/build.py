@@ -1,6 +1,6 @@
 """Builds everything a run trains with: the problem, its state, and the arithmetic of its updates."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,7 @@ import torch
 
 from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.initial import begin_with
-from noether.checkpoints.progress import Progress
-from noether.checkpoints.state import TrainingState, seed_everything
+from noether.checkpoints.state import Progress, TrainingState, seed_everything
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
 from noether.distributed.group import Group
@@ -41,7 +40,7 @@ class Run:
         """Returns what plan.json adds to the launcher's plan."""
         problem, length = self.problem, self.length
         return {
-            "batch": self.plan.as_dict(),
+            "batch": asdict(self.plan),
             "length": {
                 "updates_per_epoch": length.updates_per_epoch,
                 "total_updates": length.total_updates,
@@ -78,7 +77,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
-    lengths = {name: getattr(trainer, name) for name in ("max_epochs", "max_updates", "max_samples")}
+    lengths = {name: getattr(trainer, name) for name in LENGTHS}
     length = plan_length(len(problem.train_indices), trainer.effective_batch_size, **lengths)
     if group.is_first:
         problem.fit_task()

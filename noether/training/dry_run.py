@@ -2,19 +2,19 @@
 
 import json
 import time
+from itertools import pairwise
 
 import torch
 
 from noether.checkpoints.resume import StartingPoint
 from noether.common.console import Console
 from noether.config.schema import RunConfig
-from noether.data.loader import to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
-from noether.evaluation.evaluate import Figures, build_evaluator
+from noether.evaluation.evaluate import build_evaluator
 from noether.training.build import Run, build_run
 from noether.training.log_window import peak_memory_mib
+from noether.training.loop import update_batches
 from noether.training.request import TrainRequest
 from noether.training.update import Updater
 from noether.workers.context import WorkerContext
@@ -30,52 +30,15 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
     seconds, loss = _try_updates(request.config, run, group)
+    evaluator = build_evaluator(request.config, run.problem, group, run.precision, batch_size=run.plan.micro)
+    test = run.problem.splits.test
     started = time.perf_counter()
-    scored = _try_evaluation(request.config, run, group)
+    one_batch = range(min(len(test), evaluator.batch_size * group.world_size))
+    figures = evaluator.figures(run.state.model, test, one_batch)
     evaluation = time.perf_counter() - started
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
-    if group.is_first:
-        measured = (seconds, evaluation, memory, loss)
-        _say(request, run, measured, run.problem.task.summarise(scored))
-
-
-def _try_updates(config: RunConfig, run: Run, group: Group) -> tuple[list[float], float]:
-    """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
-    updater = Updater(run.state, group, config.trainer, run.precision, run.plan.accumulation_steps)
-    order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, config.seed)
-    own = RankOrder(order, run.plan.micro_batch_sizes(), group.rank, 0, 2)
-    stream = training_batches(
-        run.problem.splits.train,
-        run.problem.train_indices,
-        own,
-        run.problem.draw,
-        num_workers=config.num_workers,
-        pin_memory=group.device.type == "cuda",
-    )
-    seconds, loss = [], 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        batches = [next(stream) for _ in range(run.plan.accumulation_steps)]
-        moved = [to_device(batch, group.device, run.precision.weights) for batch in batches]
-        figures = updater.update(moved, run.schedule(0))
-        loss = float(group.sum(figures.loss / group.world_size))
-        seconds.append(time.perf_counter() - started)
-    updater.close()
-    return seconds, loss
-
-
-def _try_evaluation(config: RunConfig, run: Run, group: Group) -> Figures:
-    """Evaluates one batch of the test split on every rank."""
-    evaluator = build_evaluator(config, run.problem, group, run.precision, batch_size=run.plan.micro)
-    test = run.problem.splits.test
-    return evaluator.figures(run.state.model, test, range(min(len(test), evaluator.batch_size * group.world_size)))
-
-
-def _say(
-    request: TrainRequest, run: Run, measured: tuple[list[float], float, float, float], figures: dict[str, float]
-) -> None:
-    """Prints what was measured and writes it to dry_run.json."""
-    seconds, evaluation, memory, loss = measured
+    if not group.is_first:
+        return
     about = run.describe()
     summary = {
         **request.plan,
@@ -87,7 +50,7 @@ def _say(
         "seconds_per_evaluation_batch": evaluation,
         "estimated_training_seconds": seconds[-1] * run.length.total_updates,
         "loss": loss,
-        "figures": figures,
+        "figures": run.problem.task.summarise(figures),
         "torch": torch.__version__,
     }
     if isinstance(request.start, StartingPoint):
@@ -101,6 +64,18 @@ def _say(
         f"loss   {loss:.4f} before training\n"
         "dry run: nothing was kept"
     )
+
+
+def _try_updates(config: RunConfig, run: Run, group: Group) -> tuple[list[float], float]:
+    """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
+    updater = Updater(run.state, group, config.trainer, run.precision, run.plan.accumulation_steps)
+    moments, loss = [time.perf_counter()], 0.0
+    for batches in update_batches(config, run, group, updater.clock, 2):
+        figures = updater.update(batches, run.schedule(0))
+        loss = float(group.sum(figures.loss / group.world_size))
+        moments.append(time.perf_counter())
+    updater.close()
+    return [end - begin for begin, end in pairwise(moments)], loss
 
 
 def _duration(seconds: float) -> str:

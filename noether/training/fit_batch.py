@@ -1,29 +1,13 @@
 """How many samples fit on a device at once: found by trying."""
 
-from collections.abc import Callable
+from bisect import bisect_left
 
 import torch
 
-from noether.data.loader import to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
-from noether.training.rehearsal import without_trace
-
-
-def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """Returns the largest size up to `most` for which `fits` holds, by bisection; 0 where not even 1 fits.
-
-    `fits` must hold for every size below one for which it holds.
-    """
-    if fits(most):
-        return most
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+from noether.training.rehearsal import loss_of, rehearsal_batch, without_trace
 
 
 def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
@@ -36,31 +20,23 @@ def largest_micro_batch(problem: Problem, precision: Precision, group: Group, mo
     """
 
     def fits(size: int) -> bool:
-        order = RankOrder(GlobalOrder(len(problem.train_indices), size, 0), (size,), 0, 0, 1)
-        (batch,) = training_batches(problem.splits.train, problem.train_indices, order, problem.draw)
+        fitted = True
         try:
-            _forward_backward(problem, to_device(batch, group.device, precision.weights), precision)
-            fitted = 1
+            batch = rehearsal_batch(problem, size, group.device, precision)
+            loss_of(problem.model, problem.task, precision, batch).backward()
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if size == 1 or not _is_out_of_memory(error):
                 raise
-            fitted = 0
+            fitted = False
         finally:
             problem.model.zero_grad()
             if group.device.type == "cuda":
                 torch.cuda.empty_cache()
         # The smallest device decides, so that every rank tries the same sizes.
-        return bool(group.sum(torch.tensor(1 - fitted, device=group.device)).item() == 0)
+        return bool(group.sum(torch.tensor(int(not fitted), device=group.device)).item() == 0)
 
     with without_trace(problem.model, group.device):
-        return largest_that_fits(fits, most)
-
-
-def _forward_backward(problem: Problem, batch: dict[str, torch.Tensor], precision: Precision) -> None:
-    prepared = problem.task.prepare(batch)
-    with precision.autocast():
-        predictions = problem.model(prepared)
-    problem.task.loss(predictions, prepared).backward()
+        return most if fits(most) else bisect_left(range(1, most), True, key=lambda size: not fits(size))
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -64,7 +64,8 @@ class Loop:
         epoch = EpochFigures(self.group, self.built.plan.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
-        for batches in self._batches() if not reason else ():
+        last_update = self.built.length.total_updates
+        for batches in update_batches(self.config, self.built, self.group, clock, last_update) if not reason else ():
             self.group.begin_update(progress.updates + 1)
             if self.profile is not None:
                 clock.switch(Part.LOGGING)
@@ -73,7 +74,7 @@ class Loop:
             window.add(figures := updater.update(batches, self.built.schedule(progress.updates)))
             epoch.add(figures)
             self.group.expect_steady_pace()
-            update, last = progress.updates, progress.updates == self.built.length.total_updates
+            update, last = progress.updates, progress.updates == last_update
             self.trackers.advance(update)
             clock.switch(Part.LOGGING)
             if figures.skipped:
@@ -97,7 +98,7 @@ class Loop:
         made = progress.updates - first
         self.time_use = {"updates": made, "seconds": time.perf_counter() - began, **times}
         self._log("time_use", **self.time_use)
-        complete = progress.updates == self.built.length.total_updates and not progress.evaluation_pending
+        complete = progress.updates == last_update and not progress.evaluation_pending
         return 0 if complete else reason
 
     def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:
@@ -148,36 +149,6 @@ class Loop:
         progress.evaluation_pending = False
         return metric
 
-    def _batches(self) -> Iterator[list[Batch]]:
-        """Yields each update's micro-batches, on the device."""
-        indices = self.built.problem.train_indices
-        order = RankOrder(
-            GlobalOrder(len(indices), self.built.plan.effective, self.config.seed),
-            self.built.plan.micro_batch_sizes(),
-            self.group.rank,
-            self.built.state.progress.updates,
-            self.built.length.total_updates,
-        )
-        stream = training_batches(
-            self.built.problem.splits.train,
-            indices,
-            order,
-            self.built.problem.draw,
-            num_workers=self.config.num_workers,
-            pin_memory=self.group.device.type == "cuda",
-        )
-        while True:
-            batches = []
-            for _ in range(self.built.plan.accumulation_steps):
-                self.clock.switch(Part.DATA)
-                batch = next(stream, None)
-                if batch is None:
-                    return
-                self.clock.switch(Part.COPY)
-                batches.append(to_device(batch, self.group.device, self.built.precision.weights))
-            self.clock.switch(Part.OTHER)
-            yield batches
-
     def _due(self, interval: Interval | None) -> Callable[[int], bool]:
         if interval is None:
             return lambda update: False
@@ -193,3 +164,34 @@ class Loop:
             "samples": progress.samples,
         }
         self.trackers.log({"kind": kind, **position, **values})
+
+
+def update_batches(config: RunConfig, run: Run, group: Group, clock: Clock, until: int) -> Iterator[list[Batch]]:
+    """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
+    indices, progress = run.problem.train_indices, run.state.progress
+    order = RankOrder(
+        GlobalOrder(len(indices), run.plan.effective, config.seed),
+        run.plan.micro_batch_sizes(),
+        group.rank,
+        progress.updates,
+        until,
+    )
+    stream = training_batches(
+        run.problem.splits.train,
+        indices,
+        order,
+        run.problem.draw,
+        num_workers=config.num_workers,
+        pin_memory=group.device.type == "cuda",
+    )
+    while True:
+        batches = []
+        for _ in range(run.plan.accumulation_steps):
+            clock.switch(Part.DATA)
+            batch = next(stream, None)
+            if batch is None:
+                return
+            clock.switch(Part.COPY)
+            batches.append(to_device(batch, group.device, run.precision.weights))
+        clock.switch(Part.OTHER)
+        yield batches

@@ -36,9 +36,10 @@ class OpenRun:
     console: Console
 
     def note(self, write: Callable[[], None]) -> None:
-        """Writes a record that the run can do without: where the disk refuses, a warning says so."""
+        """Writes, on rank 0, a record that the run can do without: where the disk refuses, a warning says so."""
         try:
-            write()
+            if self.group.is_first:
+                write()
         except OSError as error:
             self.console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
 

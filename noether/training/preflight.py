@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from noether.checkpoints.resume import find_start
 from noether.common.components import find_component
@@ -48,13 +47,10 @@ def check_own_components(config: RunConfig) -> None:
     if isinstance(config.model, CustomModelConfig):
         from torch import nn
 
-        find_component("model", config.model.kind, {}, _constructor_options(config.model), base=nn.Module)
+        adapters = ("input", "output")  # Not the constructor's.
+        options = {name: value for name, value in config.model.options().items() if name not in adapters}
+        find_component("model", config.model.kind, {}, options, base=nn.Module)
     if isinstance(config.task, CustomTaskConfig):
         from noether.tasks.base import Task
 
         find_component("task", config.task.kind, {}, config.task.options(), base=Task)
-
-
-def _constructor_options(model: CustomModelConfig) -> dict[str, Any]:
-    """Returns what the model's constructor is given; `input` and `output` are the adapter's."""
-    return {name: value for name, value in model.options().items() if name not in ("input", "output")}

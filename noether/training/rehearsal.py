@@ -1,12 +1,34 @@
-"""Forward and backward passes that leave no trace: running statistics and random numbers are put back after them."""
+"""Forward and backward passes beside those of the updates, which leave no trace."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from noether.data.loader import Batch, to_device, training_batches
+from noether.data.order import GlobalOrder, RankOrder
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem
+from noether.tasks.base import Task
+
+
+def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
+    """Returns a micro-batch of so many training samples, on the device."""
+    order = RankOrder(GlobalOrder(len(problem.train_indices), samples, 0), (samples,), 0, 0, 1)
+    (batch,) = training_batches(problem.splits.train, problem.train_indices, order, problem.draw)
+    return to_device(batch, device, precision.weights)
+
+
+def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch: Batch) -> Tensor:
+    """Returns the loss of a batch, a scalar, as an update computes it."""
+    prepared = task.prepare(batch)
+    with precision.autocast():
+        predictions = model(prepared)
+    return task.loss(predictions, prepared)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from math import cos, pi
 
-from noether.config.interval import Interval
 from noether.config.optimizer import ConstantConfig, CosineConfig, OneCycleConfig, StepConfig
 from noether.planning.batches import RunLength
 
@@ -19,24 +18,15 @@ def build_schedule(
     Every schedule is in updates of the whole run, whatever the world size.
     """
 
-    def updates(interval: Interval | None) -> int:
-        if interval is None:
-            return 0
-        return interval.in_updates(
-            updates_per_epoch=length.updates_per_epoch,
-            effective_batch_size=length.effective_batch_size,
-            total_updates=length.total_updates,
-        )
-
     last = max(length.total_updates - 1, 1)
     if isinstance(config, OneCycleConfig):
-        return _one_cycle(config, peak, updates(config.rise), last)
-    warmup = updates(config.warmup)
+        return _one_cycle(config, peak, length.count_updates(config.rise), last)
+    warmup = length.count_updates(config.warmup) if config.warmup is not None else 0
     if isinstance(config, CosineConfig):
         final = config.final_learning_rate
         after = _cosine(peak, final, warmup, max(last, warmup + 1))
     elif isinstance(config, StepConfig):
-        every, factor = max(updates(config.every), 1), config.factor
+        every, factor = max(length.count_updates(config.every), 1), config.factor
 
         def after(update: int) -> float:
             return peak * factor ** (update // every)

@@ -33,7 +33,7 @@ from noether.runs.trust import mark_own
 from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
-from noether.workers.context import RunTerms, Timeouts
+from noether.workers.context import RunTerms
 from noether.workers.run import run_placement
 from noether.workers.spawner import warm_up
 
@@ -118,13 +118,11 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     digest = configuration_digest(settings)
     kind = placement.workers[0].device.kind
     identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
-    asked = with_environment(config.distributed, environ)
     return RunTerms(
         identity,
         key=run_key(settings, environ),
-        timeouts=Timeouts(asked.init_timeout_s, asked.timeout_s, asked.heartbeat_timeout_s),
+        distributed=with_environment(config.distributed, environ),
         shared_folder=config.output_path.expanduser().absolute(),
-        cpu_collectives=asked.cpu_collectives,
     )
 
 

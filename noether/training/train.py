@@ -79,17 +79,15 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(built.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(request.deadline)
-    if group.is_first:
-        run.note(lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
+    run.note(lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
     try:
         reason = _update_and_evaluate(run, stop, request.deadline, began_at)
         stop.finish()
     except FencedError:
         raise  # A newer start owns the folder, so write nothing.
     except BaseException:
-        if group.is_first:
-            with suppress(FencedError):
-                run.note(lambda: _record_failure(run))
+        with suppress(FencedError):
+            run.note(lambda: _record_failure(run))
         raise
     return _leave(reason, run)
 
@@ -123,21 +121,19 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
 
 
 def _leave(reason: int, run: OpenRun) -> int:
-    """Records how this start ended, and says how to go on where it was stopped; returns the exit code."""
+    """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
     group, updates = run.group, run.built.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
-    if group.is_first:
-        run.note(lambda: _record_outcome(run, outcome))
+    run.note(lambda: _record_outcome(run, outcome))
     if not reason:
         return ExitCode.DONE
-    if group.is_first:
-        # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-        run.note(lambda: _record_stop(run, outcome))
+    # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
+    run.note(lambda: _record_stop(run, outcome))
     group.barrier()
     if group.is_first:
         run.console.say(
             f"stopped by {outcome} after update {updates} of {run.built.length.total_updates}, everything is saved; "
-            f"go on with the same command and\n  resume={run.folder.path}"
+            f"to continue: the same command with\n  resume={run.folder.path}"
         )
     return ExitCode.CHECKPOINTED
 

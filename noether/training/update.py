@@ -18,7 +18,7 @@ from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.ddp import LightDDP
 from noether.training.gradients import Clipping
-from noether.training.rehearsal import without_trace
+from noether.training.rehearsal import loss_of, without_trace
 from noether.training.time_use import Clock, Part
 
 
@@ -157,11 +157,9 @@ class Updater:
         passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
         with without_trace(self.state.model, self.group.device):
             for _ in range(passes):
-                prepared = self.state.task.prepare(batch)
-                with self.precision.autocast():
-                    predictions = self.forward(prepared)
+                loss = loss_of(self.forward, self.state.task, self.precision, batch)
                 with self.group.waiting("all_reduce of the gradients"):
-                    self.state.scaler.scale(self.state.task.loss(predictions, prepared)).backward()
+                    self.state.scaler.scale(loss).backward()
                 self.state.model.zero_grad()
         self._buckets_settled = True
 

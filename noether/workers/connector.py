@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
@@ -35,41 +35,19 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """What one launcher needs to find the listener: where it is, who this launcher is, and what the run is."""
+class _Search(threading.Thread):
+    """Looks for an address; `reader` becomes readable when it is over, and `refusal` says why it failed, if it did."""
 
-    endpoint: Endpoint
-    host: str
-    ranks: tuple[int, ...]
-    terms: RunTerms
-
-    @property
-    def who(self) -> str:
-        """This launcher's ranks, for a sentence."""
-        first = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]} to {self.ranks[-1]}"
-        return f"{first} on {self.host}"
-
-
-class Connector(threading.Thread):
-    """Connects until it is accepted; `connection` and `address`, or `refusal`, say how it ended."""
-
-    def __init__(self, way: Way) -> None:
-        super().__init__(name="connector", daemon=True)
-        self._way = way
-        self.deadline = math.inf
-        self.connection: JsonLines | None = None
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self.address = ""
         self.refusal: NoetherError | None = None
         self.reader, self._writer = socket.socketpair()
-        self._met = self._foreign_since = 0.0
-        self._where = (way.endpoint.host, way.endpoint.port)
-        self._why = "the look-up of its name has not come back yet"
 
     def run(self) -> None:
-        """Tries until it is accepted or refused, or the time is over."""
+        """Looks, and wakes whoever waits for `reader`."""
         try:
-            self.connection = self._look()
+            self.look()
         except NoetherError as refusal:
             self.refusal = refusal
         except Exception as error:  # Passed on to the ranks of this launcher, which would wait otherwise.
@@ -77,29 +55,52 @@ class Connector(threading.Thread):
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
-    def _look(self) -> JsonLines:
-        way, endpoint = self._way, self._way.endpoint
-        published, quiet_until, pause = self._published(), time.monotonic() + QUIET_S, PAUSE_S
+    def look(self) -> None:
+        """Sets `address`, or raises what refuses it."""
+        raise NotImplementedError
+
+
+class Connector(_Search):
+    """Tries the listener at an endpoint until it accepts this launcher of `ranks`: `connection` is set then."""
+
+    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunTerms) -> None:
+        super().__init__("connector")
+        self._endpoint, self._host, self._ranks, self._terms = endpoint, host, ranks, terms
+        self.deadline = math.inf
+        self.connection: JsonLines | None = None
+        self._met = self._foreign_since = 0.0
+        self._where = (endpoint.host, endpoint.port)
+        self._why = "the look-up of its name has not come back yet"
+
+    @property
+    def _who(self) -> str:
+        first, last = self._ranks[0], self._ranks[-1]
+        return (f"rank {first}" if first == last else f"ranks {first} to {last}") + f" on {self._host}"
+
+    def look(self) -> None:
+        """Tries until it is accepted or refused, or the time is over."""
+        endpoint, published = self._endpoint, self._published()
+        quiet_until, pause = time.monotonic() + QUIET_S, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
             host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
-            connection = self._try(host, port, may_be_elsewhere=published is not None and elsewhere is None)
-            if connection is not None:
-                return connection
+            self.connection = self._try(host, port, may_be_elsewhere=published is not None and elsewhere is None)
+            if self.connection is not None:
+                return
             now = time.monotonic()
             if now >= quiet_until:
                 quiet_until = math.inf
-                say_waiting(way.who, "rank 0", endpoint, way.terms.timeouts.init_timeout_s)
+                say_waiting(self._who, "rank 0", endpoint, self._terms.distributed.init_timeout_s)
             if now >= self.deadline:
                 raise self.late()
             time.sleep(min(pause, max(0.0, self.deadline - now)))
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
 
     def _published(self) -> PublishedPort | None:
-        endpoint, terms = self._way.endpoint, self._way.terms
-        if endpoint.asked_by or endpoint.served_by or terms.shared_folder is None:
+        endpoint, folder = self._endpoint, self._terms.shared_folder
+        if endpoint.asked_by or endpoint.served_by or folder is None:
             return None
-        return PublishedPort(terms.shared_folder, terms.identity)
+        return PublishedPort(folder, self._terms.identity)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
         """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
@@ -123,28 +124,26 @@ class Connector(threading.Thread):
         except Unanswered as error:
             self._why = f"what listens there does not answer as this program does ({error})"
         except RequestError:
-            self._met = self._met or time.monotonic()
-            if not may_be_elsewhere or time.monotonic() - self._met >= min(PUBLISHING_S, self._left()):
+            now = time.monotonic()
+            self._met = self._met or now
+            if not may_be_elsewhere or now - self._met >= min(PUBLISHING_S, self.deadline - now):
                 connection.close()
                 raise
         connection.close()
         return None
 
-    def _left(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
-
     def _is_accepted(self, connection: JsonLines) -> bool:
-        way, terms = self._way, self._way.terms
-        caller = Caller(way.host, os.getpid(), way.ranks, terms.identity, new_nonce())
+        terms = self._terms
+        caller = Caller(self._host, os.getpid(), self._ranks, terms.identity, new_nonce())
         connection.send(caller.as_message())
         answer = connection.receive(LOOK_S)
         nonce, met = str(answer.get("nonce")), _identity(answer)
         if met != terms.identity:
-            raise _stranger(way, met)
+            raise self._stranger(met)
         if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
             raise RequestError(
                 "the ranks of this run do not have the same key",
-                seen=f"what listens at {way.endpoint.host} says to be of this run, and cannot prove it",
+                seen=f"what listens at {self._endpoint.host} says to be of this run, and cannot prove it",
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
@@ -153,7 +152,7 @@ class Connector(threading.Thread):
         if "double" in verdict:
             raise RequestError(
                 f"two processes are rank {verdict['double']} of one run",
-                seen=f"pid {os.getpid()} on {way.host}, and another that came before",
+                seen=f"pid {os.getpid()} on {self._host}, and another that came before",
                 expected=f"each of the ranks 0 to {terms.identity.world_size - 1} once",
                 fix="a --node-rank (or RANK) of its own for each; this process has left, the run goes on",
             )
@@ -162,29 +161,51 @@ class Connector(threading.Thread):
     def late(self) -> NoetherError:
         """Returns how this launcher's ranks end when the time is over."""
         host, port = self._where
-        limit = self._way.terms.timeouts.init_timeout_s
+        limit = self._terms.distributed.init_timeout_s
         if "resolve" in self._why:
-            return RequestError(
-                f"the master's name {host} does not resolve on {self._way.host}",
-                seen=f"{self._why}, for {limit:g} s (distributed.init_timeout_s)",
-                expected="a name or an address that every node can reach",
-                fix="master_addr=ADDRESS",
-            )
+            return _unresolved(host, self._host, f"{self._why}, for {limit:g} s", "master_addr=ADDRESS")
         return NoetherError(
-            f"{self._way.who} has not met rank 0 within {limit:g} s\n"
+            f"{self._who} has not met rank 0 within {limit:g} s\n"
             f"  seen      at {host} port {port}: {self._why}\n"
             "  expected  rank 0, started together with this rank\n"
             "  fix       see what the host of rank 0 says; a firewall between hosts must let the port through"
         )
 
     def _foreign(self, host: str, port: int) -> RequestError:
-        asked = self._way.endpoint.asked_by or f"port {port}"
+        asked = self._endpoint.asked_by or f"port {port}"
         setting = f"MASTER_PORT={port + 1}" if asked.startswith("MASTER_PORT") else f"master_port={port + 1}"
         return RequestError(
             f"port {port} is taken by another program on {host}, where rank 0 was expected",
             seen=f"{asked}; {self._why}",
             expected="a port that is free on the host of rank 0",
             fix=f"{setting}      (on every host)",
+        )
+
+    def _stranger(self, met: RunIdentity) -> RequestError:
+        """Returns how a launcher is refused that has reached the listener of another run."""
+        own, endpoint = self._terms.identity, self._endpoint
+        differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
+        name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
+        fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
+        fix += "(in one of the two runs, on all of its ranks)"
+        summary = "this rank has met another run"
+        if "launcher" not in differ and "world_size" in differ:
+            summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
+            fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
+        elif differ == ["configuration"]:
+            summary = "the ranks of this run were given different settings"
+            fix = f"the same settings on every host; or, for two runs, {fix}"
+        elif differ == ["device_kind"]:
+            summary = f"rank 0 computes on {met.device_kind}, and {self._who} on {own.device_kind}"
+            fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
+        elif differ == ["attempt"]:
+            summary = "this rank has met another attempt of its run"
+            fix = "end what is left of the other attempt, and start again"
+        return RequestError(
+            summary,
+            seen=f"at {endpoint.host} port {endpoint.port}: {met.printable()}",
+            expected=f"the run of this rank: {own}",
+            fix=fix,
         )
 
 
@@ -205,73 +226,41 @@ def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None
     )
 
 
-def _stranger(way: Way, met: RunIdentity) -> RequestError:
-    """Returns how a launcher is refused that has reached the listener of another run."""
-    own, endpoint = way.terms.identity, way.endpoint
-    differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
-    name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
-    fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
-    fix += "(in one of the two runs, on all of its ranks)"
-    summary = "this rank has met another run"
-    if "launcher" not in differ and "world_size" in differ:
-        summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
-        fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
-    elif differ == ["configuration"]:
-        summary = "the ranks of this run were given different settings"
-        fix = f"the same settings on every host; or, for two runs, {fix}"
-    elif differ == ["device_kind"]:
-        summary = f"rank 0 computes on {met.device_kind}, and {way.who} on {own.device_kind}"
-        fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
-    elif differ == ["attempt"]:
-        summary = "this rank has met another attempt of its run"
-        fix = "end what is left of the other attempt, and start again"
-    return RequestError(
-        summary,
-        seen=f"at {endpoint.host} port {endpoint.port}: {met.printable()}",
-        expected=f"the run of this rank: {own}",
-        fix=fix,
-    )
-
-
-class OwnAddress(threading.Thread):
-    """Finds the address at which other hosts reach rank 0, and tries whether it leads here: `address` or `refusal`."""
+class OwnAddress(_Search):
+    """Finds the address at which other hosts reach rank 0, and tries whether it leads to this host's own listener."""
 
     def __init__(self, endpoint: Endpoint, port: int, host: str, limit_s: float) -> None:
-        super().__init__(name="own-address", daemon=True)
+        super().__init__("own-address")
         self._endpoint, self._port, self._host, self._limit_s = endpoint, port, host, limit_s
-        self.address = ""
-        self.refusal: RequestError | None = None
-        self.reader, self._writer = socket.socketpair()
 
-    def run(self) -> None:
-        """Resolves the name, and connects to this host's own listener."""
-        deadline = time.monotonic() + self._limit_s
-        while not self.address and self.refusal is None:
+    def look(self) -> None:
+        """Resolves the name, for as long as it takes to become known, and connects."""
+        host, deadline = self._endpoint.host, time.monotonic() + self._limit_s
+        while not self.address:
             try:
-                address = find_address(self._endpoint.host)
+                address = find_address(host)
                 # An address that is not this host's own may lead here still (a container's host).
                 socket.create_connection((address, self._port), timeout=LOOK_S).close()
                 self.address = address
-            except OSError as error:
-                unknown = isinstance(error, socket.gaierror)
-                if not unknown or time.monotonic() >= deadline:
-                    self.refusal = self._refuse(error.strerror or str(error), unknown)
+            except socket.gaierror as error:
+                if time.monotonic() >= deadline:
+                    seen = f"{error.strerror or error}, for {self._limit_s:g} s"
+                    fix = f"master_addr={self._host} on every host      (or an address)"
+                    raise _unresolved(host, self._host, seen, fix) from None
                 time.sleep(4 * PAUSE_S)
-        with contextlib.suppress(OSError):
-            self._writer.send(b"!")
+            except OSError as error:
+                raise RequestError(
+                    f"rank 0 runs on {self._host}, and the ranks are to meet at {host}, which is another host",
+                    seen=f"rank 0 cannot reach itself at {host} port {self._port} ({error.strerror or error})",
+                    expected="the host of rank 0, under a name or an address that every host knows",
+                    fix=f"master_addr={self._host} on every host      (or node_rank=0 on {host})",
+                ) from None
 
-    def _refuse(self, why: str, unknown: bool) -> RequestError:
-        host = self._endpoint.host
-        if unknown:
-            return RequestError(
-                f"the master's name {host} does not resolve on {self._host}",
-                seen=f"{why}, for {self._limit_s:g} s (distributed.init_timeout_s)",
-                expected="a name or an address that every node can reach",
-                fix=f"master_addr={self._host} on every host      (or an address)",
-            )
-        return RequestError(
-            f"rank 0 runs on {self._host}, and the ranks are to meet at {host}, which is another host",
-            seen=f"rank 0 cannot reach itself at {host} port {self._port} ({why})",
-            expected="the host of rank 0, under a name or an address that every host knows",
-            fix=f"master_addr={self._host} on every host      (or node_rank=0 on {host})",
-        )
+
+def _unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
+    return RequestError(
+        f"the master's name {name} does not resolve on {host}",
+        seen=f"{seen} (distributed.init_timeout_s)",
+        expected="a name or an address that every node can reach",
+        fix=fix,
+    )

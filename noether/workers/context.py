@@ -5,37 +5,27 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from noether.config.distributed import DistributedConfig
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
 from noether.workers.rank_state import BEFORE_ALL, LauncherLine, Standing
 
 
 @dataclass(frozen=True)
-class Timeouts:
-    """How long the ranks of a run wait for each other, in seconds: the `distributed` section of the configuration."""
-
-    init_timeout_s: float = 600.0
-    timeout_s: float = 300.0
-    heartbeat_timeout_s: float = 60.0
-
-
-@dataclass(frozen=True)
 class RunTerms:
     """What all ranks of a run are given alike.
 
-    `key` proves that a launcher is of this run, without being sent. `shared_folder` is one that all hosts are expected
-    to see, where a port is published that could not be derived; None where there is none. `log_folder` is this
-    launcher's. `cpu_collectives`: ranks with a GPU also join a gloo group, for reductions of CPU tensors.
-    `listener_port` is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a
-    launcher such as torchrun serves; 0 elsewhere.
+    `key` proves that a launcher is of this run, without being sent. `distributed` says how long ranks wait for each
+    other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
+    derived; None where there is none. `log_folder` is this launcher's. `listener_port` is where the launcher of rank 0
+    accepts the others, for rank 0 to write into the store that a launcher such as torchrun serves; 0 elsewhere.
     """
 
     identity: RunIdentity = NO_RUN
     key: str = ""
-    timeouts: Timeouts = Timeouts()
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     shared_folder: Path | None = None
     log_folder: Path = Path()
-    cpu_collectives: bool = False
     listener_port: int = 0
 
 
@@ -74,15 +64,10 @@ class WorkerReport:
 
     rank: int
     host: str
-    pid: int
-    time: float
     kind: str
     message: str
-    traceback: str
-    exit_code: int
+    exit_code: int = 1
+    pid: int = 0
+    time: float = field(default_factory=time.time)
+    traceback: str = ""
     standing: Standing = BEFORE_ALL
-
-    @classmethod
-    def of_launcher(cls, rank: int, host: str, kind: str, message: str, exit_code: int = 1) -> "WorkerReport":
-        """Returns what a launcher says of a rank that says nothing itself, as of now."""
-        return cls(rank, host, pid=0, time=time.time(), kind=kind, message=message, traceback="", exit_code=exit_code)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from noether.common.processes import ProcessId, living_descendants
 
@@ -83,12 +83,7 @@ def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s:
                     os.kill(entry.pid, signal.SIGKILL)
                 killed.add(entry.pid)
         time.sleep(0.01 if now >= patience_ends else 0.05)
-    _reap(killed)
-    return sorted(killed)
-
-
-def _reap(pids: Iterable[int]) -> None:
-    # Adopted orphans are this process's children now; nobody else waits for them.
-    for pid in pids:
+    for pid in killed:  # Adopted orphans are this process's children now; nobody else waits for them.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+    return sorted(killed)

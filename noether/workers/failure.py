@@ -9,6 +9,7 @@ from pathlib import Path
 
 from noether.errors import ExitCode
 from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.rank_state import listed
 from noether.workers.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
@@ -112,16 +113,7 @@ def death_report(
         message = f"left early, with exit code {exitcode} and no word to the launcher"
         if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
             message += " (or its fork server was killed)"
-    return WorkerReport(
-        context.worker.rank,
-        context.host,
-        pid,
-        time=seen,
-        kind="died",
-        message=message,
-        traceback="",
-        exit_code=code,
-    )
+    return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
 
 
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:
@@ -154,7 +146,7 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
     if failure.rank in own:
         return f"noether: {who} (in full: {error_file})"
-    return f"noether: rank {', '.join(map(str, sorted(own)))} ends with the run: {who}"
+    return f"noether: rank {listed(own)} ends with the run: {who}"
 
 
 def as_phrase(report: WorkerReport) -> str:
@@ -174,8 +166,7 @@ def _grouped(phrases: Mapping[int, str]) -> str:
         groups.setdefault(phrase, []).append(rank)
     parts = []
     for phrase, ranks in groups.items():
-        listed = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed}: {phrase}")
+        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}: {phrase}")
     return "; ".join(parts)
 
 

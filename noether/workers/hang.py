@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from noether.workers.context import Timeouts, WorkerReport
-from noether.workers.rank_doing import Doing
-from noether.workers.rank_state import Standing
+from noether.config.distributed import DistributedConfig
+from noether.workers.context import WorkerReport
+from noether.workers.rank_state import Doing, Standing, listed
 
 
-def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], timeouts: Timeouts) -> WorkerReport | None:
+def name_missing(
+    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], settings: DistributedConfig
+) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
     A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
@@ -18,7 +20,7 @@ def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], tim
     Args:
         waited: the reports of the ranks whose collective took too long; at least one.
         doing: what the ranks do that have not reported.
-        timeouts: the settings of the run, for the one to name.
+        settings: the `distributed` section of the run, for the one to name.
     """
     waited = sorted(waited, key=lambda report: report.standing.entered)
     first = waited[-1]
@@ -26,12 +28,11 @@ def name_missing(waited: Iterable[WorkerReport], doing: Mapping[int, Doing], tim
     missing = [entry for _, entry in sorted(doing.items()) if entry.stopped or not _is_there(entry.standing, there)]
     if not missing:
         return None
-    ranks = ", ".join(str(report.rank) for report in sorted(waited, key=lambda report: report.rank))
     culprit, *others = missing
-    also = f", nor did rank {', '.join(str(entry.rank) for entry in others)}" if others else ""
+    also = f", nor did rank {listed(entry.rank for entry in others)}" if others else ""
     lines = [
         f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",
-        f"  waited    rank {ranks}{_how_long(first.message, timeouts)}",
+        f"  waited    rank {listed(report.rank for report in waited)}{_how_long(first.message, settings)}",
         *(f"  rank {entry.rank:<4} {entry.phrase}" for entry in missing),
     ]
     return replace(
@@ -59,11 +60,11 @@ def own_frames(stack: str) -> str:
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 
-def _how_long(message: str, timeouts: Timeouts) -> str:
+def _how_long(message: str, settings: DistributedConfig) -> str:
     # gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
     found = re.search(r"(\d+) ?ms|Timeout\(ms\)=(\d+)", message)
     if found is None:
         return ""
     seconds = int(found[1] or found[2]) / 1000
-    setting = "timeout_s" if abs(seconds - timeouts.timeout_s) < 0.01 else "init_timeout_s"
+    setting = "timeout_s" if abs(seconds - settings.timeout_s) < 0.01 else "init_timeout_s"
     return f", for {seconds:g} s (distributed.{setting})"

@@ -4,17 +4,15 @@ import secrets
 import time
 from collections.abc import Collection
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.workers.connector import OwnAddress
+from noether.workers.connector import QUIET_S, OwnAddress, say_waiting
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.gathering import Gathering, late_error
 from noether.workers.link import Link, Peer, doing_from, report_from
 from noether.workers.listener import RunListener
-from noether.workers.rank_state import MeetingPoint
+from noether.workers.rank_state import MeetingPoint, listed
 
 
 class Hub(Link):
@@ -28,15 +26,15 @@ class Hub(Link):
         endpoint: Endpoint,
         listener: RunListener | None = None,
     ) -> None:
-        super().__init__(tuple(own_ranks), host, terms)
-        self._endpoint, self._listener = endpoint, listener
+        world_size = terms.identity.world_size if listener is not None else len(own_ranks)
+        super().__init__(tuple(own_ranks), host, terms, endpoint, world_size)
+        self._listener = listener
         self.stop_wanted = 0
-        self.store_port, self.log_folder = endpoint.port, Path()
-        self._world_size = terms.identity.world_size if listener is not None else len(self.own_ranks)
-        self.gathering = Gathering(self._world_size, endpoint, terms.timeouts.init_timeout_s)
+        self.store_port = endpoint.port
+        self._has_said_who_is_missing = False
         self._own_address: OwnAddress | None = None
         if listener is not None:
-            self._own_address = OwnAddress(endpoint, listener.port, host, terms.timeouts.init_timeout_s)
+            self._own_address = OwnAddress(endpoint, listener.port, host, terms.distributed.init_timeout_s)
             self._own_address.start()
 
     def descriptors(self) -> list[Any]:
@@ -45,15 +43,10 @@ class Hub(Link):
         wake = [own.reader] if own is not None and own.is_alive() else []
         return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
-    def note_arrivals(self, ranks: Collection[int]) -> None:
-        """Notes which of this launcher's ranks have joined."""
-        self.gathering.add(ranks)
-
     def poll(self) -> None:
         """Accepts launchers, does what every link does, and says where to meet once all ranks have joined."""
         if self._listener is not None:
-            for launcher in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
-                peer = Peer(launcher.connection, time.monotonic(), launcher.caller.host, launcher.caller.ranks)
+            for peer in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
                 self.peers.append(peer)
                 if self.asked:
                     peer.connection.send({"ask": 1})
@@ -61,33 +54,36 @@ class Hub(Link):
         if self.meeting is None:
             self._decide_meeting()
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not come."""
+        return [rank for rank in range(self.world_size) if rank not in self.arrived]
+
     def _decide_meeting(self) -> None:
-        gathering, own = self.gathering, self._own_address
+        own, missing, limit_s = self._own_address, self.missing, self.terms.distributed.init_timeout_s
+        waited_s = limit_s - (self.deadline - time.monotonic())
         if own is not None and own.refusal is not None:
             self.meeting = own.refusal
-            self.send_all({"refused": own.refusal.summary})
-        elif gathering.is_complete and (own is None or own.address):
-            address = own.address if own is not None else self._endpoint.host
-            point = MeetingPoint(address, self.store_port, secrets.token_hex(16), str(self.log_folder.absolute()))
-            self.meeting = point
-            self.send_all({"meet": [point.port, point.secret, point.log_folder]})
+            self.send_all({"refused": str(own.refusal).partition("\n")[0]})
+        elif not missing and (own is None or own.address):
+            address = own.address if own is not None else self.endpoint.host
+            log_folder = str(self.terms.log_folder.absolute())
+            self.meeting = MeetingPoint(address, self.store_port, secrets.token_hex(16), log_folder)
+            self.send_all({"meet": [self.store_port, self.meeting.secret, log_folder]})
             if self.terms.shared_folder is not None and self._listener is not None:
                 PublishedPort(self.terms.shared_folder, self.terms.identity).remove()
-        elif not gathering.is_complete and gathering.left_s <= 0:
-            limit_s = self.terms.timeouts.init_timeout_s
-            self.meeting = late_error(gathering.missing, self._world_size, self._endpoint, limit_s)
-            self.send_all({"late": gathering.missing})
-        else:
-            gathering.say_who_is_missing(self.own_ranks, self.host)
+        elif missing and waited_s >= limit_s:
+            self.meeting = self.late(missing)
+            self.send_all({"late": missing})
+        elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:
+            self._has_said_who_is_missing = True
+            who, whom = f"rank {min(self.own_ranks)} on {self.host}", f"rank {listed(missing)} of {self.world_size}"
+            say_waiting(who, whom, self.endpoint, limit_s)
 
     @property
     def remote_ranks(self) -> list[int]:
         """The ranks whose launchers are connected."""
         return sorted(rank for peer in self.peers for rank in peer.ranks)
-
-    def is_waiting(self) -> bool:
-        """Whether other launchers have not said good-bye yet."""
-        return bool(self.peers)
 
     def ask(self) -> None:
         """Asks the other launchers what their ranks do."""
@@ -109,12 +105,12 @@ class Hub(Link):
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "arrived" in message:
-            self.gathering.add({int(rank) for rank in message["arrived"]} & set(peer.ranks))
+            self.note_arrivals({int(rank) for rank in message["arrived"]} & set(peer.ranks))
         elif "report" in message:
             report = report_from(message["report"])
             if report.rank not in peer.ranks:
                 raise ValueError("a report about another launcher's rank")
-            self.reports.append(report)
+            self.reports.setdefault(report.rank, report)
         elif "doing" in message:
             peer.answered = True
             for entry in message["doing"]:
@@ -128,15 +124,11 @@ class Hub(Link):
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
-        told = {report.rank for report in self.reports if report.kind != "finished"}
+        what = "is gone without a word, and its launcher with it (killed?)"
+        if silent:
+            what = f"has not been heard of for {self.silence_s:g} s: its host is down, or cut off from this one"
         for rank in peer.ranks:
-            if rank not in told:
-                what = (
-                    f"has not been heard of for {self.silence_s:g} s: its host is down, or cut off from this one"
-                    if silent
-                    else "is gone without a word, and its launcher with it (killed?)"
-                )
-                self.reports.append(WorkerReport.of_launcher(rank, peer.host, "lost", what))
+            self.reports.setdefault(rank, WorkerReport(rank, peer.host, "lost", what))
 
     def close(self) -> None:
         """Closes the connections and the port."""

@@ -9,21 +9,22 @@ Launchers do this and not ranks: a launcher holds no lock that a stuck rank coul
 end a rank that is stopped. No torch here.
 """
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from noether.common.json_lines import JsonLines
+from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.rank_doing import Doing
-from noether.workers.rank_state import MeetingPoint, Standing
+from noether.workers.rank_state import Doing, MeetingPoint, Standing, listed
 
 
 @dataclass
 class Peer:
-    """Another launcher of the run, as this one knows it."""
+    """Another launcher of the run, as this one knows it: when it was last heard, and which ranks it answers for."""
 
     connection: JsonLines
     heard: float
@@ -37,16 +38,21 @@ class Peer:
 class Link:
     """What the hub and the other launchers share: peers, heartbeats, and what was received.
 
-    `reports` are those of ranks elsewhere that have not been read yet; `doing` is what the ranks elsewhere do, once
-    asked; `asked`: the hub wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why
-    they cannot; None until that is known.
+    `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
+    others must have. `reports` are those of ranks elsewhere, and `doing` is what they do, once asked; `asked`: the hub
+    wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why they cannot; None until that is
+    known.
     """
 
     own_ranks: tuple[int, ...]
     host: str
     terms: RunTerms
+    endpoint: Endpoint
+    world_size: int
     peers: list[Peer] = field(default_factory=list)
-    reports: list[WorkerReport] = field(default_factory=list)
+    arrived: set[int] = field(default_factory=set)
+    deadline: float = math.inf
+    reports: dict[int, WorkerReport] = field(default_factory=dict)
     doing: dict[int, Doing] = field(default_factory=dict)
     asked: bool = False
     verdict: WorkerReport | None = None
@@ -59,7 +65,7 @@ class Link:
     @property
     def silence_s(self) -> float:
         """Seconds of silence after which a launcher is lost."""
-        return self.terms.timeouts.heartbeat_timeout_s
+        return self.terms.distributed.heartbeat_timeout_s
 
     @property
     def beat_s(self) -> float:
@@ -70,9 +76,23 @@ class Link:
         """Returns what becomes readable when there is something to do."""
         return [peer.connection.socket for peer in self.peers]
 
-    def note_arrivals(self, ranks: Collection[int]) -> None:
-        """Notes which of this launcher's ranks have joined."""
-        raise NotImplementedError
+    def note_arrivals(self, ranks: Collection[int]) -> set[int]:
+        """Notes ranks that have joined, and returns the new ones; the time for the others runs from the first."""
+        fresh = set(ranks) - self.arrived
+        if fresh and not self.arrived:
+            self.deadline = time.monotonic() + self.terms.distributed.init_timeout_s
+        self.arrived |= fresh
+        return fresh
+
+    def late(self, missing: Collection[int]) -> NoetherError:
+        """Returns how every rank that came ends when others did not."""
+        return NoetherError(
+            f"rank {listed(missing)} of {self.world_size} did not join within "
+            f"{self.terms.distributed.init_timeout_s:g} s\n"
+            f"  seen      {self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}\n"
+            "  expected  all of them\n"
+            "  fix       see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start"
+        )
 
     def poll(self) -> None:
         """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""

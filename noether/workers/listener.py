@@ -17,8 +17,9 @@ from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
-from noether.workers.context import RunTerms
+from noether.workers.context import RunTerms, WorkerContext
 from noether.workers.handshake import Caller, is_proof, new_nonce, proof
+from noether.workers.link import Peer
 
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
@@ -39,14 +40,6 @@ class UnprovenConnection:
     nonce: str = field(default_factory=new_nonce)
 
 
-@dataclass(frozen=True)
-class AcceptedLauncher:
-    """A launcher that has proved to be of this run."""
-
-    connection: JsonLines
-    caller: Caller
-
-
 class RunListener:
     """Accepts connections on a port that is held, and returns those that are of the run."""
 
@@ -65,7 +58,7 @@ class RunListener:
         """Returns the sockets to wait for: the port's, and those of unproven connections."""
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
-    def poll(self, taken: Collection[int]) -> list[AcceptedLauncher]:
+    def poll(self, taken: Collection[int]) -> list[Peer]:
         """Accepts connections, reads what they sent, and closes those that took too long; returns new launchers.
 
         Args:
@@ -73,7 +66,7 @@ class RunListener:
         """
         now = time.monotonic()
         self._accept(now)
-        accepted: list[AcceptedLauncher] = []
+        accepted: list[Peer] = []
         for candidate in list(self.unproven):
             messages, alive = candidate.connection.read()
             for message in messages[:2]:
@@ -81,9 +74,9 @@ class RunListener:
                     alive = alive and self._read_hello(candidate, message)
                 elif is_proof(message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce):
                     self.unproven.remove(candidate)
-                    answered_for = {rank for launcher in accepted for rank in launcher.caller.ranks}
-                    if self._admit(candidate, {*taken, *answered_for}):
-                        accepted.append(AcceptedLauncher(candidate.connection, candidate.caller))
+                    answered_for = {rank for peer in accepted for rank in peer.ranks}
+                    if self._admit(candidate.connection, candidate.caller, {*taken, *answered_for}):
+                        accepted.append(Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks))
                     break
                 else:
                     alive = False
@@ -133,14 +126,12 @@ class RunListener:
             flush=True,
         )
 
-    def _admit(self, candidate: UnprovenConnection, taken: Collection[int]) -> bool:
-        caller = candidate.caller
-        assert caller is not None
-        double = sorted(set(taken) & set(caller.ranks))
+    def _admit(self, connection: JsonLines, caller: Caller, taken: Collection[int]) -> bool:
+        double = set(taken) & set(caller.ranks)
         if not double:
-            return candidate.connection.send({"welcome": 1})
-        candidate.connection.send({"double": double[0]})
-        candidate.connection.close()
+            return connection.send({"welcome": 1})
+        connection.send({"double": min(double)})
+        connection.close()
         return False
 
     def _drop(self, candidate: UnprovenConnection) -> None:
@@ -198,7 +189,12 @@ def _hold(placement: Placement, terms: RunTerms) -> HeldPort:
     return held
 
 
-def beside_served(placement: Placement) -> Endpoint:
-    """Returns where to listen beside a store that a launcher serves: a free port, on loopback where that is enough."""
-    host = "127.0.0.1" if placement.local_world_size == placement.world_size else placement.endpoint.host
-    return Endpoint(host, 0)
+def beside_served(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
+    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough.
+
+    Args:
+        place: the ranks.
+        port: 0 is a free one.
+    """
+    host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
+    return Endpoint(host, port, place.endpoint.asked_by)

@@ -15,16 +15,14 @@ from noether.errors import NoetherError
 from noether.workers.context import WorkerContext, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
-from noether.workers.rank_doing import Doing
 from noether.workers.rank_state import (
     BOUNDARY,
     HELD,
     STOP_AT,
     STOP_REASON,
-    Arrived,
-    ListenerSeen,
+    Doing,
     MeetingPoint,
-    StopWanted,
+    RankNote,
     read_board,
 )
 from noether.workers.spawner import RunningWorker
@@ -51,7 +49,6 @@ class LocalRanks:
         self.listener_seen = 0
         self._meeting: MeetingPoint | NoetherError | None = None
         self._answered: set[int] = set()
-        self._told: set[int] = set()
 
     @property
     def context(self) -> WorkerContext:
@@ -69,7 +66,7 @@ class LocalRanks:
         Args:
             ready: those of `sources` that are readable.
         """
-        fresh = []
+        known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
             ended, seen = worker.ended in ready, time.time()
@@ -81,28 +78,25 @@ class LocalRanks:
                 if rank not in self.reports:
                     report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
                     self.reports[rank] = replace(report, standing=read_board(worker.board))
-            if rank in self.reports and rank not in self._told:
-                self._told.add(rank)
-                fresh.append(self.reports[rank])
         self._answer_arrived()
-        return fresh
+        return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
 
     def _take_words(self, worker: RunningWorker) -> None:
         with contextlib.suppress(EOFError, OSError):
             while worker.rank not in self.reports and worker.reports.poll():
                 message = worker.reports.recv()
-                if isinstance(message, Arrived):
-                    self.arrived.add(worker.rank)
-                elif isinstance(message, ListenerSeen):
-                    self.listener_seen = message.port
-                elif isinstance(message, StopWanted):
-                    self.stop_wanted = self.stop_wanted or message.reason
-                else:
+                if not isinstance(message, RankNote):
                     self.reports[worker.rank] = message
+                elif message.kind == "arrived":
+                    self.arrived.add(worker.rank)
+                elif message.kind == "listener":
+                    self.listener_seen = message.number
+                else:
+                    self.stop_wanted = self.stop_wanted or message.number
 
     def admit(self, meeting: MeetingPoint | NoetherError) -> None:
         """Tells the ranks that have come, and those that will, where all meet or why they cannot."""
-        self._meeting = self._meeting or meeting
+        self._meeting = meeting
         self._answer_arrived()
 
     def _answer_arrived(self) -> None:

@@ -5,7 +5,7 @@ shared memory can be read from outside, even when the rank is stopped or dead.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -47,6 +47,18 @@ BEFORE_ALL = Standing()
 
 
 @dataclass(frozen=True)
+class Doing:
+    """What a rank was doing when another failed, as its launcher saw it; `stack` is empty where it gave none."""
+
+    rank: int
+    host: str
+    phrase: str
+    stack: str = ""
+    standing: Standing = BEFORE_ALL
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
 class MeetingPoint:
     """Where the ranks of a run meet, once all have come.
 
@@ -61,22 +73,22 @@ class MeetingPoint:
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A worker is ready to meet the others."""
+class RankNote:
+    """What a worker tells its launcher before its report.
+
+    `kind` is "arrived" (ready to meet the others), "listener" (it has read, in its launcher's store, the port where the
+    launcher of rank 0 accepts others) or "stop" (it was asked to: by a signal of this number, or for another reason).
+    """
+
+    kind: str
+    number: int = 0
 
 
-@dataclass(frozen=True)
-class ListenerSeen:
-    """A worker has read, in its launcher's store, the port where the launcher of rank 0 accepts others."""
-
-    port: int
-
-
-@dataclass(frozen=True)
-class StopWanted:
-    """A worker was asked to stop: by a signal of this number, or for another `reason`."""
-
-    reason: int
+def listed(ranks: Iterable[int], most: int = 16) -> str:
+    """Returns "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
+    ordered = sorted(ranks)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(map(str, ordered[:most])) + more
 
 
 WAIT_STEP_S = 0.0005
@@ -119,14 +131,14 @@ class LauncherLine:
         board[BOUNDARY] += 1
         if reason and not self._asked_to_stop:
             self._asked_to_stop = True
-            self.tell(StopWanted(reason))
+            self.tell(RankNote("stop", reason))
         if not board[HELD] and not self._asked_to_stop:
             return 0
         while not board[STOP_AT]:
             time.sleep(WAIT_STEP_S)
         return int(board[STOP_REASON]) if board[BOUNDARY] >= board[STOP_AT] else 0
 
-    def tell(self, message: Arrived | ListenerSeen | StopWanted) -> None:
+    def tell(self, message: RankNote) -> None:
         """Tells the launcher something."""
         if self._messages is not None:
             self._messages.send(message)
@@ -140,7 +152,7 @@ class LauncherLine:
         """
         if self._messages is None:
             raise RuntimeError("a rank of several needs a launcher to meet the others")
-        self._messages.send(Arrived())
+        self._messages.send(RankNote("arrived"))
         if not self._messages.poll(limit_s):
             raise RuntimeError(f"the launcher of this rank has said nothing for {limit_s:g} s")
         answer = self._messages.recv()

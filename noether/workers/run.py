@@ -12,10 +12,9 @@ from typing import Any
 from noether.common.cpus import usable_cpus
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
-from noether.errors import ExitCode
 from noether.runs.folder import refusals_told
 from noether.workers.context import RunTerms
-from noether.workers.failure import describe_failure
+from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
 from noether.workers.listener import RunListener, beside_served, open_listener
 from noether.workers.openmp import openmp_defaults
@@ -53,7 +52,7 @@ def run_placement(
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()
-    terms = terms or RunTerms()
+    terms = replace(terms or RunTerms(), log_folder=log_folder)
     if placement.world_size == 1:
         return _run_here(placement, target, payload, log_folder)
     listener = open_listener(placement, terms)
@@ -67,18 +66,17 @@ def run_placement(
     link = _link(placement, terms, listener)
     # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
-    return watch_workers(running, log_folder, link=link, says_more=says_more)
+    return watch_workers(running, link=link, says_more=says_more)
 
 
 def _link(placement: Placement, terms: RunTerms, listener: RunListener | None) -> Hub | Spoke | None:
     """Returns the link to the other launchers of the run; None where there are none."""
     ranks = [worker.rank for worker in placement.workers]
+    endpoint = placement.endpoint
     if listener is not None:
-        endpoint = placement.endpoint
-        if endpoint.served_by:
-            endpoint = replace(beside_served(placement), port=listener.port)
-        return Hub(ranks, placement.host, terms, endpoint, listener)
-    return Spoke(ranks, placement.host, terms, placement.endpoint) if 0 not in ranks else None
+        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
+        return Hub(ranks, placement.host, terms, where, listener)
+    return Spoke(ranks, placement.host, terms, endpoint) if 0 not in ranks else None
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
@@ -89,7 +87,7 @@ def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path)
     (context,) = worker_contexts(placement, None, os.environ, usable_cpus())
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
-    if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+    if is_failure(report):
         if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
             with suppress(OSError):
                 write_error_file(report, log_folder)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from noether.common.signals import STOP_SIGNALS
@@ -36,9 +36,7 @@ class SignalInbox:
             os.read(self.reader, 4096)
         return [self._queue.popleft() for _ in range(len(self._queue))]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             if handler is not None:
                 signal.signal(number, handler)

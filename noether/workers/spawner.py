@@ -29,7 +29,7 @@ from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adop
 from noether.workers.listener import beside_served
 from noether.workers.openmp import openmp_defaults
 from noether.workers.rank_state import new_board
-from noether.workers.worker import changed_environment, error_file, quiet_torch, worker_environment, worker_main
+from noether.workers.worker import changed_environment, error_file, worker_environment, worker_main
 
 # By name: importing it here would import torch into the launcher.
 PRELOAD = "noether.workers.preload"
@@ -149,9 +149,9 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
     """Return what the fork server's environment has beyond the launcher's; workers get the launcher's own."""
     root = str(Path(__file__).parents[2])
     return {
-        # The workers' libgomp reads this when the server loads torch, not when they are forked.
+        # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
         **openmp_defaults(environ),
-        **quiet_torch(environ),  # As does torch, when it is loaded.
+        "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         LAUNCHER_VARIABLE: str(launcher_pid),
         # The server imports the preload before it receives sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),

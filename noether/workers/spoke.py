@@ -7,12 +7,10 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.connector import Connector, Way
+from noether.workers.connector import Connector
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.gathering import late_error
 from noether.workers.link import Link, Peer, report_from
-from noether.workers.rank_doing import Doing
-from noether.workers.rank_state import MeetingPoint
+from noether.workers.rank_state import Doing, MeetingPoint
 
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may hang."""
@@ -22,13 +20,9 @@ class Spoke(Link):
     """The link of a launcher to rank 0's launcher, the hub."""
 
     def __init__(self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint) -> None:
-        super().__init__(tuple(own_ranks), host, terms)
-        self._endpoint = endpoint
+        super().__init__(tuple(own_ranks), host, terms, endpoint, terms.identity.world_size)
         self._connector: Connector | None = None
-        self._deadline: float | None = None
-        self._arrived: set[int] = set()
         self._owed: list[Mapping[str, Any]] = []
-        self.hub_host = endpoint.host
         self.held = self._is_in = False
         self.stop_at: tuple[int, int] | None = None
         if not endpoint.served_by:
@@ -37,7 +31,7 @@ class Spoke(Link):
     def look_for(self, endpoint: Endpoint) -> None:
         """Starts to look for the listener, once it is known where it is."""
         if self._connector is None:
-            self._connector = Connector(Way(endpoint, self.host, self.own_ranks, self.terms))
+            self._connector = Connector(endpoint, self.host, self.own_ranks, self.terms)
             self._connector.start()
 
     def descriptors(self) -> list[Any]:
@@ -46,40 +40,36 @@ class Spoke(Link):
         wake = [self._connector.reader] if self._connector is not None and looks else []
         return [*wake, *super().descriptors()]
 
-    def note_arrivals(self, ranks: Collection[int]) -> None:
-        """Takes which of the own ranks have come; the time for meeting rank 0 runs from the first."""
-        fresh = set(ranks) - self._arrived
-        if not fresh:
-            return
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self.terms.timeouts.init_timeout_s
-        self._arrived |= fresh
-        self.send({"arrived": sorted(fresh)})
+    def note_arrivals(self, ranks: Collection[int]) -> set[int]:
+        """Notes which of the own ranks have joined, and tells the hub; the time for meeting it runs from the first."""
+        fresh = super().note_arrivals(ranks)
+        if fresh:
+            self.send({"arrived": sorted(fresh)})
+        return fresh
 
     def poll(self) -> None:
         """Takes the result of connecting, then does what every link does."""
         connector = self._connector
-        if connector is not None and self._deadline is not None:
-            connector.deadline = self._deadline
+        if connector is not None:
+            connector.deadline = self.deadline
         if connector is not None and not self.peers and self.meeting is None:
             if connector.refusal is not None:
                 self.meeting = connector.refusal
             elif connector.connection is not None and not self._is_in:
                 self._is_in = True
-                self.peers.append(Peer(connector.connection, time.monotonic(), self._endpoint.host, (0,)))
+                self.peers.append(Peer(connector.connection, time.monotonic(), self.endpoint.host, (0,)))
                 for message in self._owed:
-                    self.send(message)
-            elif self._deadline is not None and time.monotonic() > self._deadline + HANGING_S:
+                    self.send_all(message)
+            elif time.monotonic() > self.deadline + HANGING_S:
                 self.meeting = connector.late()
         super().poll()
 
-    def send(self, message: Mapping[str, Any]) -> bool:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Tells the hub something, as soon as it is found."""
-        if not self.peers:
+        if self.peers:
+            self.send_all(message)
+        else:
             self._owed.append(message)
-            return True
-        self.send_all(message)
-        return True
 
     def tell(self, report: WorkerReport) -> None:
         """Tells the hub how a rank ended."""
@@ -104,8 +94,7 @@ class Spoke(Link):
             address = self._connector.address if self._connector is not None else ""
             self.meeting = MeetingPoint(address, int(port), str(secret), str(log_folder))
         elif "late" in message:
-            missing, world = [int(rank) for rank in message["late"]], self.terms.identity.world_size
-            self.meeting = late_error(missing, world, self._endpoint, self.terms.timeouts.init_timeout_s)
+            self.meeting = self.late([int(rank) for rank in message["late"]])
         elif "refused" in message:
             self.meeting = NoetherError(f"rank 0 refused the run: {message['refused']}")
         elif "hold" in message:
@@ -122,4 +111,4 @@ class Spoke(Link):
                 if silent
                 else "is gone without a word, and its launcher with it (killed?); it served the store of the run"
             )
-            self.reports.append(WorkerReport.of_launcher(0, self.hub_host, "lost", what))
+            self.reports.setdefault(0, WorkerReport(0, self.endpoint.host, "lost", what))

@@ -31,7 +31,8 @@ class StopAgreement:
         wanted = self._ranks.stop_wanted
         if isinstance(link, Spoke):
             if wanted and not self._told:
-                self._told = link.send({"stop": wanted})
+                self._told = True
+                link.send({"stop": wanted})
             if link.held and self._furthest is None:
                 link.send({"boundary": self._hold()})
             if link.stop_at is not None:

@@ -1,14 +1,15 @@
 """Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TextIO
 
-from noether.environments.placement import Endpoint
+from noether.common.signals import SECOND_INTERRUPT_S
 from noether.errors import ExitCode
 from noether.workers.context import WorkerReport
 from noether.workers.failure import (
@@ -23,9 +24,9 @@ from noether.workers.failure import (
 )
 from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
+from noether.workers.listener import beside_served
 from noether.workers.local_ranks import LocalRanks
-from noether.workers.rank_doing import Doing
-from noether.workers.rank_state import MeetingPoint
+from noether.workers.rank_state import Doing, MeetingPoint, listed
 from noether.workers.signal_inbox import SignalInbox
 from noether.workers.spawner import RunningWorker
 from noether.workers.spoke import Spoke
@@ -37,13 +38,11 @@ GRACE_S = 2.0
 # How long the other launchers may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
 VERDICT_S = 5.0
-# A terminal, a shell and a container may each pass on one Ctrl-C: closer together they are one.
-SECOND_INTERRUPT_S = 0.5
+ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
 
 
 def watch_workers(
     running: Sequence[RunningWorker],
-    log_folder: Path,
     *,
     grace_s: float = GRACE_S,
     stream: TextIO | None = None,
@@ -61,7 +60,6 @@ def watch_workers(
 
     Args:
         running: from `start_workers`.
-        log_folder: where the reports of failed ranks are written, and the stacks of those that hung.
         grace_s: seconds from the first failure to the end of the others.
         stream: where the first failure is shown; None is stderr.
         link: the link to the other launchers of the run; None where there are no others.
@@ -69,16 +67,14 @@ def watch_workers(
     """
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
-    if link is None:
-        context = ranks.context
-        link = Hub(list(ranks.workers), context.host, context.terms, context.endpoint)
+    context = ranks.context
+    link = link or Hub(list(ranks.workers), context.host, context.terms, context.endpoint)
     if isinstance(link, Hub):
-        rank_zero = ranks.workers[min(ranks.workers)].context
-        link.store_port, link.log_folder = rank_zero.store_port or rank_zero.endpoint.port, log_folder
-    watch = _Watch(ranks, log_folder, link, says_more)
+        link.store_port = context.store_port
     with SignalInbox() as inbox:
-        watch.until_decided(inbox, grace_s)
-        failure = None if watch.interrupted else watch.decide(inbox)
+        watch = _Watch(ranks, link, inbox, says_more)
+        watch.until_decided(grace_s)
+        failure = None if watch.interrupted else watch.decide()
         if watch.interrupted:
             print("noether: interrupted twice; every worker is ended", file=stream, flush=True)
         elif failure is not None:
@@ -96,28 +92,26 @@ def watch_workers(
     return code
 
 
-def is_failed(code: int) -> bool:
-    """Whether an exit code says that a rank failed."""
-    return code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
-
-
 class _Watch:
     """The run as this launcher sees it, and what it does about it."""
 
-    def __init__(self, ranks: LocalRanks, log_folder: Path, link: Hub | Spoke, says_more: bool) -> None:
-        self._ranks, self._log_folder, self._link, self._says_more = ranks, log_folder, link, says_more
+    def __init__(self, ranks: LocalRanks, link: Hub | Spoke, inbox: SignalInbox, says_more: bool) -> None:
+        self._ranks, self._link, self._inbox, self._says_more = ranks, link, inbox, says_more
+        self._log_folder = ranks.context.terms.log_folder
         self._agreement = StopAgreement(ranks)
-        self._reports: dict[int, WorkerReport] = {}
         self._doing: dict[int, Doing] = {}
-        self._meeting_logs: Path | None = None
-        self.interrupted = False
+        self._has_met = self.interrupted = False
 
-    def until_decided(self, inbox: SignalInbox, grace_s: float) -> None:
+    @property
+    def _reports(self) -> dict[int, WorkerReport]:
+        return {**self._link.reports, **self._ranks.reports}
+
+    def until_decided(self, grace_s: float) -> None:
         """Wait until all have ended, or one has failed and the rest had their time, or Ctrl-C came twice."""
         deadline: float | None = None
         # The hub outlives its own ranks: it is asked who failed first until the others are done.
-        while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.is_waiting())) and not self.interrupted:
-            self._hear(inbox, deadline)
+        while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
+            self._hear(deadline)
             if deadline is None and self._has_failed():
                 deadline = time.monotonic() + grace_s
                 if isinstance(self._link, Hub):
@@ -133,12 +127,12 @@ class _Watch:
     def _has_failed(self) -> bool:
         return self._link.verdict is not None or any(is_failure(report) for report in self._reports.values())
 
-    def _hear(self, inbox: SignalInbox, deadline: float | None) -> None:
+    def _hear(self, deadline: float | None) -> None:
         """Wait for whatever comes first, a signal, a word, an end, a message, and take it."""
         most = self._link.beat_s
         timeout = most if deadline is None else min(most, max(0.0, deadline - time.monotonic()))
-        ready = wait([inbox.reader, *self._link.descriptors(), *self._ranks.sources()], timeout)
-        for number, moment in inbox.received():
+        ready = wait([self._inbox.reader, *self._link.descriptors(), *self._ranks.sources()], timeout)
+        for number, moment in self._inbox.received():
             self._take_signal(number, moment)
         for report in self._ranks.hear(ready):
             self._take_report(report)
@@ -147,76 +141,66 @@ class _Watch:
     def _poll_link(self) -> None:
         link, ranks = self._link, self._ranks
         if isinstance(link, Spoke) and ranks.listener_seen:
-            link.look_for(_beside(ranks.context.endpoint, ranks))
+            link.look_for(beside_served(ranks.context, ranks.listener_seen))
         link.note_arrivals(ranks.arrived)
         link.poll()
-        if link.meeting is not None:
+        if link.meeting is not None and not self._has_met:
+            self._has_met = True
             ranks.admit(link.meeting)
-            self._note_meeting(link)
-        for report in link.reports:
-            if report.rank not in ranks.workers:
-                self._reports.setdefault(report.rank, report)
-        link.reports.clear()
-        self._doing.update(link.doing)
+            if self._says_more and isinstance(link.meeting, MeetingPoint):
+                context = ranks.context
+                print(
+                    f"joined rank {listed(ranks.workers)} of {context.world_size} on {context.host}: rank 0 at "
+                    f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
+                    flush=True,
+                )
         self._agreement.poll(link)
         if isinstance(link, Spoke) and link.asked:
             link.answer(ranks.ask_where_they_are(self._run_logs))
 
-    def _note_meeting(self, link: Hub | Spoke) -> None:
-        if self._meeting_logs is not None or not isinstance(link.meeting, MeetingPoint):
-            return
-        self._meeting_logs = Path(link.meeting.log_folder)
-        if self._says_more:
-            context, ranks = self._ranks.context, ", ".join(map(str, sorted(self._ranks.workers)))
-            print(
-                f"joined rank {ranks} of {context.world_size} on {context.host}: rank 0 at {context.endpoint.host} "
-                f"shows the run, and its logs are in {link.meeting.log_folder}",
-                flush=True,
-            )
-
     def say_end(self, code: int) -> None:
         """Say how the ranks here ended, where rank 0's terminal is elsewhere; a failure has been said already."""
-        if self._says_more and not is_failed(code):
-            ranks = ", ".join(map(str, sorted(self._ranks.workers)))
-            how = "done" if code == ExitCode.DONE else "stopped, everything is saved"
-            print(f"ended  rank {ranks} on {self._ranks.context.host}: {how}", flush=True)
+        if self._says_more and code in ENDINGS:
+            own, host = listed(self._ranks.workers), self._ranks.context.host
+            print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
 
-    def decide(self, inbox: SignalInbox) -> WorkerReport | None:
+    def decide(self) -> WorkerReport | None:
         """Return what the run failed of, or None; a launcher without rank 0 waits a moment to be told."""
         if not self._has_failed():
             return None
         link = self._link
         if isinstance(link, Spoke):
             deadline = time.monotonic() + VERDICT_S
-            while link.peers and link.verdict is None and (left := deadline - time.monotonic()) > 0:
-                self._hear(inbox, time.monotonic() + left)
+            while link.peers and link.verdict is None and time.monotonic() < deadline:
+                self._hear(deadline)
             if link.verdict is not None:
                 return link.verdict
-        self._doing.update((entry.rank, entry) for entry in self._ranks.ask_where_they_are(self._run_logs))
+        own = self._ranks.ask_where_they_are(self._run_logs)
         if isinstance(link, Hub):
-            self._ask_the_others(link, inbox)
-        failure = first_failure(self._reports.values())
-        waited = [report for report in self._reports.values() if is_timeout(report)]
-        if failure is not None and is_timeout(failure) and waited:
-            silent = {rank: entry for rank, entry in self._doing.items() if rank not in self._reports}
-            failure = name_missing(waited, silent, self._ranks.context.terms.timeouts) or failure
+            self._ask_the_others(link)
+        self._doing = link.doing | {entry.rank: entry for entry in own}
+        reports = self._reports
+        failure = first_failure(reports.values())
+        if failure is not None and is_timeout(failure):
+            waited = [report for report in reports.values() if is_timeout(report)]
+            silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
+            failure = name_missing(waited, silent, self._ranks.context.terms.distributed) or failure
             if failure.kind == "hung":
                 write_error_file(failure, self._run_logs)
         return failure
 
-    def _ask_the_others(self, hub: Hub, inbox: SignalInbox) -> None:
+    def _ask_the_others(self, hub: Hub) -> None:
         deadline = time.monotonic() + ANSWER_S
-        while hub.silent_ranks() and (left := deadline - time.monotonic()) > 0:
-            self._hear(inbox, time.monotonic() + left)
-        for rank in set(hub.silent_ranks()) - set(self._reports):
-            host = next((peer.host for peer in hub.peers if rank in peer.ranks), "")
-            self._doing[rank] = Doing(rank, host, "says nothing: its host is down, or out of reach")
+        while hub.silent_ranks() and time.monotonic() < deadline:
+            self._hear(deadline)
+        for peer in hub.peers:
+            for rank in () if peer.answered else peer.ranks:
+                hub.doing[rank] = Doing(rank, peer.host, "says nothing: its host is down, or out of reach")
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
-        workers: Mapping[int, RunningWorker] = self._ranks.workers
         if isinstance(self._link, Spoke) and (failure is self._link.verdict or failure.kind == "lost"):
-            return describe_briefly(failure, workers, error_file(self._run_logs, failure.rank))
+            return describe_briefly(failure, self._ranks.workers, error_file(self._run_logs, failure.rank))
         doing = {rank: entry.phrase for rank, entry in self._doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
@@ -225,15 +209,17 @@ class _Watch:
     @property
     def _run_logs(self) -> Path:
         # Where the hosts share no file system, the run's folder may not be here.
-        told = self._meeting_logs
-        return told if told is not None and told.is_dir() else self._log_folder
+        meeting = self._link.meeting
+        if isinstance(meeting, MeetingPoint) and os.path.isdir(meeting.log_folder):
+            return Path(meeting.log_folder)
+        return self._log_folder
 
     def hang_up(self, failure: WorkerReport | None) -> None:
         """Tell the other launchers how it ended, and close the link."""
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
-            failure = WorkerReport.of_launcher(rank, host, "interrupted", "was interrupted", 130)
+            failure = WorkerReport(rank, host, "interrupted", "was interrupted", 130)
             if isinstance(link, Spoke):
                 link.tell(failure)
         if isinstance(link, Hub) and failure is not None:
@@ -250,14 +236,7 @@ class _Watch:
             self.interrupted = True
 
     def _take_report(self, report: WorkerReport) -> None:
-        self._reports[report.rank] = report
         if is_failure(report) and (report.kind == "died" or self._run_logs != self._log_folder):
             write_error_file(report, self._run_logs)
         if isinstance(self._link, Spoke):
             self._link.tell(report)
-
-
-def _beside(endpoint: Endpoint, ranks: LocalRanks) -> Endpoint:
-    """Returns where the listener of rank 0's launcher is, beside the store that another launcher serves."""
-    alone = ranks.context.local_world_size == ranks.context.world_size
-    return Endpoint("127.0.0.1" if alone else endpoint.host, ranks.listener_seen, endpoint.asked_by)

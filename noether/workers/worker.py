@@ -122,10 +122,7 @@ def failing_code(code: int) -> int:
 
 def _report(context: WorkerContext, kind: str, message: str, trace: str, code: int) -> WorkerReport:
     code = code if 0 <= code < 256 else int(ExitCode.FAILED)
-    rank, pid = context.worker.rank, os.getpid()
-    return WorkerReport(
-        rank, context.host, pid, time=time.time(), kind=kind, message=message, traceback=trace, exit_code=code
-    )
+    return WorkerReport(context.worker.rank, context.host, kind, message, code, pid=os.getpid(), traceback=trace)
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
@@ -142,11 +139,11 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker: the launcher's, and the variables torch's own launcher sets.
 
-    CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS is set where the user has not.
+    CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set where the user has not.
     """
     return {
         "OMP_NUM_THREADS": str(context.threads),
-        **quiet_torch(environ),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Else torch's own warnings of a lost peer, with C++ frames, drown a failure.
         **environ,
         "RANK": str(context.worker.rank),
         "LOCAL_RANK": str(context.worker.local_rank),
@@ -156,11 +153,6 @@ def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> di
         "MASTER_ADDR": context.endpoint.host,
         "MASTER_PORT": str(context.endpoint.port),
     }
-
-
-def quiet_torch(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what keeps torch's own warnings of a lost peer, with their C++ frames, out of the words of a failure."""
-    return {} if "TORCH_CPP_LOG_LEVEL" in environ else {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> 
     assert writer.finish() is None
     news = writer.news()
     assert [type(item) for item in news] == [Refused, Refused, Written]
-    assert "No space left on device; training goes on, it is tried again" in checkpoint_writer.describe_refusal(news[0])
+    assert "No space left on device; training goes on, it is tried again" in str(news[0])
     assert kept(writer) == [1]
 
 

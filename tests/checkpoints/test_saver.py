@@ -13,9 +13,8 @@ from torch import nn
 from noether.checkpoints import saver
 from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import best_checkpoint, list_checkpoints, selected_checkpoint
-from noether.checkpoints.progress import Progress
 from noether.checkpoints.saver import Saver
-from noether.checkpoints.state import TrainingState
+from noether.checkpoints.state import Progress, TrainingState
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task

@@ -197,9 +197,8 @@ class Checkpoints(Subject):
 
         from noether.checkpoints.ema import AveragedWeights
         from noether.checkpoints.format import write_checkpoint, write_flushed
-        from noether.checkpoints.progress import Progress
         from noether.checkpoints.snapshot import safetensors_parts
-        from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
+        from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
         from noether.distributed.group import Group
         from noether.environments.placement import Device, Endpoint, Worker
         from noether.tasks.fields import FieldsTask

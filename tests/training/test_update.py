@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from noether.checkpoints.progress import Progress
-from noether.checkpoints.state import TrainingState
+from noether.checkpoints.state import Progress, TrainingState
 from noether.config.trainer import TrainerConfig
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker

@@ -24,7 +24,7 @@ from noether.workers.worker import REPORT_CHARACTERS, failing_code, failure_repo
 
 
 def ending(rank: int, kind: str, code: int, time: float = 0.0, message: str = "m", trace: str = "") -> WorkerReport:
-    return WorkerReport(rank, "box", 100 + rank, time, kind, message, trace, code)
+    return WorkerReport(rank, "box", kind, message, code, pid=100 + rank, time=time, traceback=trace)
 
 
 def context_of(rank: int) -> WorkerContext:

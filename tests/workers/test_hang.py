@@ -2,14 +2,14 @@
 
 import pytest
 
-from noether.workers.context import Timeouts, WorkerReport
+from noether.config.distributed import DistributedConfig
+from noether.workers.context import WorkerReport
 from noether.workers.hang import name_missing, own_frames
-from noether.workers.link import Doing
-from noether.workers.rank_state import Standing
+from noether.workers.rank_state import Doing, Standing
 
 GRADIENTS = "all_reduce of the gradients"
 TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
-WAITED = WorkerReport(0, "n1", 1, 9.0, "failed", TIMED_OUT, "trace", 1, Standing(7, GRADIENTS, 40))
+WAITED = WorkerReport(0, "n1", "failed", TIMED_OUT, standing=Standing(7, GRADIENTS, 40))
 
 
 def doing(rank: int, standing: Standing, stopped: bool = False) -> Doing:
@@ -28,7 +28,7 @@ def doing(rank: int, standing: Standing, stopped: bool = False) -> Doing:
     ],
 )
 def test_missing_ranks(others: list[Doing], missing: list[int]) -> None:
-    found = name_missing([WAITED], {entry.rank: entry for entry in others}, Timeouts(timeout_s=5))
+    found = name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedConfig(timeout_s=5))
     assert ([found.rank] if found else []) == missing[:1]
     if found is None:
         return
@@ -41,7 +41,7 @@ def test_missing_ranks(others: list[Doing], missing: list[int]) -> None:
 
 
 def test_the_first_timeout_is_the_one_for_joining() -> None:
-    found = name_missing([WAITED], {1: doing(1, Standing())}, Timeouts(init_timeout_s=5))
+    found = name_missing([WAITED], {1: doing(1, Standing())}, DistributedConfig(init_timeout_s=5))
     assert found is not None
     assert "for 5 s (distributed.init_timeout_s)" in found.message
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from noether.config.distributed import DistributedConfig
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.context import RunTerms, Timeouts, WorkerReport
+from noether.workers.context import RunTerms, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
 from noether.workers.link import Link
 from noether.workers.listener import MOST_UNPROVEN, RunListener
-from noether.workers.rank_doing import Doing
-from noether.workers.rank_state import MeetingPoint, Standing
+from noether.workers.rank_state import Doing, MeetingPoint, Standing
 from noether.workers.spoke import Spoke
 
 LIMIT_S = 20
@@ -28,7 +28,7 @@ RUN = RunIdentity("multinode", 5, 0, "01234567", "cpu")
 
 
 def report(rank: int, kind: str = "failed") -> WorkerReport:
-    return WorkerReport(rank, "n2", 7, 12.0, kind, "ValueError: boom", "trace\n" * 500, 1, AT_3)
+    return WorkerReport(rank, "n2", kind, "ValueError: boom", time=12.0, traceback="trace\n" * 500, standing=AT_3)
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Links:
         self.hub = Hub((0, 1), "n1", terms, self.endpoint, RunListener(held, self.identity, terms.key))
 
     def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunTerms:
-        timeouts = Timeouts(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
-        return RunTerms(identity, key, timeouts, self.folder)
+        waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
+        return RunTerms(identity, key, waits, self.folder, self.folder / "logs")
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
         terms = self.terms(identity or self.identity, silence_s, key or "a key of the test")
@@ -91,17 +91,17 @@ def links(tmp_path: Path) -> Iterator[Links]:
 
 
 def test_all_meet_where_the_hub_says_once_all_have_come(links: Links) -> None:
-    links.hub.store_port, links.hub.log_folder = 4711, Path("/logs")
+    links.hub.store_port = 4711
     spokes = links.connect(2, 3), links.connect(4)
     links.hub.note_arrivals([0, 1])
     spokes[0].note_arrivals([2, 3])
-    links.until(lambda: not set(links.hub.gathering.missing) & {2, 3})
+    links.until(lambda: not set(links.hub.missing) & {2, 3})
     assert links.hub.meeting is None
     spokes[1].note_arrivals([4])
     links.until(lambda: all(link.meeting for link in (links.hub, *spokes)))
     own = links.hub.meeting
     assert isinstance(own, MeetingPoint)
-    assert (own.address, own.port, own.log_folder) == ("127.0.0.1", 4711, "/logs")
+    assert (own.address, own.port, own.log_folder) == ("127.0.0.1", 4711, str(links.folder / "logs"))
     assert [spoke.meeting for spoke in spokes] == [own, own], "and no stranger knows the secret"
     assert len(own.secret) == 32
 
@@ -150,7 +150,7 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     first, second = links.connected(2), links.connected(3)
     first.tell(report(2))
     links.until(lambda: links.hub.reports)
-    (heard,) = links.hub.reports
+    (heard,) = links.hub.reports.values()
     assert (heard.rank, heard.traceback, heard.standing) == (2, report(2).traceback, AT_3)
     assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
     links.hub.ask()
@@ -177,17 +177,20 @@ def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is
     polite.bye()
     for spoke in (polite, killed):
         spoke.close()
-    links.until(lambda: not links.hub.is_waiting(), links.hub)
-    assert [(lost.rank, lost.kind, lost.host) for lost in links.hub.reports] == [(3, "lost", "n2"), (4, "lost", "n2")]
-    assert "is gone without a word" in links.hub.reports[0].message
+    links.until(lambda: not links.hub.peers, links.hub)
+    assert [(lost.rank, lost.kind, lost.host) for lost in links.hub.reports.values()] == [
+        (3, "lost", "n2"),
+        (4, "lost", "n2"),
+    ]
+    assert "is gone without a word" in links.hub.reports[3].message
 
 
 def test_silence_is_a_loss_on_both_sides(links: Links) -> None:
     spoke = links.connected(2, silence_s=1.0)
     links.until(lambda: links.hub.reports, links.hub)
-    assert links.hub.reports[0].message.startswith("has not been heard of for 1 s")
+    assert links.hub.reports[2].message.startswith("has not been heard of for 1 s")
     links.until(lambda: spoke.reports, spoke)
-    assert [(lost.rank, lost.kind) for lost in spoke.reports] == [(0, "lost")]
+    assert [(lost.rank, lost.kind) for lost in spoke.reports.values()] == [(0, "lost")]
 
 
 def test_heartbeats_keep_silent_launchers(links: Links) -> None:
@@ -266,4 +269,4 @@ def test_a_launcher_that_talks_nonsense_is_lost_and_nothing_else(links: Links, l
     spoke = links.connected(2)
     spoke.peers[0].connection.socket.sendall(line)
     links.until(lambda: links.hub.reports, links.hub)
-    assert [lost.kind for lost in links.hub.reports] == ["lost"]
+    assert [lost.kind for lost in links.hub.reports.values()] == ["lost"]

@@ -31,7 +31,7 @@ def run(target: str, payload: Any, folder: Path) -> tuple[int, str]:
     """Start and watch, with little patience; return the exit code and what the user would read."""
     words = io.StringIO()
     running = start_workers(workers(2), f"launch_targets.{target}", payload, folder / "logs")
-    code = watch_workers(running, folder / "logs", grace_s=0.5, stream=words)
+    code = watch_workers(running, grace_s=0.5, stream=words)
     return code, words.getvalue()
 
 
@@ -245,7 +245,7 @@ def test_a_requested_port_is_the_one_used(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     running = start_workers(workers(2, port), "launch_targets.sum_ranks", tmp_path, tmp_path / "logs")
-    assert watch_workers(running, tmp_path / "logs") == 0
+    assert watch_workers(running) == 0
     assert facts(tmp_path, 1)["environment"]["MASTER_PORT"] == str(port)
 
 
