@@ -50,7 +50,7 @@ class WarmStart:
     @staticmethod
     def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
         """Returns whether a command may be started in this way."""
-        return arguments[:1] in [[word] for word in COMMANDS] and not any(n.startswith(READ_AT_IMPORT) for n in more)
+        return arguments[0] in COMMANDS and not any(name.startswith(READ_AT_IMPORT) for name in more)
 
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float

@@ -33,7 +33,7 @@ from noether.runs.trust import mark_own
 from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
-from noether.workers.context import RunTerms
+from noether.workers.context import DistributedTerms, RunTerms
 from noether.workers.run import run_placement
 from noether.workers.spawner import warm_up
 
@@ -121,7 +121,7 @@ def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str
     return RunTerms(
         identity,
         key=run_key(settings, environ),
-        distributed=with_environment(config.distributed, environ),
+        distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute(),
     )
 

@@ -5,10 +5,19 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from noether.config.distributed import DistributedConfig
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
 from noether.workers.rank_state import BEFORE_ALL, LauncherLine, Standing
+
+
+@dataclass(frozen=True)
+class DistributedTerms:
+    """The `distributed` section of the configuration, for launchers and ranks that do without pydantic."""
+
+    init_timeout_s: float = 600.0
+    timeout_s: float = 300.0
+    heartbeat_timeout_s: float = 60.0
+    cpu_collectives: bool = False
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class RunTerms:
 
     identity: RunIdentity = NO_RUN
     key: str = ""
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    distributed: DistributedTerms = DistributedTerms()
     shared_folder: Path | None = None
     log_folder: Path = Path()
     listener_port: int = 0

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from noether.config.distributed import DistributedConfig
-from noether.workers.context import WorkerReport
+from noether.workers.context import DistributedTerms, WorkerReport
 from noether.workers.rank_state import Doing, Standing, listed
 
 
 def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], settings: DistributedConfig
+    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], settings: DistributedTerms
 ) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
@@ -60,7 +59,7 @@ def own_frames(stack: str) -> str:
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 
-def _how_long(message: str, settings: DistributedConfig) -> str:
+def _how_long(message: str, settings: DistributedTerms) -> str:
     # gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
     found = re.search(r"(\d+) ?ms|Timeout\(ms\)=(\d+)", message)
     if found is None:
