@@ -2,7 +2,8 @@
 
     python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--json FILE]
 
-Both start the same function in so many gloo ranks on this machine, in turn. Then the whole command of one update in two
+Both start the same function in so many gloo ranks on this machine, in turn: torchrun with torch's DDP and AdamW,
+noether with those of `noether train`, which leave torch's compiler out. Then the whole command of one update in two
 ranks: `noether train` with its plan, data check, evaluation, checkpoint and figures in TensorBoard, with its report and
 without (Lightning makes none), against a script of Lightning with its defaults that makes one update of a model of the
 same size and validates it. Seconds are wall time from the exec of the launching program; ratios
@@ -33,7 +34,7 @@ ONE_UPDATE = (
 )
 
 
-def work(rank: int, world_size: int, marks: Path) -> None:
+def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
     """What every rank does: one all-reduce, one step of DDP and AdamW; rank 0 writes down when."""
     import torch
     import torch.distributed as dist
@@ -41,8 +42,8 @@ def work(rank: int, world_size: int, marks: Path) -> None:
     times = {}
     dist.all_reduce(torch.ones(1000))
     times["first all-reduce"] = time.time()
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    optimizer = torch.optim.AdamW(model.parameters())
+    model = ddp(torch.nn.Linear(64, 64))
+    optimizer = adamw(model.parameters())
     model(torch.randn(8, 64)).square().mean().backward()
     optimizer.step()
     times["first DDP step"] = time.time()
@@ -55,10 +56,12 @@ def noether_worker(context, marks: str) -> int:
     import torch
 
     from noether.distributed.group import joined_group
+    from noether.training.ddp import LightDDP
+    from noether.training.optimizers import LightAdamW
 
     torch.set_num_threads(1)
     with joined_group(context):
-        work(context.worker.rank, context.world_size, Path(marks))
+        work(context.worker.rank, Path(marks), LightDDP, LightAdamW)
     return 0
 
 
@@ -80,7 +83,7 @@ def launched_by_torchrun(marks: Path) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    work(dist.get_rank(), dist.get_world_size(), marks)
+    work(dist.get_rank(), marks, torch.nn.parallel.DistributedDataParallel, torch.optim.AdamW)
     dist.destroy_process_group()
 
 
