@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sharing import group_of, reorder, session_number
+from warm_start import WarmStart
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -80,21 +81,24 @@ def environ(cache: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def noether(environ: dict[str, str]) -> Callable[..., Finished]:
-    """Runs `noether ARGUMENTS` to its end."""
+def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Finished]]:
+    """Runs `noether ARGUMENTS` to its end; warm_start.py says how most commands are started."""
+    warm: list[WarmStart] = []
 
     def run(*arguments: str, cwd: Path | None = None, timeout: float = TIME_LIMIT, **more: str) -> Finished:
-        done = subprocess.run(
-            [sys.executable, "-m", "noether", *arguments],
-            cwd=cwd or REPOSITORY,
-            env={**environ, **more},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        folder, env = cwd or REPOSITORY, {**environ, **more}
+        if WarmStart.takes(arguments, more):
+            if not warm:
+                warm.append(WarmStart(environ, tmp_path_factory.mktemp("start")))
+            done = warm[0].run(arguments, folder, env, timeout)
+        else:
+            command = [sys.executable, "-m", "noether", *arguments]
+            done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
         return Finished(done.returncode, done.stdout, done.stderr)
 
-    return run
+    yield run
+    for server in warm:
+        server.end()
 
 
 @pytest.fixture(scope="session")

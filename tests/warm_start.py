@@ -1,0 +1,144 @@
+"""Starts `noether` from a process that has imported torch, so that hundreds of tests need not import it again.
+
+A start is a fork of that process: interpreter and imports are shared, and everything after them is as of
+`python -m noether`: arguments, folder, environment, exit code. The product's own fork server does the same for ranks.
+Started in the ordinary way are commands that need no torch, those whose variables say how Python or torch is loaded,
+and every test with a scheduler, a launcher, an image, or the fixture `start`.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+COMMANDS = ("train", "evaluate", "predict", "export")
+READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG", "TMPDIR", "CUDA_")
+MODULES = (
+    "torch",
+    "torch.distributed",
+    "torch.optim",
+    "noether.cli",
+    "noether.config.compose",
+    "noether.training.train",
+)
+
+
+class WarmStart:
+    """The client's side: one server for a session of tests."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        self._address = str(folder / "warm")
+        # As `noether train` sets it for a single rank, before torch is loaded.
+        threads = str(len(os.sched_getaffinity(0)))
+        own = {"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        command = [sys.executable, str(Path(__file__).resolve()), self._address]
+        # It ends when its stdin does: with this process, however that ends.
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environ, **own})
+        assert self._server.stdout is not None
+        if self._server.stdout.readline() != b"ready\n":
+            raise RuntimeError("the process that tests start from could not import torch")
+
+    @staticmethod
+    def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
+        """Returns whether a command may be started in this way."""
+        return arguments[0] in COMMANDS and not any(name.startswith(READ_AT_IMPORT) for name in more)
+
+    def run(
+        self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `noether ARGUMENTS` to its end, as subprocess.run does; TimeoutExpired, and it is killed, after that."""
+        with (
+            socket.socket(socket.AF_UNIX) as line,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            line.connect(self._address)
+            line.settimeout(timeout)
+            request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
+            socket.send_fds(line, [b"\n"], [out.fileno(), err.fileno()])
+            with line.makefile("rw") as lines:
+                lines.write(json.dumps(request) + "\n")
+                lines.flush()
+                pid = int(lines.readline())
+                try:
+                    code = int(lines.readline())
+                except TimeoutError:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, 9)
+                    raise subprocess.TimeoutExpired(list(arguments), timeout) from None
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode(errors="backslashreplace"))
+        return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+    def end(self) -> None:
+        """Ends the server."""
+        self._server.communicate(timeout=60)
+
+
+def serve(address: str) -> None:
+    """Forks for each request a keeper, and it the process that runs the command; returns in that process alone."""
+    gc.disable()
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.enable()
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        os.write(1, b"ready\n")
+        while True:
+            ready, _, _ = select.select([0, listener], [], [])
+            if 0 in ready:
+                os._exit(0)
+            line = listener.accept()[0]
+            if os.fork() == 0:
+                listener.close()
+                _keep(line)
+                return
+            line.close()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
+
+
+def _keep(line: socket.socket) -> None:
+    """Starts the command and tells its number and its exit code; returns in the process that runs it."""
+    _, (out, err), _, _ = socket.recv_fds(line, 1, 2)
+    lines = line.makefile("rw")
+    request = json.loads(lines.readline())
+    pid = os.fork()
+    if pid:
+        lines.write(f"{pid}\n")
+        lines.flush()
+        lines.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        with contextlib.suppress(OSError):
+            lines.flush()
+        os._exit(0)
+    lines.close()
+    line.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[0] = request["cwd"]
+    sys.argv = ["noether", *request["arguments"]]
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
+    runpy.run_module("noether", run_name="__main__", alter_sys=True)
