@@ -26,8 +26,14 @@ MODULES = (
     "torch",
     "torch.distributed",
     "torch.optim",
-    "noether.cli",
+    "scipy.spatial",
+    "hydra.utils",
+    "fire",
     "noether.config.compose",
+    "noether.config.explain",
+    "noether.models.upt",
+    "noether.tasks.fields",
+    "noether.training.start",
     "noether.training.train",
 )
 

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def provenance() -> dict[str, Any]:
         "lock_sha256": sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         "image": image,
         "driver": driver_version(),
-        "nccl": _nccl_version(),
+        "nccl": nccl_version(requires("torch") or ()),
     }
 
 
@@ -92,10 +93,13 @@ def driver_version(path: Path = DRIVER_VERSION) -> str | None:
     return None
 
 
-def _nccl_version() -> str | None:
+def nccl_version(needs: Iterable[str]) -> str | None:
+    """Returns the version of the NCCL wheel that is among a package's requirements; None where none is installed."""
     # The wheel's name carries the major version of CUDA.
-    found = (d for d in distributions() if (d.metadata["Name"] or "").startswith("nvidia-nccl-"))
-    return next((distribution.version for distribution in found), None)
+    wheels = (re.match(r"nvidia-nccl-cu\d+", need) for need in needs)
+    with contextlib.suppress(PackageNotFoundError):
+        return next((version(wheel[0]) for wheel in wheels if wheel), None)
+    return None
 
 
 def _git_revision(source: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import elliprd
 
 from noether.data import potential_flow as flow
 
@@ -18,6 +19,12 @@ OBLIQUE = np.array([3.0, -5.0, 20.0])
 def sphere_directions(count, seed=0):
     directions = np.random.default_rng(seed).normal(size=(count, 3))
     return directions / np.linalg.norm(directions, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("decades", [1, 4, 8])
+def test_the_elliptic_integral_is_that_of_scipy(decades):
+    x, y, z = 10 ** np.random.default_rng(0).uniform(-decades, decades, (3, 20_000))
+    assert np.abs(flow.carlson_rd(x, y, z) / elliprd(x, y, z) - 1).max() < 1.5e-15
 
 
 @pytest.mark.parametrize("axes", SHAPES)

@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY
 from packaging.requirements import Requirement
 
-from noether.runs.provenance import describe_environment, driver_version, image_record, provenance
+from noether.runs.provenance import describe_environment, driver_version, image_record, nccl_version, provenance
 
 LOCK = REPOSITORY / "constraints.txt"
 
@@ -46,6 +46,14 @@ def test_the_driver_s_version(text: str, version: str, tmp_path) -> None:
     (tmp_path / "version").write_text(text)
     assert driver_version(tmp_path / "version") == version
     assert driver_version(tmp_path / "none") is None
+
+
+def test_the_version_of_the_nccl_that_torch_needs(monkeypatch) -> None:
+    needs = ["filelock", 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"']
+    assert nccl_version(["filelock", "nvidia-nccl-cu99"]) is None  # Not installed.
+    monkeypatch.setattr("noether.runs.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.__getitem__)
+    assert nccl_version(needs) == "2.28.9"
+    assert nccl_version(["filelock"]) is None
 
 
 def test_the_lock_names_every_package_exactly() -> None:
