@@ -19,7 +19,7 @@ import torch
 from models import Contender, this_device
 from torch import Tensor
 
-from noether.config.compose import load_config
+from noether.config.compose import compose_settings, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.models.build import count_parameters
@@ -54,10 +54,12 @@ class TokenUPT(UPT):
 
 
 def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
-    """The run's configuration; the token's model is named by its path."""
-    own = () if kind == NORMS else ("model.kind=conditioning.TokenUPT",)
-    settings = options.settings or CARS
-    return load_config(["model=upt_small", *own, *settings, f"trainer.max_updates={options.updates}", f"seed={seed}"])
+    """The run's configuration; both ways have the same settings, and the token's model is named by its path."""
+    lines = [*(options.settings or CARS), f"trainer.max_updates={options.updates}", f"seed={seed}"]
+    settings = compose_settings(["model=upt_small", *lines])
+    if kind == TOKEN:
+        settings["model"]["kind"] = "conditioning.TokenUPT"
+    return validate(settings)
 
 
 def main() -> None:

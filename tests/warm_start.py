@@ -13,12 +13,16 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
+
+import psutil
 
 COMMANDS = ("train", "evaluate", "predict", "export")
 READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG", "TMPDIR", "CUDA_")
@@ -61,7 +65,12 @@ class WarmStart:
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `noether ARGUMENTS` to its end, as subprocess.run does; TimeoutExpired, and it is killed, after that."""
+        """Runs `noether ARGUMENTS` to its end, as subprocess.run does.
+
+        Raises:
+            TimeoutExpired: it took longer, and was killed. Its note is what it had said, with rank 0's stack; the other
+                ranks' are in their logs.
+        """
         with (
             socket.socket(socket.AF_UNIX) as line,
             tempfile.TemporaryFile() as out,
@@ -78,18 +87,34 @@ class WarmStart:
                 try:
                     code = int(lines.readline())
                 except TimeoutError:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, 9)
-                    raise subprocess.TimeoutExpired(list(arguments), timeout) from None
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read().decode(errors="backslashreplace"))
-        return subprocess.CompletedProcess(list(arguments), code, *texts)
+                    _abort(pid)
+                    late = subprocess.TimeoutExpired(list(arguments), timeout)
+                    late.add_note(_text(out) + _text(err))
+                    raise late from None
+            return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
 
     def end(self) -> None:
         """Ends the server."""
         self._server.communicate(timeout=60)
+
+
+def _abort(pid: int) -> None:
+    """Ends a command and all that it started; Python's fault handler writes the stacks of what it is enabled in."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        command = psutil.Process(pid)
+        started = command.children(recursive=True)
+        for process in [*reversed(started), command]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(started, timeout=5)
+        for process in [*started, command]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="backslashreplace")
 
 
 def serve(address: str) -> None:

@@ -55,10 +55,14 @@ def test_upt_is_exported(shapenet_run, noether, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("experiment", "overrides"),
     [
-        ("ab_upt", ["model.dim=48", "model.physics_depth=1", "model.branch_depth=1", "model.supernodes=32"]),
-        ("transolver", ["model.dim=64", "model.depth=1"]),
+        pytest.param(
+            "ab_upt",
+            ["model.dim=48", "model.physics_depth=1", "model.branch_depth=1", "model.supernodes=32"],
+            id="ab-upt",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("transolver", ["model.dim=64", "model.depth=1"], id="transolver"),
     ],
-    ids=["ab-upt", "transolver"],
 )
 def test_models_whose_points_attend_to_points_are_exported(experiment, overrides, prepared, noether, tmp_path) -> None:
     common = [setting for setting in SMALL if not setting.startswith(("model.", "trainer.ema"))]

@@ -35,13 +35,13 @@ def run(module: str, *words: str) -> str:
 
 @pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
-    assert "10 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "10")
+    assert "6 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "6")
 
 
 @pytest.mark.slow
 def test_a_start_that_is_frozen_while_another_trains_changes_nothing() -> None:
     """Seed 32 is frozen between making its folder and writing into it."""
-    assert "4 frozen starts, 0 differences or tracebacks" in run("frozen", "--first", "31", "--cases", "4")
+    assert "2 frozen starts, 0 differences or tracebacks" in run("frozen", "--first", "31", "--cases", "2")
 
 
 @pytest.mark.slow
@@ -49,4 +49,4 @@ def test_a_disk_that_refuses_anything_is_told_in_words() -> None:
     if shutil.which("cc") is None and shutil.which("gcc") is None:
         message = "there is no C compiler here to build the library with that makes calls fail"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
-    assert "8 disks, 0 differences or tracebacks" in run("disks", "--cases", "8")
+    assert "6 disks, 0 differences or tracebacks" in run("disks", "--cases", "6")

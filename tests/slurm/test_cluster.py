@@ -130,7 +130,7 @@ def test_preempted_and_requeued_jobs_run_again_with_a_restart_count(slurm: Slurm
 # Power and cables
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_job_of_a_killed_node_runs_again_elsewhere_and_the_node_comes_back(slurm: Slurm) -> None:
     script = 'echo attempt ${SLURM_RESTART_COUNT-0} on $(hostname); [ -n "$SLURM_RESTART_COUNT" ] || sleep 120'
     job = slurm.submit(script, "-N1", "--exclude=n1,n2", "--open-mode=append")

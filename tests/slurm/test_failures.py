@@ -93,7 +93,13 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "rank", "words"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    ("how", "rank", "words"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.nightly] if name == "is-stopped" else [])
+        for name, case in CASES.items()
+    ],
+)
 def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
     mark = tmp_path / "moment"
     run = start(*misbehave(how, rank, mark))

@@ -82,7 +82,13 @@ def check(output: Path, launcher: str, world: int, done: list, reference: dict) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("each", "words", "numbered"), TORCHRUN_CASES.values(), ids=TORCHRUN_CASES.keys())
+@pytest.mark.parametrize(
+    ("each", "words", "numbered"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.nightly] if name == "static-2x1" else [])
+        for name, case in TORCHRUN_CASES.items()
+    ],
+)
 def test_torchrun_over_two_hosts(each, words, numbered, on_both, reference, tmp_path) -> None:
     def command(number: int) -> list[str]:
         place = ["--node-rank", str(number)] if numbered else []

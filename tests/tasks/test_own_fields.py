@@ -77,7 +77,9 @@ def train(ask, tmp_path: Path):
     return run
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] if kind == "transformer" else []) for kind in MODELS]
+)
 def test_every_model_trains_on_fields_of_three_sets_and_predicts_them(kind, train, ask, tmp_path: Path) -> None:
     train(*MODELS[kind], "trainer.evaluation_chunk_size=7", "tracker.report=true")
     result = json.loads((tmp_path / "run" / "result.json").read_text())

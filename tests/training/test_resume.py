@@ -28,12 +28,14 @@ def updates_kept(folder: RunFolder) -> list[int]:
     [
         pytest.param(4, (), id="at-an-epoch-boundary"),
         pytest.param(3, (), id="in-mid-epoch", marks=pytest.mark.nightly),
-        pytest.param(3, ("trainer.max_batch_size=1",), id="in-mid-epoch-accumulated"),
+        pytest.param(
+            3, ("trainer.max_batch_size=1", "trainer.precision=fp16"), id="in-mid-epoch-accumulated-fp16-and-its-scaler"
+        ),
         pytest.param(
             3, ("optimizer=lion", "num_workers=1"), id="in-mid-epoch-lion-loader-worker", marks=pytest.mark.nightly
         ),
         pytest.param(3, ("trainer.precision=bf16",), id="in-mid-epoch-bf16", marks=pytest.mark.nightly),
-        pytest.param(3, ("trainer.precision=fp16",), id="in-mid-epoch-fp16-and-its-scaler"),
+        pytest.param(3, ("trainer.max_batch_size=1",), id="in-mid-epoch-accumulated", marks=pytest.mark.nightly),
     ],
 )
 def test_k_updates_and_k_updates_are_2k_updates(ranks, killed_at, options, train, start, tmp_path) -> None:
