@@ -18,14 +18,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-import psutil
+from noether.common.processes import living_descendants
 
 COMMANDS = ("train", "evaluate", "predict", "export")
 READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG", "TMPDIR", "CUDA_")
+ABORT_S = 3.0
 MODULES = (
     "torch",
     "torch.distributed",
@@ -100,16 +102,14 @@ class WarmStart:
 
 def _abort(pid: int) -> None:
     """Ends a command and all that it started; Python's fault handler writes the stacks of what it is enabled in."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        command = psutil.Process(pid)
-        started = command.children(recursive=True)
-        for process in [*reversed(started), command]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGABRT)
-        psutil.wait_procs(started, timeout=5)
-        for process in [*started, command]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    started = [entry.pid for entry in living_descendants(pid)]
+    for process in (*reversed(started), pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGABRT)
+    time.sleep(ABORT_S)
+    for process in (*started, pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _text(file: IO[bytes]) -> str:
