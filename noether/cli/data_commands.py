@@ -13,7 +13,7 @@ class DataGroup:
         Args:
             cases: the folder above the cases
             out: the file to write, which must not exist yet
-            workers: processes (default: one for each CPU)
+            workers: processes (default: one for each CPU, at most 16)
         """
         from noether.data.commands import inspect_here
 
@@ -36,7 +36,7 @@ class DataGroup:
         Args:
             paths: CASES OUT: the folder above the cases (or a raw archive), and the one to make, for dataset_root
             map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
-            workers: processes (default: one for each CPU)
+            workers: processes (default: one for each CPU, at most 16)
             skip_broken: leave out the cases that are refused, and name them
             dry_run: count what there is and say what would be made; write nothing
         """

@@ -57,7 +57,7 @@ class RunCommands:
         return serve_here(runs, port)
 
     def status(self, *, output_path: str = "runs", json: bool = False) -> int:
-        """Show the state of the runs in a folder: waiting, running, stopped, done.
+        """Show the state of the runs in a folder: waiting, running, done, stopped, failed, lost.
 
         Args:
             output_path: the folder that holds the run folders

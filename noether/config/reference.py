@@ -19,6 +19,9 @@ removes what a file sets. `group=option` (`model=upt`) chooses a whole section f
 `+experiment/GROUP=NAME` chooses an experiment, which sets several sections. Lengths are written `10 updates`,
 `1 epoch`, `5000 samples`, and in schedules also `5 %` of the run. A length given on the command line
 (`trainer.max_updates=5`) replaces the one in a file.
+
+The column `default` is what a key has if no file sets it. `noether train` starts from `configs/train.yaml`, which sets
+many of them (36 epochs, a checkpoint every 5 epochs); `config.yaml` in the run's folder has what a run uses.
 """
 
 

@@ -39,7 +39,7 @@ def import_pyvista() -> ModuleType:
             "meshes are read and written through pyvista, which is not installed here",
             seen=str(error),
             expected="noether with its extra `mesh`",
-            fix="pip install 'noether[mesh]'",
+            fix="pip install '.[mesh]'      (in noether's checkout)",
         ) from None
     return pyvista
 

@@ -35,7 +35,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
             "noether watch needs a package that is not installed",
             seen=f"no module {error.name}",
             expected="the extra watch: starlette and uvicorn",
-            fix="pip install 'noether[watch]'",
+            fix="pip install '.[watch]'      (in noether's checkout)",
         ) from None
     with contextlib.closing(_listen(port)) as listening:
         token = secrets.token_urlsafe(24)

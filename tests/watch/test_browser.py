@@ -131,7 +131,7 @@ def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
     expect(page.locator("#progress-text")).not_to_have_text(shown)
     wait_until(page, lambda: painting(page, "loss") != before)
     page.wait_for_selector('#run-state[data-state="done"]')
-    assert page.locator("#run-state").inner_text() == "completed"
+    assert page.locator("#run-state").inner_text() == "done"
     expect(page.locator("#log")).to_contain_text("evaluated in")
     page.wait_for_selector("#figure-tables td[data-value]")
     result = json.loads((place.runs / "live" / "result.json").read_text())

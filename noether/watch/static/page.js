@@ -7,7 +7,7 @@ import { compare } from "./compare.js";
 import { fetchJson, Gone } from "./fetch.js";
 import { count, duration, percent } from "./format.js";
 import { logRanks, readLog } from "./logs.js";
-import { checkpoints, glance, plan, ranks, stateWord, time } from "./panels.js";
+import { checkpoints, glance, plan, ranks, time } from "./panels.js";
 import { pictures, setUpViewer } from "./pictures.js";
 
 const PAUSE_MS = 1000;
@@ -92,7 +92,7 @@ function drawList() {
     row.classList.toggle("focus", run.key === state.focus);
     button.setAttribute("aria-current", run.key === state.focus ? "true" : "false");
     const [badge, progress] = button.children[1].children;
-    put(badge, stateWord(run.state));
+    put(badge, run.state);
     badge.dataset.state = run.state;
     const share = run.total && run.update !== null ? run.update / run.total : 0;
     put(progress, run.update === null ? "" : `${run.total ? percent(share, 2) : count(run.update)}${typeof run.seconds_left === "number" ? `, ${duration(run.seconds_left)} left` : ""}`);

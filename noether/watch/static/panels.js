@@ -4,9 +4,6 @@ import { at, facts, fill, h, keyed, put, table } from "./dom.js";
 import { ago, bytes, clock, count, duration, number, percent, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
-const STATES = { done: "completed", lost: "lost" };
-export const stateWord = (state) => STATES[state] ?? state;
-
 /** Figures such as "surface_pressure 5.18%", the first one large. */
 function lines(node, note, shown, rest) {
   const [first, ...others] = shown ?? [];
@@ -20,7 +17,7 @@ export function glance(run, several) {
   put("run-name", run.name);
   document.title = `${run.update !== null && run.total ? `${Math.floor((100 * run.update) / run.total)} % ` : ""}${run.name} – noether watch`;
   const badge = at("run-state");
-  put(badge, stateWord(run.state));
+  put(badge, run.state);
   badge.dataset.state = run.state;
   put("run-why", run.why);
   const share = run.total && run.update !== null ? Math.min(1, run.update / run.total) : 0;
@@ -70,7 +67,7 @@ export function ranks(run, onLog) {
     put(row.cells[1], rank.host ?? "–");
     put(row.cells[2], rank.device || "–");
     const badge = row.cells[3].firstElementChild;
-    put(badge, stateWord(rank.state) + (rank.slowest ? ", slowest" : ""));
+    put(badge, rank.state + (rank.slowest ? ", slowest" : ""));
     badge.dataset.state = rank.state;
     put(row.cells[4], ago(rank.last_sign, run.now));
     row.cells[5].firstElementChild.hidden = !rank.has_log;
