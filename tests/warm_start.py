@@ -62,7 +62,8 @@ class WarmStart:
     @staticmethod
     def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
         """Returns whether a command may be started in this way."""
-        return arguments[0] in COMMANDS and not any(name.startswith(READ_AT_IMPORT) for name in more)
+        read = (name for name in more if name != "PYTHONPATH" and name.startswith(READ_AT_IMPORT))
+        return arguments[0] in COMMANDS and not any(read)
 
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
@@ -166,7 +167,9 @@ def _keep(line: socket.socket) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.path[0] = request["cwd"]
+    # As `python -m` in that folder has it.
+    own = os.environ.get("PYTHONPATH", "")
+    sys.path[:1] = [request["cwd"], *filter(None, own.split(os.pathsep))]
     sys.argv = ["noether", *request["arguments"]]
 
 
