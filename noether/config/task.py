@@ -21,7 +21,7 @@ class FieldConfig(Section):
     scaling: Literal["standardised", "symmetric_log"] = Field(
         "standardised",
         description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "
-        "sign(x)·log(1 + abs(x)/s), then standardised, where s is the mean over the training samples of the median of abs(x).",
+        "sign(x)·log(1 + abs(x)/s), then standardised; s is the mean over training samples of the median of abs(x).",
     )
     measure: str | None = Field(
         None,
