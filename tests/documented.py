@@ -64,6 +64,7 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
     (r"slurm\.md", r"^(?!.*--dry-run)", "a Slurm cluster", _works("sinfo")),
     (r"shapenet\.md|models\.md", r"shapenet_car|runs/cars", "ShapeNet-Car in /data/shapenet_car",
      _there("/data/shapenet_car")),
+    (r"watch\.md", r"^noether watch", "runs to follow, and Ctrl-C to end it (tests/watch)", lambda: False),
     (r"own-data\.md", r"ahmed", "the cases of a simulation in ahmed (AhmedML)", lambda: False),
     (r"own-data\.md", r"runs/NAME", "a run on cases of your own", lambda: False),
     (r"", r"/data/ahmed", "the cases of a simulation in /data/ahmed (AhmedML)", _there("/data/ahmed")),

@@ -13,6 +13,7 @@ from noether.report.views import View
 
 BODY_GREY, OUTLINE_GREY = "#a9b1b9", "#6f7a85"  # legible on both themes
 QUALITY = 90  # of WebP: a fifth of a PNG's size, and a mean difference of 0.9 of 255 levels
+METHOD = 1  # of WebP, 0 to 6: half the time of 4, which makes files a fifth smaller
 PIXEL_RATIO = 2  # pixels of the picture per grid pixel, for high-density screens
 CONTOURS = 9  # lines of equal value, by which shapes of fields are compared more easily than by colour alone
 
@@ -68,5 +69,5 @@ def field_picture(view: View, values: Array, scale: Scale) -> bytes:
     axes.set_xlim(frame.low[0], frame.high[0])
     axes.set_ylim(frame.low[1], frame.high[1])
     raw = BytesIO()
-    figure.savefig(raw, format="webp", transparent=True, pil_kwargs={"quality": QUALITY, "method": 4})
+    figure.savefig(raw, format="webp", transparent=True, pil_kwargs={"quality": QUALITY, "method": METHOD})
     return raw.getvalue()
