@@ -49,9 +49,8 @@ class WarmStart:
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self._address = str(folder / "warm")
-        # As `noether train` sets it for a single rank, before torch is loaded.
-        threads = str(len(os.sched_getaffinity(0)))
-        own = {"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        # As `noether train` sets them before torch is loaded.
+        own = {"GOMP_SPINCOUNT": "10000", "TORCH_CPP_LOG_LEVEL": "ERROR"}
         command = [sys.executable, str(Path(__file__).resolve()), self._address]
         # It ends when its stdin does: with this process, however that ends.
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environ, **own})
