@@ -73,6 +73,7 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
     done = subprocess.run(
         ["make", "train", f"ARGS={more} output_path={tmp_path} run_id=made"],
         cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # Beside other tests, threads mostly wait for each other.
         capture_output=True,
         text=True,
         timeout=1700,
