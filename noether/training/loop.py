@@ -16,11 +16,10 @@ from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
-from noether.training.epoch_figures import EpochFigures
-from noether.training.log_window import LogWindow
 from noether.training.profile import UpdateProfile
 from noether.training.time_use import Clock, Part
 from noether.training.update import Updater
+from noether.training.update_figures import EpochFigures, LogWindow
 
 Validate = Callable[[TrainingState], dict[str, dict[str, float]]]
 """Evaluates the validation split: figures by the name of the weights, the selected first, on rank 0; else empty."""
@@ -66,17 +65,15 @@ class Loop:
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = self.built.length.total_updates
         for batches in update_batches(self.config, self.built, self.group, clock, last_update) if not reason else ():
-            self.group.begin_update(progress.updates + 1)
-            if self.profile is not None:
-                clock.switch(Part.LOGGING)
-                self.profile.before_update()
-                clock.switch(Part.OTHER)
+            self.group.line.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, self.built.schedule(progress.updates)))
             epoch.add(figures)
             self.group.expect_steady_pace()
             update, last = progress.updates, progress.updates == last_update
             self.trackers.advance(update)
             clock.switch(Part.LOGGING)
+            if self.profile is not None:
+                self.profile.after_update()
             if figures.skipped:
                 self._log("note", text=figures.skipped)
             if due_log(update) or last:
