@@ -10,27 +10,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from noether.checkpoints.state import model_tensors
 
 
-def layers_that_see_ranks(model: nn.Module) -> list[str]:
-    """Returns what in a model makes its weights depend on the number of ranks, beyond rounding.
-
-    BatchNorm normalises by the samples of its own rank and micro-batch; the random numbers of dropout are drawn on
-    each rank.
-    """
-    kinds = {
-        "BatchNorm": any(isinstance(module, _BatchNorm) for module in model.modules()),
-        "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()),
-    }
-    return [name for name, there in kinds.items() if there]
-
-
 def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int, model: nn.Module) -> list[str]:
     """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
 
-    Args:
-        meta: meta.json of the checkpoint that is resumed.
-        world_size: ranks now.
-        threads: threads of this rank's arithmetic now.
-        model: that is trained.
+    `meta` is of the checkpoint that is resumed; the others are of this start, `threads` those of a rank's arithmetic.
     """
     said = []
     if meta["world_size"] != world_size:
@@ -38,7 +21,13 @@ def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int
             f"{meta['world_size']} ranks before, {world_size} now: the order of samples goes on, "
             "and sums are rounded in another order"
         )
-        if layers := layers_that_see_ranks(model):
+        # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws on each rank.
+        modules = list(model.modules())
+        kinds = {
+            "BatchNorm": any(isinstance(module, _BatchNorm) for module in modules),
+            "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules),
+        }
+        if layers := [name for name, there in kinds.items() if there]:
             said.append(
                 f"the model has {' and '.join(layers)}: with another number of ranks its weights differ by more "
                 "than rounding"

@@ -5,12 +5,7 @@ from typing import Any
 
 import torch
 
-from noether.checkpoints.format import (
-    CheckpointFolder,
-    drop_checkpoints_after,
-    newest_update,
-)
-from noether.checkpoints.resume import StartingPoint
+from noether.checkpoints.format import CheckpointFolder, drop_checkpoints_after, newest_update
 from noether.checkpoints.state import load_checkpoint, state_bytes
 from noether.common.console import Console
 from noether.common.whole_file import write_whole
@@ -36,11 +31,7 @@ from noether.workers.failure import REFUSED_BY_FIRST
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
-    """Trains as one rank of a run.
-
-    Returns:
-        ExitCode.DONE, or ExitCode.CHECKPOINTED where a signal or a time limit stopped the run with everything saved.
-    """
+    """Trains as one rank of a run; returns DONE, or CHECKPOINTED where it was stopped with everything saved."""
     # Handlers first: a stop that is asked for while data is read is kept until the first update boundary.
     stop = AgreedStop()
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
@@ -62,11 +53,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     # A run that goes on has weights of its own, and need not find those that it began with.
-    goes_on = start.checkpoint is not None
-    built = build_run(config.model_copy(update={"initial_weights": None}) if goes_on else config, request.data, group)
+    begins_with = config if start.checkpoint is None else config.model_copy(update={"initial_weights": None})
+    built = build_run(begins_with, request.data, group)
     run = OpenRun(config, built, group, folder, lease, console)
-    if goes_on:
-        _resume(run, start, context.host)
+    if start.checkpoint is not None:
+        _resume(run, CheckpointFolder(start.checkpoint), context.host)
     began_at = built.state.progress.updates
     if began_at > built.length.total_updates:
         raise already_past(config, built.length, began_at)
@@ -100,15 +91,9 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
     group, left_to_do = run.group, _is_unfinished(run.built)
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
+        validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(
-            run.config,
-            run.built,
-            group,
-            stop,
-            trackers=trackers,
-            saver=saver,
-            validate=Validation(run, stop),
-            profile=open_profile(run),
+            run.config, run.built, group, stop, trackers=trackers, saver=saver, validate=validate, profile=profile
         )
         reason = loop.run()
     group.barrier()
@@ -138,10 +123,8 @@ def _leave(reason: int, run: OpenRun) -> int:
     return ExitCode.CHECKPOINTED
 
 
-def _resume(run: OpenRun, start: StartingPoint, host: str) -> None:
+def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
-    assert start.checkpoint is not None
-    checkpoint = CheckpointFolder(start.checkpoint)
     if not checkpoint.path.is_dir():
         raise RequestError(
             "the checkpoint that rank 0 goes on from is not on this host",
@@ -151,7 +134,7 @@ def _resume(run: OpenRun, start: StartingPoint, host: str) -> None:
         )
     state, console = run.built.state, run.console
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
-    console.say(f"resumed {start.folder.path.resolve().name} after update {state.progress.updates}")
+    console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
     threads = torch.get_num_threads()
     for difference in differences_of_resume(checkpoint.meta(), run.group.world_size, threads, state.model):
         console.warn(difference)
