@@ -20,7 +20,7 @@ from noether.config.sweep import expand_sweep, override_value, varied
 from noether.config.task import FieldsTaskConfig
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.tables import squared_unit
-from noether.planning.plan import RunPlan, plan_run
+from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
 
@@ -140,7 +140,15 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
     own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
     runs = []
     for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
-        _refuse_placed(plan_run(config))
+        placement = plan_run(config).placement
+        # Each process of a launcher would start the sweep for itself, or all runs would share a store.
+        if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
+            raise RequestError(
+                "a sweep starts its runs itself, one after another",
+                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
+                expected="one process for the whole sweep; on a cluster, a job array",
+                fix="noether submit -m …      (or one value for each setting)",
+            )
         if config.resume not in (None, "auto"):
             raise RequestError(
                 "a sweep goes on with its own runs only",
@@ -154,19 +162,6 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
         runs.append(SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
-
-
-def _refuse_placed(plan: RunPlan) -> None:
-    """Refuses a sweep where each process of a launcher would start its own, or all runs would share a store."""
-    placement = plan.placement
-    if len(placement.workers) == placement.world_size and not placement.endpoint.served_by:
-        return
-    raise RequestError(
-        "a sweep starts its runs itself, one after another",
-        seen=f"{placement.launcher} has placed {placement.world_size} ranks",
-        expected="one process for the whole sweep; on a cluster, a job array",
-        fix="noether submit -m …      (or one value for each setting)",
-    )
 
 
 def _train(run: SweptRun, hp: str | None) -> int:

@@ -158,16 +158,12 @@ def _run_command(arguments: list[str]) -> int:
         refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
     for note in notes_on_old_names(command.positional):
         print(f"noether: {note}", file=sys.stderr)
-    switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
+    switches = {name: "True".__eq__ for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
     result: list[int] = []
     fire.Fire(Commands, command.fire_arguments(), name="noether", serialize=result.append)
     return result[0]
-
-
-def _is_true(text: str) -> bool:
-    return text == "True"
 
 
 def _leave(code: int) -> NoReturn:

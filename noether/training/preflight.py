@@ -35,10 +35,7 @@ def check_compiler(config: RunConfig, plan: RunPlan) -> None:
 
 
 def refuse_without_compiler(
-    device_kind: str,
-    environ: Mapping[str, str],
-    engine: str,
-    which: Callable[[str], str | None] = shutil.which,
+    device_kind: str, environ: Mapping[str, str], engine: str, which: Callable[[str], str | None] = shutil.which
 ) -> None:
     """Refuses where the compiler that torch.compile needs is not installed; CXX and CC choose another one.
 

@@ -98,10 +98,7 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
 
 
 def _run(
-    placement: Placement,
-    request: TrainRequest,
-    log_folder: Path,
-    target: str = "noether.training.train.train_worker",
+    placement: Placement, request: TrainRequest, log_folder: Path, target: str = "noether.training.train.train_worker"
 ) -> int:
     """Runs this process's workers on what all ranks of the run are given alike; returns the exit code.
 

@@ -94,10 +94,10 @@ class EpochFigures:
     """Sums up the updates of an epoch without reading the device in between.
 
     Each sample counts once, as the model was when it learned from it. An update that was skipped counts nothing.
+    `samples_per_update` are this rank's.
     """
 
     def __init__(self, group: Group, samples_per_update: int) -> None:
-        """`samples_per_update`: of this rank."""
         self._group, self._per_update = group, samples_per_update
         self._clear()
 
