@@ -63,7 +63,7 @@ format: $(READY)
 docs: $(READY)
 	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
 	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
-	$(BIN)/python -c 'from noether.cli.completion_table import completion_table as t; print(t(), end="")' > noether/cli/completion.json
+	$(BIN)/python -c 'from noether.cli.settings_help import completion_table as t; print(t(), end="")' > noether/cli/completion.json
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.

@@ -35,8 +35,8 @@ from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import build_evaluator
 from noether.models.build import count_parameters
 from noether.training.build import build_run
-from noether.training.log_window import peak_memory_mib
 from noether.training.update import Updater
+from noether.training.update_figures import peak_memory_mib
 from noether.workers.context import WorkerContext
 from noether.workers.openmp import openmp_defaults
 

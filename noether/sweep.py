@@ -20,7 +20,7 @@ from noether.config.sweep import expand_sweep, override_value, varied
 from noether.config.task import FieldsTaskConfig
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.tables import squared_unit
-from noether.planning.plan import RunPlan, plan_run
+from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
 
@@ -45,9 +45,6 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     """Trains each run in its own process, so that nothing leaks from one into the next.
 
     Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
-
-    Raises:
-        RequestError: for a wrong setting of any run, and where a launcher has placed ranks of its own.
     """
     base, runs, again = _plan_sweep(overrides, hp)
     console = Console(None, speaks=True)
@@ -109,14 +106,10 @@ def units_of(config: RunConfig) -> dict[str, str]:
     return units
 
 
-def sweep_table(
-    summary: Mapping[str, Mapping[str, Mapping[str, Any]]], units: Mapping[str, str] | None = None
-) -> Table:
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], units: Mapping[str, str]) -> Table:
     """Returns one row for each figure of the test split, and one column for each group of runs.
 
-    Args:
-        summary: from `summarise`.
-        units: of the figures, by name; a figure in % is a share of 1.
+    `units` are those of the figures, by name; a figure in % is a share of 1.
     """
     counts = [max((figure["n"] for figure in figures.values()), default=0) for figures in summary.values()]
     heads = [
@@ -125,7 +118,7 @@ def sweep_table(
     ]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for figures in summary.values() for name in figures):
-        unit = (units or {}).get(name, "")
+        unit = units.get(name, "")
         cells = [_cell(figures.get(name), unit) for figures in summary.values()]
         table.add_row(f"{name}, {unit}" if unit else name, *cells)
     return table
@@ -147,36 +140,28 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
     own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
     runs = []
     for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
-        _refuse_placed(plan_run(config))
-        name = names[index] if own_names else None
-        runs.append(_swept_run(config, name or f"{names[index] or base}-{index}", words, differs))
+        placement = plan_run(config).placement
+        # Each process of a launcher would start the sweep for itself, or all runs would share a store.
+        if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
+            raise RequestError(
+                "a sweep starts its runs itself, one after another",
+                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
+                expected="one process for the whole sweep; on a cluster, a job array",
+                fix="noether submit -m …      (or one value for each setting)",
+            )
+        if config.resume not in (None, "auto"):
+            raise RequestError(
+                "a sweep goes on with its own runs only",
+                seen=f"resume={config.resume}",
+                expected="resume=auto, with the run_id of the sweep",
+                fix="run_id=NAME resume=auto",
+            )
+        name = config.run_id
+        run_id = name if name and own_names else f"{name or base}-{index}"
+        start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
+        kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
+        runs.append(SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
-
-
-def _swept_run(config: RunConfig, run_id: str, words: Sequence[str], differs: Sequence[str]) -> SweptRun:
-    if config.resume not in (None, "auto"):
-        raise RequestError(
-            "a sweep goes on with its own runs only",
-            seen=f"resume={config.resume}",
-            expected="resume=auto, with the run_id of the sweep",
-            fix="run_id=NAME resume=auto",
-        )
-    start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
-    kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
-    return SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs))
-
-
-def _refuse_placed(plan: RunPlan) -> None:
-    """Refuses a sweep where each process of a launcher would start its own, or all runs would share a store."""
-    placement = plan.placement
-    if len(placement.workers) == placement.world_size and not placement.endpoint.served_by:
-        return
-    raise RequestError(
-        "a sweep starts its runs itself, one after another",
-        seen=f"{placement.launcher} has placed {placement.world_size} ranks",
-        expected="one process for the whole sweep; on a cluster, a job array",
-        fix="noether submit -m …      (or one value for each setting)",
-    )
 
 
 def _train(run: SweptRun, hp: str | None) -> int:

@@ -1,10 +1,10 @@
 """Reads a command line: a verb, its flags and Hydra overrides, in any order."""
 
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import Any
 
 from noether.common.suggest import did_you_mean, nearest
@@ -35,20 +35,15 @@ class CommandLine:
 def parse_arguments(
     arguments: Sequence[str], verbs: Mapping[str, Callable[..., Any]], settings: Sequence[str], engine: str = ""
 ) -> CommandLine:
-    """Reads a command line.
+    """Reads a command line: `arguments` are those of the program, `settings` the top-level keys of the configuration.
 
     `--flag value`, `--flag=value` and bare `--flag` for a switch are the verb's own parameters; a flag that
     names a setting (`--devices 0,1`, `--trainer.max_epochs 3`) becomes the override `devices="0,1"`; everything
     else is positional (overrides, folders). A leading `FILE.yaml` is `--hp FILE.yaml`.
 
-    Args:
-        arguments: sys.argv without the program.
-        verbs: the methods by verb, as they are typed.
-        settings: the top-level keys of the configuration.
-        engine: whose container this is in, for the messages; "" for none.
-
     Raises:
-        RequestError: for an unknown verb or flag, with the nearest known one, and for a flag without its value.
+        RequestError: for an unknown verb or flag, with the nearest known one, and for a flag without its value;
+            `engine` is whose container this is in, for the messages.
     """
     verb, *queue = arguments
     if verb not in verbs:
@@ -89,9 +84,14 @@ def parse_arguments(
         needed = [p.name for p in words if p.default is Parameter.empty]
         if not len(needed) <= len(positional) <= len(words):
             raise _wrong_words(verb, positional, flags, needed, own)
-    if takes_overrides and "hp" in own and positional and _is_yaml(positional[0]):
+    if takes_overrides and "hp" in own and positional and re.fullmatch(r"[^=]+\.ya?ml", positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)
+
+
+def flag_of(name: str) -> str:
+    """Returns the flag of a parameter, as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _unknown_verb(verb: str, rest: Sequence[str], verbs: Mapping[str, Any], engine: str) -> RequestError:
@@ -114,34 +114,22 @@ def _unknown_verb(verb: str, rest: Sequence[str], verbs: Mapping[str, Any], engi
 
 
 def _wrong_words(
-    verb: str,
-    words: Sequence[str],
-    flags: Mapping[str, str | bool],
-    needed: Sequence[str],
-    own: Mapping[str, Parameter],
+    verb: str, words: Sequence[str], flags: Mapping[str, str | bool], needed: Sequence[str], own: Iterable[str]
 ) -> RequestError:
     """Too many words, or too few: the whole command as it was probably meant."""
-    example = [*words, *map(_placeholder, needed[len(words) :])][: len(needed)]
-    extra = list(words[len(needed) :])
+    missing = ("runs/NAME" if name == "run" else name.upper() for name in needed[len(words) :])
+    example, extra = [*words, *missing][: len(needed)], list(words[len(needed) :])
+    given = [flag_of(name) + ("" if value is True else f"={value}") for name, value in flags.items()]
     meant = MEANT_FOR.get(verb)
-    given = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    if meant is not None and meant in own and meant not in flags and len(extra) == 1:
-        given += [f"--{meant.replace('_', '-')}", *extra]
+    if meant is not None and meant not in flags and len(extra) == 1:
+        given += [flag_of(meant), *extra]
     named = " ".join(needed).upper()
     return RequestError(
         f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
         seen=" ".join(words) or "nothing",
-        expected=f"noether {verb} {named}" if needed else ", ".join(f"--{name.replace('_', '-')}" for name in own),
+        expected=f"noether {verb} {named}" if needed else ", ".join(map(flag_of, own)),
         fix=shlex.join(["noether", *verb.split(), *example, *given]),
     )
-
-
-def _placeholder(name: str) -> str:
-    return "runs/NAME" if name == "run" else name.upper()
-
-
-def _is_yaml(word: str) -> bool:
-    return "=" not in word and Path(word).suffix in (".yaml", ".yml")
 
 
 def _switch(word: str, value: str) -> bool:
@@ -165,8 +153,7 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
     return RequestError(
         f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean --{near}?" if near else ""),
         seen=word,
-        expected=", ".join([*(f"--{name.replace('_', '-')}" for name in own), *(["a setting"] if settings else [])])
-        or "no flags",
+        expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
         fix=f"--{near}" if near else f"noether {verb} --help",
     )
 

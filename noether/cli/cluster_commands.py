@@ -1,10 +1,12 @@
-"""The commands of machines and jobs: doctor, submit and lint."""
+"""The commands of machines, jobs and shells: doctor, submit, lint and completion."""
 
 from typing import Any
 
+from noether.errors import ExitCode
+
 
 class ClusterCommands:
-    """Examine machines, and send jobs to them."""
+    """Examine machines, send jobs to them, and complete what is typed there."""
 
     def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
         """Find out what is wrong with this machine, job or image, and the line that fixes it.
@@ -81,3 +83,17 @@ class ClusterCommands:
         from noether.cli.train_lines import OwnTrainLines
 
         return run_lint(scripts, hp, fix, "json" if json else format, OwnTrainLines())
+
+    def completion(self, shell: str) -> int:
+        """Print the script by which a shell completes commands, flags, settings, groups, runs and files.
+
+        bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
+        noether completion fish > ~/.config/fish/completions/noether.fish
+
+        Args:
+            shell: bash, zsh or fish
+        """
+        from noether.cli.completing import shell_script
+
+        print(shell_script(shell), end="")
+        return ExitCode.DONE

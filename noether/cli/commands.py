@@ -8,13 +8,12 @@ from noether.cli.cluster_commands import ClusterCommands
 from noether.cli.data_commands import DataCommands
 from noether.cli.model_commands import ModelCommands
 from noether.cli.run_commands import RunCommands
-from noether.cli.shell_commands import ShellCommands
 from noether.cli.training_commands import TrainingCommands
 
 # Only the standard library in these files: `noether --help` answers at once, and torch comes in where it is used.
 
 
-class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, ClusterCommands, ShellCommands):
+class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, ClusterCommands):
     """noether: one training program for every machine."""
 
 
@@ -39,10 +38,14 @@ def verbs() -> dict[str, Callable[..., Any]]:
     return found
 
 
+def first_words() -> list[str]:
+    """Returns what may follow `noether`: the commands, and the groups of commands."""
+    return [name for name, _ in _members()]
+
+
 def programs() -> dict[str, str]:
     """Returns the names under which the image installs the program, each with the command that it runs."""
-    words = dict.fromkeys(verb.partition(" ")[0] for verb in verbs())
-    return {word: word for word in words} | {"noether-train": "train", "noether-train-submit-job": "submit"}
+    return {word: word for word in first_words()} | {"noether-train": "train", "noether-train-submit-job": "submit"}
 
 
 def groups() -> dict[str, type]:

@@ -13,7 +13,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from noether.cli.commands import groups, programs, verbs
+from noether.cli.arguments import flag_of
+from noether.cli.commands import first_words, groups, programs, verbs
 from noether.cli.help import METAVARS
 from noether.errors import ExitCode, RequestError
 
@@ -32,11 +33,7 @@ RUNS = ("run", "runs", "resume", "initial_weights")
 
 
 def shell_script(shell: str) -> str:
-    """Returns the script that makes a shell complete noether's command lines.
-
-    Raises:
-        RequestError: no such shell.
-    """
+    """Returns the script that makes a shell complete noether's command lines."""
     if shell not in SHELLS:
         raise RequestError(
             f"no completion for {shell}",
@@ -50,8 +47,7 @@ def shell_script(shell: str) -> str:
 def complete_here(arguments: Sequence[str]) -> int:
     """Prints the candidates for the last word, one a line; returns the exit code.
 
-    Args:
-        arguments: the shell, then for bash the line up to the cursor, for the others its words, the program first.
+    `arguments` are the shell, then for bash the line up to the cursor, for the others its words, the program first.
     """
     shell, *rest = arguments
     words = split_line(rest[0]) if shell == "bash" else list(rest)
@@ -76,22 +72,18 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Returns what the last word may become; what ends in =, / or . goes on.
-
-    Args:
-        words: the program, then what was typed.
-    """
+    """Returns what the last word may become, the program being the first; what ends in =, / or . goes on."""
     program, *typed = words
-    verb = programs().get(Path(program).name, "") if Path(program).name != "noether" else ""
+    verb = programs().get(Path(program).name)
     typed = [verb, *typed] if verb else typed
     if not typed:
         return []
     *before, word = typed
     if not before:
-        return _starting(word, ["help", "--help", "--version", *dict.fromkeys(v.partition(" ")[0] for v in verbs())])
+        return _starting(word, ["help", "--help", "--version", *first_words()])
     if before == ["help"]:
         sections = {name.partition(".")[0] for name in _table()["settings"] if "." in name}
-        return _starting(word, [*dict.fromkeys(v.partition(" ")[0] for v in verbs()), *sorted(sections)])
+        return _starting(word, [*first_words(), *sorted(sections)])
     if before[0] in groups():
         if len(before) == 1:
             return _starting(word, [v.partition(" ")[2] for v in verbs() if v.startswith(f"{before[0]} ")])
@@ -106,17 +98,14 @@ def _of_verb(verb: str, before: Sequence[str], word: str) -> list[str]:
     last = before[-1] if before else ""
     if last.startswith("--") and "=" not in last:
         name = last[2:].replace("-", "_")
-        if name in own and own[name].annotation is not bool:
-            return _values(name, word)
-        if name not in own and takes_settings:
+        if own[name].annotation is not bool if name in own else takes_settings:
             return _values(name, word)
     if word.startswith("--") and "=" in word:
         flag, _, value = word.partition("=")
         return [f"{flag}={found}" for found in _values(flag[2:].replace("-", "_"), value)]
     if word.startswith("-"):
-        flags = [f"--{name.replace('_', '-')}" for name in own]
         settings = _stepwise(word[2:], _table()["settings"]) if takes_settings else []
-        return _starting(word, [*flags, "--help", *(f"--{name}" for name in settings)])
+        return _starting(word, [*map(flag_of, own), "--help", *(f"--{name}" for name in settings)])
     words = [name for name, each in parameters.items() if each.kind is not Parameter.KEYWORD_ONLY]
     if takes_settings:
         return _overrides(word) + (_files(word, (".yaml",)) if not before and word and "=" not in word else [])
@@ -165,11 +154,7 @@ def _values(name: str, typed: str) -> list[str]:
 def _runs(typed: str) -> list[str]:
     """Returns run folders, and folders on the way to them; those of `runs` from the beginning on."""
     places = {typed.rpartition("/")[0] or ("" if typed.startswith("/") else "."), "runs"}
-    found = []
-    for place in sorted(places):
-        base = Path(place)
-        for config in sorted(base.glob("*/config.yaml")):
-            found.append(str(config.parent))
+    found = (str(config.parent) for place in sorted(places) for config in sorted(Path(place).glob("*/config.yaml")))
     return _starting(typed, dict.fromkeys(found)) or _files(typed, ())
 
 

@@ -1,5 +1,7 @@
 """Runs one command and leaves with its exit code."""
 
+import codecs
+import locale
 import os
 import socket
 import sys
@@ -9,12 +11,12 @@ from typing import NoReturn
 
 from noether import __version__
 from noether.cli.commands import ALONE, Commands, groups, verbs
-from noether.cli.encoding import use_utf8
 from noether.cli.help import command_help, group_help, overview
 from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.errors import ExitCode, NoetherError, RequestError
 
+UTF8_MODE = "PYTHONUTF8"
 ASKS_FOR_HELP = ("--help", "-h", "help")
 
 
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        use_utf8()
+        _use_utf8()
         if arguments[:1] == ["__complete"]:  # What the scripts of `noether completion` ask.
             from noether.cli.completing import complete_here
 
@@ -45,6 +47,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         code = ExitCode.FAILED
     _leave(int(code))
+
+
+def _use_utf8() -> None:
+    """Restarts this program in Python's UTF-8 mode where the locale's encoding is another one (LC_ALL=C, say).
+
+    Files are UTF-8 whatever the locale. A stream that was asked to be ASCII (PYTHONIOENCODING) stays so, and shows
+    what it cannot write as ?; the processes that this one starts do the same.
+    """
+    if not _is_utf8(locale.getpreferredencoding(False)) and os.environ.get(UTF8_MODE) != "1":
+        os.environ[UTF8_MODE] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    asked, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
+    if asked and not errors and not _is_utf8(asked):
+        os.environ["PYTHONIOENCODING"] = f"{asked}:replace"
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and not _is_utf8(stream.encoding or "utf-8"):
+            stream.reconfigure(errors="replace")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        return codecs.lookup(name).name == "utf-8"
+    except LookupError:
+        return False
 
 
 def _as_typed_here(error: NoetherError) -> NoetherError:
@@ -132,16 +158,12 @@ def _run_command(arguments: list[str]) -> int:
         refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
     for note in notes_on_old_names(command.positional):
         print(f"noether: {note}", file=sys.stderr)
-    switches = {name: _is_true for name, value in command.flags.items() if isinstance(value, bool)}
+    switches = {name: "True".__eq__ for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
     result: list[int] = []
     fire.Fire(Commands, command.fire_arguments(), name="noether", serialize=result.append)
     return result[0]
-
-
-def _is_true(text: str) -> bool:
-    return text == "True"
 
 
 def _leave(code: int) -> NoReturn:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from noether.cli.arguments import flag_of
 from noether.cli.commands import groups, verbs
 
 EPILOGUE = """\
@@ -39,7 +40,9 @@ def group_help(group: str) -> str:
     return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
 
 
-READS_SETTINGS = ("train", "plan", "submit", "data describe")
+_OF_TRAINING = ("", "trainer", "dataset", "model", "task", "optimizer", "schedule")
+READ_BY = {"train": _OF_TRAINING, "plan": _OF_TRAINING, "submit": ("slurm",), "data describe": ("dataset",)}
+"""The sections of settings that a command reads itself, "" for the top level."""
 
 METAVARS = {
     "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
@@ -55,7 +58,7 @@ def _own_help(verb: str) -> str:
     usage, lines = [f"usage: noether {verb}"], []
     for name, parameter in inspect.signature(method).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
-            flag = f"--{name.replace('_', '-')}"
+            flag = flag_of(name)
             shown = flag if parameter.annotation is bool else f"{flag} {METAVARS.get(name, name.upper())}"
             usage.append(f"[{flag}]" if parameter.annotation is bool else f"[{shown}]")
         else:
@@ -68,7 +71,7 @@ def _own_help(verb: str) -> str:
 def command_help(verb: str) -> str:
     """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
     parts = [_own_help(verb)]
-    if verb in READS_SETTINGS:
+    if verb in READ_BY:
         from noether.cli.settings_help import settings_help
 
         parts.append(settings_help(verb))

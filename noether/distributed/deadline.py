@@ -1,6 +1,5 @@
 """When must a run have stopped, who says so, and how early must it begin to stop. No torch here."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +17,7 @@ class Deadline:
     """The moment by which a run must have left, and how long its last steps take.
 
     moment: seconds of the monotonic clock, which is never set back. source: what said so.
-    save_s: seconds that a checkpoint takes, the longest measured so far. boundary_s: the same of the time between two
-        boundaries at which the ranks agree.
+    save_s, boundary_s: the longest so far of a checkpoint, and of the time between two boundaries of the ranks.
     """
 
     moment: float
@@ -54,29 +52,39 @@ def _clock_offset() -> float:
     return time.time() - time.monotonic()
 
 
+def ask_squeue(job: str) -> str | None:
+    """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
+    try:
+        done = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={job}", "--format=%L"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
 def find_deadline(
     timeout_min: float | None,
     job_minutes: int | None,
     environ: Mapping[str, str],
     *,
     started: float,
-    ask: Callable[[str], str | None] | None = None,
+    ask: Callable[[str], str | None] = ask_squeue,
 ) -> Deadline | None:
     """Returns the earliest moment that anything sets, or None.
 
     Args:
         timeout_min: `trainer.timeout_min`, counted from `started`.
         job_minutes: `slurm.timeout_min`, what the job asked for; it counts inside a job whose end nothing else tells.
-        environ: the environment this process was started with. SLURM_JOB_END_TIME is what newer versions of Slurm set.
+        environ: newer versions of Slurm set SLURM_JOB_END_TIME there.
         started: when this process started, in seconds of the monotonic clock.
-        ask: tells the time left to a job, in the words of `squeue --format=%L`; None asks squeue, where it is there.
+        ask: tells the time left to a job, in the words of `squeue --format=%L`.
     """
     found = []
     if timeout_min is not None:
         found.append(Deadline(started + 60 * timeout_min, f"trainer.timeout_min={timeout_min:g}"))
-    job = environ.get("SLURM_JOB_ID")
-    if job:
-        found += _job_end(job, job_minutes, environ, started, ask or ask_squeue)
+    if job := environ.get("SLURM_JOB_ID"):
+        found += _job_end(job, job_minutes, environ, started, ask)
     return min(found, key=lambda deadline: deadline.moment, default=None)
 
 
@@ -104,16 +112,3 @@ def seconds_left(text: str) -> float | None:
     for part in parts:
         seconds = seconds * 60 + int(part)
     return seconds + 86400 * int(days or 0)
-
-
-def ask_squeue(job: str) -> str | None:
-    """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
-    if shutil.which("squeue") is None:
-        return None
-    try:
-        done = subprocess.run(
-            ["squeue", "--noheader", f"--jobs={job}", "--format=%L"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -13,35 +13,37 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from noether.distributed.control import ControlChannel
-from noether.distributed.join import meet
 from noether.distributed.listeners import listening_descriptors, shut
-from noether.environments.network import interface_towards
+from noether.environments.network import find_address, interface_towards
+from noether.errors import NoetherError
 from noether.workers.context import WorkerContext
+from noether.workers.failure import LOST_RANK_ZERO
+from noether.workers.rank_state import MeetingPoint, RankNote
 
 T = TypeVar("T")
 
+LAUNCHER_ANSWERS_S = 60.0
+"""How much longer than the time for all to meet a rank waits for its launcher's word."""
 LONGEST_FINISH_S = 24 * 3600.0
 """How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
 
 
 class Group:
-    """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent."""
+    """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent.
+
+    `line` leads to the launcher that watches this rank: it is told of updates and collectives, and agrees on stops.
+    """
 
     def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
         self.rank = context.worker.rank
         self.world_size = context.world_size
-        self.local_rank = context.worker.local_rank
         self.device = device
-        self._line = context.line
+        self.line = context.line
         self._settings = context.terms.distributed
         # Decisions and objects travel beside the gradients, never between them.
         self._channel = channel
-        self._set_timeout(self._settings.init_timeout_s)
-
-    def _set_timeout(self, seconds: float) -> None:
-        self._timeout_s = seconds
-        if self._channel is not None:
-            self._channel.limit_s = seconds
+        if channel is not None:
+            channel.limit_s = self._settings.init_timeout_s
 
     @property
     def is_first(self) -> bool:
@@ -51,19 +53,15 @@ class Group:
     def sum(self, tensor: Tensor) -> Tensor:
         """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
-            with self.waiting("all_reduce of figures"):
+            with self.line.waiting("all_reduce of figures"):
                 dist.all_reduce(tensor)
         return tensor
-
-    def pass_boundary(self, reason: int) -> int:
-        """Returns why all ranks stop at this boundary, or 0; `reason` is why this rank wants to, or 0."""
-        return self._line.pass_boundary(reason)
 
     def gather(self, value: T) -> list[T]:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
         if self._channel is None:
             return [value]
-        with self.waiting("gather on rank 0"):
+        with self.line.waiting("gather on rank 0"):
             return self._channel.gather(value)
 
     def table(self, row: Sequence[float]) -> list[list[float]]:
@@ -79,7 +77,7 @@ class Group:
         """Returns rank 0's value on every rank; the others' are ignored."""
         if self._channel is None:
             return value
-        with self.waiting("broadcast from rank 0"):
+        with self.line.waiting("broadcast from rank 0"):
             first: T = self._channel.from_first(value)
             return first
 
@@ -87,22 +85,23 @@ class Group:
         """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
         if self.world_size > 1:
             for tensor in tensors:
-                with self.waiting("broadcast from rank 0"):
+                with self.line.waiting("broadcast from rank 0"):
                     # Gloo sends no complex numbers.
                     dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
         """Waits for every rank."""
         if self._channel is not None:
-            with self.waiting("barrier"):
+            with self.line.waiting("barrier"):
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
         """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
-        before = self._timeout_s
-        self._set_timeout(max(limit_s, self._settings.init_timeout_s))
-        self.barrier()
-        self._set_timeout(before)
+        if self._channel is not None:
+            before = self._channel.limit_s
+            self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
+            self.barrier()
+            self._channel.limit_s = before
 
     def expect_steady_pace(self) -> None:
         """From now on a collective may take `distributed.timeout_s` only. Every rank calls it, after an update.
@@ -110,21 +109,13 @@ class Group:
         The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
         as in torchtitan, so that no rank is measured by the short time while another is still at its first.
         """
-        if self._channel is None or self._timeout_s == self._settings.timeout_s:
+        if self._channel is None or self._channel.limit_s == self._settings.timeout_s:
             return
         self.barrier()
-        self._set_timeout(self._settings.timeout_s)
+        self._channel.limit_s = self._settings.timeout_s
         set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)  # Not public; without it the longer stays.
         if set_timeout is not None:
-            set_timeout(timedelta(seconds=self._timeout_s), dist.group.WORLD)
-
-    def begin_update(self, update: int) -> None:
-        """Notes which update this rank is making, for reports on late ranks."""
-        self._line.begin_update(update)
-
-    def waiting(self, collective: str) -> AbstractContextManager[None]:
-        """Notes that this rank is in a collective, one of `COLLECTIVES`, until the block is left."""
-        return self._line.waiting(collective)
+            set_timeout(timedelta(seconds=self._settings.timeout_s), dist.group.WORLD)
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
@@ -146,6 +137,11 @@ def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str
 def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Joins the run's process group and leaves it.
 
+    Raises:
+        RequestError: another run is met, another process is this rank already, rank 0 is not where the others look
+            for it, or a name does not resolve.
+        NoetherError: rank 0 is gone, or not all ranks came within the time that `distributed.init_timeout_s` gives.
+
     Everything that holds DDP must be gone before this is left: a reducer freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
     """
@@ -155,7 +151,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    point, store = meet(context)
+    point, store = _meet(context)
     # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
     interface = interface_towards(point.address)
     if interface is not None:
@@ -189,3 +185,60 @@ def back_ends(device_kind: str, cpu_collectives: bool) -> str:
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"
+
+
+def _meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
+    """Waits until all ranks have come, joins the store that rank 0 serves, and returns where that is, and the store."""
+    limit_s = context.terms.distributed.init_timeout_s
+    if context.endpoint.served_by:
+        _exchange_listener(context, limit_s)
+    point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
+    listen = context.listen_socket
+    try:
+        store = dist.TCPStore(
+            point.address,
+            point.port,
+            is_master=listen is not None,
+            wait_for_workers=False,  # The launchers have counted the ranks.
+            timeout=timedelta(seconds=limit_s),
+            master_listen_fd=listen.detach() if listen is not None else None,
+        )
+    except RuntimeError as error:
+        raise NoetherError(
+            f"{LOST_RANK_ZERO} all ranks had joined\n"
+            f"  seen      the store at {point.address} port {point.port} is gone ({_first_line(error)})\n"
+            "  expected  rank 0, which serves it\n"
+            "  fix       see what the host of rank 0 says"
+        ) from None
+    return point, store
+
+
+def _exchange_listener(context: WorkerContext, limit_s: float) -> None:
+    """Writes into the store that a launcher serves at which port others are let in, or reads it there."""
+    endpoint = context.endpoint
+    try:
+        served = dist.TCPStore(
+            find_address(endpoint.host),
+            endpoint.port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=limit_s),
+        )
+        # A launcher's store outlives the attempts.
+        store = dist.PrefixStore(f"noether/{context.attempt}", served)
+        if context.worker.rank == 0:
+            store.set("listener", str(context.terms.listener_port))
+        else:
+            context.line.tell(RankNote("listener", int(store.get("listener"))))
+    except (RuntimeError, OSError, ValueError) as error:
+        where = f"the store of {endpoint.served_by} at {endpoint.host} port {endpoint.port}"
+        raise NoetherError(
+            f"rank {context.worker.rank} on {context.host} has not met rank 0 within {limit_s:g} s\n"
+            f"  seen      {where}: {_first_line(error)}\n"
+            "  expected  rank 0, started together with this rank\n"
+            "  fix       see what the host of rank 0 says"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -46,9 +46,8 @@ class AgreedStop:
     def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
         """Handles the stop signals until left. A second signal, milliseconds later too, changes nothing.
 
-        Args:
-            meets: this rank is about to wait for others, perhaps for minutes, and has nothing to save: until it has
-                joined them, a signal raises InterruptedStartError where it finds the main thread.
+        Where this rank `meets` others, it may wait for them for minutes and has nothing to save: until it has joined
+        them, a signal raises InterruptedStartError where it finds the main thread.
         """
         self._meets = meets
         previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
@@ -84,16 +83,11 @@ class AgreedStop:
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
             return reason
-        return self._group.pass_boundary(reason)
+        return self._group.line.pass_boundary(reason)
 
     def check(self) -> None:
-        """The same inside what can be cut short and done again.
-
-        Raises:
-            StopAgreed: on every rank at the same call.
-        """
-        reason = self.agreed()
-        if reason:
+        """The same inside what can be cut short and done again: raises StopAgreed on every rank at the same call."""
+        if reason := self.agreed():
             raise StopAgreed(reason)
 
     def finish(self) -> int:
@@ -103,4 +97,4 @@ class AgreedStop:
         """
         if self._group is None or self._group.world_size == 1:
             return self._signal
-        return self._group.pass_boundary(0)
+        return self._group.line.pass_boundary(0)

@@ -15,8 +15,7 @@ from noether.data.order import deal_evaluation
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
-from noether.learning.evaluation_mode import evaluation_mode
-from noether.learning.precision import Precision
+from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
 from noether.tasks.base import Predictions, SampleFigures, Task
 

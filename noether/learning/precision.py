@@ -1,9 +1,11 @@
-"""In which precision the model computes."""
+"""How a model computes: its precision, and evaluation mode."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from noether.data.loader import type_like
 
@@ -40,3 +42,14 @@ class Precision:
     def scaler(self) -> torch.amp.GradScaler:
         """Returns the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Puts a model into evaluation mode, and afterwards back into the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

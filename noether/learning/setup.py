@@ -34,11 +34,7 @@ class Problem:
     model: nn.Module
 
     def fit_task(self) -> None:
-        """Computes the task's statistics over the training samples, the validation split left out.
-
-        Raises:
-            RequestError: a sample is not what the task needs; its name is said.
-        """
+        """Computes the task's statistics over the training samples; refuses one that is not what the task needs."""
         self.task.fit(_Samples(self))
 
 
@@ -88,11 +84,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
-    """Refuses samples without what the model reads beside the task's own keys, with a model that does without.
-
-    Raises:
-        RequestError: with the line to change.
-    """
+    """Refuses samples without what the model reads beside the task's own keys, and names a model that does without."""
     layout, model = task.layout(), model_class(kind)
     needs = getattr(model, "needs", None)
     if layout is None or needs is None:

@@ -9,12 +9,9 @@ from noether.errors import RequestError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How one update is divided: effective = per_rank × world_size, and per_rank is the sum of the micro-batches.
+    """How the samples of one update are divided: effective = per_rank × world_size.
 
-    effective: samples per update over all ranks.
-    per_rank: samples per update on each rank.
-    micro: samples in the largest micro-batch.
-    accumulation_steps: micro-batches per update.
+    micro: samples in the largest micro-batch. accumulation_steps: micro-batches per update, on each rank.
     """
 
     effective: int
@@ -37,12 +34,7 @@ class BatchPlan:
 
 
 def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
-    """Divides the effective batch over the ranks, and each rank's share into micro-batches.
-
-    Args:
-        effective_batch_size: samples per update, over all ranks.
-        max_batch_size: most samples that a device can hold at once; None: no limit.
-        world_size: number of ranks.
+    """Divides the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
 
     Raises:
         RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.

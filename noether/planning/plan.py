@@ -70,15 +70,8 @@ def plan_run(
 ) -> RunPlan:
     """Plans a run from its configuration and from where this process was started.
 
-    Args:
-        config: the run.
-        visible_devices: a mask for another machine.
-        environ: the environment this process was started with.
-        nvml: the NVIDIA driver; None: the real one.
-        facts: what the system shows about this process; None: read it.
-
-    Raises:
-        RequestError: the run cannot start here as requested.
+    `visible_devices` is a mask for another machine; `nvml` and `facts` stand for the NVIDIA driver, and for what the
+    system shows about this process (None: the real ones).
     """
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
@@ -112,28 +105,15 @@ def render_plan(plan: RunPlan) -> list[Any]:
     # Folded, because a long name would otherwise be cut off in a narrow terminal.
     heads = (Column(head, overflow="fold") for head in ("rank", "host", "local rank", "device", "samples per update"))
     table = Table(*heads, box=None, padding=(0, 3, 0, 0))
+    steps = plan.batch.accumulation_steps
+    share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
     for worker in placement.workers[:ROWS_SHOWN]:
-        steps = plan.batch.accumulation_steps
-        share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
-        table.add_row(
-            str(worker.rank),
-            placement.nodes[worker.node_rank],
-            str(worker.local_rank),
-            str(worker.device),
-            share,
-        )
+        host = placement.nodes[worker.node_rank]
+        table.add_row(str(worker.rank), host, str(worker.local_rank), str(worker.device), share)
     if len(placement.workers) > ROWS_SHOWN:
         table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
     reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
     for name, reason in plan.reasons.items():
         reasons.add_row(Text(name, style="dim"), reason)
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
-    return [
-        headline,
-        table,
-        plan.batch.describe(placement.world_size),
-        "",
-        Text("because"),
-        reasons,
-        *warnings,
-    ]
+    return [headline, table, plan.batch.describe(placement.world_size), "", Text("because"), reasons, *warnings]

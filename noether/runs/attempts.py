@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import Row, append_row, is_count, read_rows
@@ -45,18 +45,16 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
     rows = [row for row in starts.values() if is_count(row.get("first_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
-        last = row.get("last_update", following["first_update"] if following else None)
-        outcome = row.get("outcome", "killed" if following else None)
-        texts = {name: str(row.get(name, "")) for name in ("host", "started", "job")}
-        records.append(
-            AttemptRecord(
-                row["attempt"],
-                row["first_update"],
-                last if is_count(last) else None,
-                None if outcome is None else str(outcome),
-                **texts,
-            )
+        last = row.get("last_update", following and following["first_update"])
+        outcome = row.get("outcome", following and "killed")
+        record = AttemptRecord(
+            attempt=row["attempt"],
+            first_update=row["first_update"],
+            last_update=last if is_count(last) else None,
+            outcome=None if outcome is None else str(outcome),
+            **{name: str(row.get(name, "")) for name in ("host", "started", "job")},
         )
+        records.append(record)
     return records
 
 
@@ -67,5 +65,5 @@ def attempts_without_progress(folder: RunFolder, reached: int) -> int:
     same place each time would otherwise keep its nodes for ever. A newly submitted job counts from zero.
     """
     starts = read_attempts(folder)[::-1]
-    others = (n for n, start in enumerate(starts) if start.first_update != reached or start.job != starts[0].job)
-    return next(others, len(starts))
+    in_vain = takewhile(lambda start: start.first_update == reached and start.job == starts[0].job, starts)
+    return len(list(in_vain))

@@ -63,31 +63,18 @@ class RunFolder:
         return found
 
     def create(self) -> None:
-        """Makes the folder and proves that it can be written.
-
-        Raises:
-            RequestError: where it cannot, before anything is started.
-        """
-        try:
+        """Makes the folder and proves that it can be written, or raises DiskRefusal."""
+        with refusals_told(self.path):
             self.logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_writable(self.path, error) from None
         self.check_writable()
 
     def check_writable(self) -> None:
-        """Proves that the folder, or the nearest one above it that exists, can be written.
-
-        Raises:
-            RequestError: where it cannot.
-        """
-        folder = self.path
-        try:
+        """Proves that the folder, or the nearest above it that exists, can be written, or raises DiskRefusal."""
+        with refusals_told(self.path):
             folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
-            # Permissions do not tell: read-only mounts and full disks show only in a write.
-            with tempfile.TemporaryFile(dir=folder) as probe:
-                probe.write(b"0" * 4096)
-        except OSError as error:
-            raise _not_writable(folder, error) from None
+        # Permissions do not tell: read-only mounts and full disks show only in a write.
+        with refusals_told(folder), tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"0" * 4096)
 
 
 class DiskRefusal(RequestError):
@@ -106,31 +93,21 @@ DISK_ERRNOS = frozenset(
 
 @contextmanager
 def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> Iterator[None]:
-    """Turns an OSError of required reading and writing in a run folder into words.
-
-    `errnos` says which errors; None: every one.
-
-    Raises:
-        DiskRefusal: where the disk refuses.
-    """
+    """Turns an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
     try:
         yield
     except OSError as error:
         named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
         if errnos is not None and (named or error.errno not in errnos):
             raise  # Of another disk, such as the data's.
-        raise _not_writable(folder, error) from None
-
-
-def _not_writable(folder: Path, error: OSError) -> DiskRefusal:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DiskRefusal(
-        f"cannot write to {folder}",
-        seen=f"{error.strerror} ({error.filename or folder})",
-        expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
-        fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
-        mount="" if is_full else str(folder.absolute().parent),
-    )
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DiskRefusal(
+            f"cannot write to {folder}",
+            seen=f"{error.strerror} ({error.filename or folder})",
+            expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
+            fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
+            mount="" if is_full else str(folder.absolute().parent),
+        ) from None
 
 
 def new_run_id() -> str:

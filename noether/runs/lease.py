@@ -99,8 +99,7 @@ class Lease(Publisher):
         """
         holder = read_attempt(self.folder)
         if holder is None:
-            if not self.folder.path.is_dir():
-                raise FileNotFoundError(errno.ENOENT, "the run's folder was moved or removed", str(self.folder.path))
+            self._check_there()
             if newest_start(self.folder) > self.own.number:
                 raise FencedError(self._lost("a later start, in attempts.jsonl"))
             write_record(self.folder.attempt, asdict(self.own))
@@ -142,9 +141,12 @@ class Lease(Publisher):
             return
         remove(doomed)
 
-    def _own_folder(self, beside: Path) -> Path:
+    def _check_there(self) -> None:
         if not self.folder.path.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the run's folder was moved or removed", str(self.folder.path))
+
+    def _own_folder(self, beside: Path) -> Path:
+        self._check_there()
         own = beside / f"{_OWN_FOLDER}{self.own.id}"
         own.mkdir(parents=True, exist_ok=True)
         return own
@@ -163,10 +165,7 @@ class Lease(Publisher):
 def take_lease(
     folder: RunFolder, restarts: int, environ: Mapping[str, str] = os.environ, *, is_task: bool = False
 ) -> Lease:
-    """Takes a run folder for this start; from now on every earlier start is shut out.
-
-    `restarts` is how often the scheduler has requeued the job (the placement's attempt); `is_task` whether this process
-    is a task of the scheduler's.
+    """Takes a run folder for this start (see `Attempt`); from now on every earlier start is shut out.
 
     Raises:
         RequestError: where a later start of the same job has the folder, or one that is alive on this host.
@@ -231,10 +230,8 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:  # pydantic's too. A flipped bit must not stop a run: the next start writes it again.
-        return None
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # pydantic's is a ValueError too.
+        return None  # A flipped bit must not stop a run: the next start writes it again.
 
 
 def newest_start(folder: RunFolder) -> int:

@@ -13,11 +13,7 @@ STATE_POLL_S = 5.0
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
-    """Prints a run's logs, each under its path; with `follow`, what is added too, until the run has ended.
-
-    Raises:
-        RequestError: where there is no such run or rank, or nothing has been written yet.
-    """
+    """Prints a run's logs, each under its path; with `follow`, what is added too, until the run has ended."""
     folder = find_run(run)
     offsets: dict[Path, int] = {}
     if not follow and not log_files(folder, rank):

@@ -55,11 +55,7 @@ def find_run(path: str | Path) -> RunFolder:
 
 
 def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:
-    """Returns the run folders in a folder, by name, with those that a waiting job is still to make.
-
-    Raises:
-        RequestError: where there is no such folder.
-    """
+    """Returns the run folders in a folder, by name, with those that a waiting job is still to make."""
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
         raise RequestError(
@@ -121,24 +117,22 @@ def run_state(
     folder: RunFolder, queued: Mapping[str, QueuedJob], warn: Callable[[str], None] = lambda text: None
 ) -> RunState:
     """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
-    process, job = leader(folder), job_in_queue(folder, queued)
-    state, why = state_and_reason(folder, process, job)
+    job = job_in_queue(folder, queued)
+    state, why = state_and_reason(folder, leader(folder), job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     figures = next((mapping(row, "figures") for row in reversed(rows) if row["kind"] == "evaluation"), {})
     planned = mapping(read_record(folder.plan, warn), "length").get("total_updates")
     total = planned if is_count(planned) else None
-    update = max((row["update"] for row in rows), default=None)
-    left = seconds_left(training, total) if state == RUNNING else None
     return RunState(
         run=str(folder.path),
         state=state,
         why=why,
-        update=update,
+        update=max((row["update"] for row in rows), default=None),
         total_updates=total,
         loss=number(training[-1], "loss") if training else None,
         figures=mapping(read_record(folder.result, warn), "figures") or figures,
-        seconds_left=left,
+        seconds_left=seconds_left(training, total) if state == RUNNING else None,
         job=job.job_id if job else job_of_run(folder),
         time_left=job.time_left if job else None,
     )

@@ -23,10 +23,6 @@ Warn = Callable[[str], None]
 _DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
-def _silent(text: str) -> None:
-    """Says nothing: for readers of a file whose damage was reported already."""
-
-
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """Returns the JSON object of a text.
 
@@ -62,7 +58,7 @@ def parse_record(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_record(path: Path, warn: Warn = _silent) -> dict[str, Any]:
+def read_record(path: Path, warn: Warn = lambda text: None) -> dict[str, Any]:
     """Returns the content of a record; an empty one where there is none, or where it is damaged, which is named."""
     try:
         return parse_record(path)
@@ -91,7 +87,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         file.close()
 
 
-def read_rows(path: Path, warn: Warn = _silent) -> list[Row]:
+def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     """Returns the rows of a file in order; none where there is no file.
 
     A last line without an end was cut off by a kill, and is left out silently; every other line that cannot be
@@ -117,7 +113,7 @@ def read_rows(path: Path, warn: Warn = _silent) -> list[Row]:
     return rows
 
 
-def read_metrics(path: Path, warn: Warn = _silent) -> list[Row]:
+def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     """Returns the rows of a metrics.jsonl as `read_rows` does; each has a `kind` and an `update`, a count."""
     rows = []
     for row in read_rows(path, warn):
@@ -160,11 +156,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def parse_row(line: bytes) -> Row:
-    """Returns the row of one line, without its CRC-32.
-
-    Raises:
-        ValueError: it is not as it was written.
-    """
+    """Returns the row of one line, without its CRC-32. Raises ValueError where it is not as it was written."""
     row = parse_object(line)
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != _checksum(row):

@@ -19,11 +19,7 @@ FIGURES_SHOWN = 2
 
 
 def show_status(output_path: str, *, as_json: bool) -> int:
-    """Prints the runs in a folder with the jobs they wait or run in.
-
-    Raises:
-        RequestError: where there is no such folder.
-    """
+    """Prints the runs in a folder with the jobs they wait or run in."""
     queued, refusal = {}, None
     try:
         queued = queued_jobs()

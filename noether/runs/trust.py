@@ -1,9 +1,8 @@
 """Whose run a folder is: what the settings of somebody else's run name by dotted path is not run unasked.
 
 A run that is started gets a mark, `started-by.json`: the settings of its components, signed with a key that only this
-user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). A folder that was copied or unpacked from
-elsewhere has none that fits. Where there is no such key, as in a container with a home of its own, it counts who owns
-the file of the settings.
+user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Where there is no such key, as in a container
+with a home of its own, it counts who owns the file of the settings.
 """
 
 import contextlib
@@ -38,9 +37,7 @@ def mark_own(folder: RunFolder, settings: Mapping[str, Any]) -> None:
 
 
 def check_trust(folder: RunFolder, trust: bool) -> None:
-    """Refuses to run code that the settings of somebody else's run name.
-
-    `trust`: the user has said that they trust it.
+    """Refuses to run code that the settings of somebody else's run name, unless the user says to `trust` it.
 
     Raises:
         RequestError: the run names code outside of this package, and this user did not start it.

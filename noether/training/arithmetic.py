@@ -39,9 +39,7 @@ class FlopCounter(TorchDispatchMode):
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
     """Counts the operations of a sample's forward and backward pass, and times matrix products on this device.
 
-    Args:
-        run: at its end; nothing of it changes.
-        time_use: what the seconds of its loop were made of.
+    Nothing of the run changes. `time_use` is what the seconds of its loop were made of.
 
     Returns:
         flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.

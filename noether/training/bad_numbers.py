@@ -9,7 +9,7 @@ from torch import Tensor
 from noether.checkpoints.state import TrainingState
 from noether.data.loader import Batch
 from noether.errors import NoetherError
-from noether.learning.precision import Precision
+from noether.learning.precision import Precision, evaluation_mode
 from noether.training.rehearsal import loss_of, without_trace
 
 
@@ -54,12 +54,6 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
     and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as they
     were. What the passes change (running statistics, random numbers) is put back.
 
-    Args:
-        state: weights and task.
-        precision: in which the model computes.
-        batches: the micro-batches of the update.
-        rank: named in what is found.
-
     Returns:
         The first that there is of: samples whose own numbers are not finite; weights that are not; samples whose loss
         is not; micro-batches whose loss is not.
@@ -69,23 +63,20 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
         for index, alone in _single_samples(batches)
         if (keys := [key for key, value in alone.items() if not all_finite(value)])
     ]
-    weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
-    if weights and not found:
-        more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
-        return [f"rank {rank}: the weights themselves, {weights[0]}{more}"]
     if found:
         return found
+    weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
+    if weights:
+        more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
+        return [f"rank {rank}: the weights themselves, {weights[0]}{more}"]
 
     def loss(batch: Batch) -> float:
         return float(loss_of(state.model, state.task, precision, batch))
 
     device = next((value.device for value in batches[0].values()), torch.device("cpu"))
     with without_trace(state.model, device, gradients=True):
-        state.model.eval()
-        try:
+        with evaluation_mode(state.model):
             losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
-        finally:
-            state.model.train()
         found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
         for batch in () if found else batches:
             if not isfinite(together := loss(batch)):

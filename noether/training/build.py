@@ -19,8 +19,8 @@ from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
-from noether.training.fit_batch import largest_micro_batch
 from noether.training.optimizers import build_optimizer
+from noether.training.rehearsal import largest_micro_batch
 from noether.training.schedules import Schedule, build_schedule
 
 
@@ -51,10 +51,7 @@ class Run:
                 "validation": len(problem.validation_indices),
                 "test": len(problem.splits.test),
             },
-            "model": {
-                "kind": type(self.state.model).__name__,
-                "parameters": count_parameters(self.state.model),
-            },
+            "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
         }
 
     def summary(self, config: RunConfig) -> str:

@@ -13,10 +13,10 @@ from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.evaluation.evaluate import build_evaluator
 from noether.training.build import Run, build_run
-from noether.training.log_window import peak_memory_mib
 from noether.training.loop import update_batches
 from noether.training.request import TrainRequest
 from noether.training.update import Updater
+from noether.training.update_figures import peak_memory_mib
 from noether.workers.context import WorkerContext
 
 

@@ -16,22 +16,19 @@ from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
-from noether.training.epoch_figures import EpochFigures
-from noether.training.log_window import LogWindow
 from noether.training.profile import UpdateProfile
 from noether.training.time_use import Clock, Part
 from noether.training.update import Updater
-
-Validate = Callable[[TrainingState], dict[str, dict[str, float]]]
-"""Evaluates the validation split: figures by the name of the weights, the selected first, on rank 0; else empty."""
+from noether.training.update_figures import EpochFigures, LogWindow
 
 
 @dataclass
 class Loop:
     """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
 
-    `saver` is asked for checkpoints on every rank, and rank 0's writes them. `time_use`, once `run` has returned: what
-    its seconds were made of.
+    `saver` is asked for checkpoints on every rank, and rank 0's writes them. `validate` evaluates the validation split:
+    on rank 0 it returns figures by the name of the weights, the selected first. `time_use`, once `run` has returned:
+    what its seconds were made of.
     """
 
     config: RunConfig
@@ -40,7 +37,7 @@ class Loop:
     stop: AgreedStop
     trackers: Trackers
     saver: Saver
-    validate: Validate
+    validate: Callable[[TrainingState], dict[str, dict[str, float]]]
     profile: UpdateProfile | None = None
     time_use: dict[str, Any] = field(default_factory=dict, init=False)
 
@@ -53,40 +50,34 @@ class Loop:
         Returns:
             0 where the run is complete, else why all ranks stopped (a signal, or TIME_LIMIT), with everything saved.
         """
-        trainer, progress = self.config.trainer, self.built.state.progress
+        built, trainer, progress = self.built, self.config.trainer, self.built.state.progress
         began, first, clock = time.perf_counter(), progress.updates, self.clock
-        updater = Updater(
-            self.built.state, self.group, trainer, self.built.precision, self.built.plan.accumulation_steps, clock
-        )
+        updater = Updater(built.state, self.group, trainer, built.precision, built.plan.accumulation_steps, clock)
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
-        window = LogWindow(self.group, self.built.plan.effective, clock)
-        epoch = EpochFigures(self.group, self.built.plan.per_rank)
+        window = LogWindow(self.group, built.plan.effective, clock)
+        epoch = EpochFigures(self.group, built.plan.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
-        last_update = self.built.length.total_updates
-        for batches in update_batches(self.config, self.built, self.group, clock, last_update) if not reason else ():
-            self.group.begin_update(progress.updates + 1)
-            if self.profile is not None:
-                clock.switch(Part.LOGGING)
-                self.profile.before_update()
-                clock.switch(Part.OTHER)
-            window.add(figures := updater.update(batches, self.built.schedule(progress.updates)))
+        last_update = built.length.total_updates
+        for batches in update_batches(self.config, built, self.group, clock, last_update) if not reason else ():
+            self.group.line.begin_update(progress.updates + 1)
+            window.add(figures := updater.update(batches, built.schedule(progress.updates)))
             epoch.add(figures)
             self.group.expect_steady_pace()
             update, last = progress.updates, progress.updates == last_update
             self.trackers.advance(update)
             clock.switch(Part.LOGGING)
+            if self.profile is not None:
+                self.profile.after_update()
             if figures.skipped:
                 self._log("note", text=figures.skipped)
             if due_log(update) or last:
-                self._log("training", learning_rate=self.built.schedule(update - 1), **window.read())
-            if update % self.built.length.updates_per_epoch == 0 and (means := epoch.read()):
+                self._log("training", learning_rate=built.schedule(update - 1), **window.read())
+            if update % built.length.updates_per_epoch == 0 and (means := epoch.read()):
                 self._log("epoch", **means)
             clock.switch(Part.OTHER)
-            progress.evaluation_pending = bool(self.built.problem.validation_indices) and (
-                last or due_evaluation(update)
-            )
+            progress.evaluation_pending = bool(built.problem.validation_indices) and (last or due_evaluation(update))
             reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
             if reason:
                 break
@@ -168,22 +159,14 @@ class Loop:
 
 def update_batches(config: RunConfig, run: Run, group: Group, clock: Clock, until: int) -> Iterator[list[Batch]]:
     """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
-    indices, progress = run.problem.train_indices, run.state.progress
-    order = RankOrder(
-        GlobalOrder(len(indices), run.plan.effective, config.seed),
-        run.plan.micro_batch_sizes(),
-        group.rank,
-        progress.updates,
-        until,
-    )
+    problem, done = run.problem, run.state.progress.updates
+    whole = GlobalOrder(len(problem.train_indices), run.plan.effective, config.seed)
+    order = RankOrder(whole, run.plan.micro_batch_sizes(), group.rank, done, until)
+    pin_memory = group.device.type == "cuda"
     stream = training_batches(
-        run.problem.splits.train,
-        indices,
-        order,
-        run.problem.draw,
-        num_workers=config.num_workers,
-        pin_memory=group.device.type == "cuda",
-    )
+        problem.splits.train, problem.train_indices, order, problem.draw,
+        num_workers=config.num_workers, pin_memory=pin_memory,
+    )  # fmt: skip
     while True:
         batches = []
         for _ in range(run.plan.accumulation_steps):

@@ -1,6 +1,6 @@
 """How weights move: parameter groups, and the optimisers that torch does not have."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from inspect import unwrap
 from typing import Any
 
@@ -22,11 +22,7 @@ def build_optimizer(config: AdamWConfig | SGDConfig | LionConfig, model: nn.Modu
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     return LightSGD(
-        groups,
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        fused=_fused(model),
+        groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=_fused(model)
     )
 
 
@@ -66,24 +62,23 @@ class LightSGD(WithoutCompiler, SGD):
 class LightAdamW(WithoutCompiler, AdamW):
     """AdamW without what it does around its fused kernel in every step: it finds its lists of tensors once.
 
-    The numbers are AdamW's bit for bit, and so is the state. Anything unusual goes AdamW's own way: parameters without
-    a gradient, a loss scaler that hands its scale to the kernel, devices on which it is not fused. Step hooks are not
-    called.
+    The numbers are AdamW's bit for bit, and so is the state. Anything unusual goes AdamW's own way: the first step,
+    parameters without a gradient, a loss scaler that hands its scale to the kernel, devices on which it is not fused.
+    Step hooks are not called.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._lists: list[tuple[dict[str, Any], list[Any]]] | None = None
+        self._lists: list[tuple[dict[str, Any], list[Any]]] = []
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
         lists = self._lists
-        if lists is None or closure is not None or hasattr(self, "found_inf"):
-            return self._first_step(closure)
         gradients = [[parameter.grad for parameter in own[0]] for _, own in lists]
-        if any(one is None for own in gradients for one in own):
-            return self._first_step(closure)
+        if not lists or hasattr(self, "found_inf") or any(one is None for own in gradients for one in own):
+            self._step_as_torch()
+            return
         for (group, (parameters, averages, squares, steps)), own_gradients in zip(lists, gradients, strict=True):
             torch._foreach_add_(steps, 1)
             torch._fused_adamw_(
@@ -101,34 +96,27 @@ class LightAdamW(WithoutCompiler, AdamW):
                 amsgrad=False,
                 maximize=False,
             )
-        return None
 
     # Torch wraps the step of each class of optimisers once, for the sake of its profiler; a mark says that it has.
     step.hooked = True  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Takes a state; the lists are found anew."""
-        self._lists = None
+        self._lists = []
         super().load_state_dict(state_dict)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters; the lists are found anew."""
-        self._lists = None
-        super().add_param_group(param_group)
-
-    def _first_step(self, closure: Callable[[], float] | None) -> float | None:
-        loss: float | None = unwrap(AdamW.step)(self, closure)
+    def _step_as_torch(self) -> None:
+        unwrap(AdamW.step)(self)
         kinds = {(one.device, one.dtype) for group in self.param_groups for one in group["params"]}
         usual = len(kinds) == 1 and all(group["fused"] and not group["amsgrad"] for group in self.param_groups)
         states = [[self.state.get(one, {}) for one in group["params"]] for group in self.param_groups]
-        self._lists = None
+        self._lists = []
         if usual and all(state for own in states for state in own):
             names = ("exp_avg", "exp_avg_sq", "step")
             self._lists = [
                 (group, [group["params"], *([state[name] for state in own] for name in names)])
                 for group, own in zip(self.param_groups, states, strict=True)
             ]
-        return loss
 
 
 class Lion(WithoutCompiler):
@@ -138,27 +126,16 @@ class Lion(WithoutCompiler):
     m ← β₂ m + (1 − β₂) g.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-    ) -> None:
+    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
                 self._step_group(parameters, group["lr"], group["betas"], group["weight_decay"])
-        return loss
 
     def _step_group(self, parameters: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float) -> None:
         beta1, beta2 = betas

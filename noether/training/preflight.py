@@ -1,6 +1,8 @@
 """Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
 
 import os
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.checkpoints.resume import find_start
@@ -11,20 +13,19 @@ from noether.config.model import CustomModelConfig
 from noether.config.schema import RunConfig
 from noether.config.task import CustomTaskConfig
 from noether.data.build import check_data
-from noether.planning.compiler import refuse_without_compiler
+from noether.errors import RequestError
 from noether.planning.plan import RunPlan
+
+# TorchInductor calls a C++ compiler for a CPU; Triton calls a C compiler for the launchers of its kernels on a GPU.
+CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
-    """Checks the run's folder, its data, its compiler and its own components on this machine.
-
-    Raises:
-        RequestError: as `train` would, with the same words.
-    """
+    """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
     find_start(config, lambda warning: None).folder.check_writable()
     check_data(config)
     check_compiler(config, plan)
-    check_own_components(config)
+    _check_own_components(config)
 
 
 def check_compiler(config: RunConfig, plan: RunPlan) -> None:
@@ -33,13 +34,36 @@ def check_compiler(config: RunConfig, plan: RunPlan) -> None:
         refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
-def check_own_components(config: RunConfig) -> None:
-    """Imports the user's own data set, model and task, and holds their options against their constructors.
+def refuse_without_compiler(
+    device_kind: str, environ: Mapping[str, str], engine: str, which: Callable[[str], str | None] = shutil.which
+) -> None:
+    """Refuses where the compiler that torch.compile needs is not installed; CXX and CC choose another one.
+
+    `engine` is that of the project's image, if this runs in it, for the message.
+    """
+    variable, known = ("CC", C_COMPILERS) if device_kind == "cuda" else ("CXX", CPP_COMPILERS)
+    language, package = ("C", "gcc") if device_kind == "cuda" else ("C++", "g++")
+    asked = environ.get(variable)
+    if any(which(name) for name in ([asked] if asked else known)):
+        return
+    fix = f"apt-get install {package}      (or {variable}=COMPILER; or trainer.compile=false)"
+    if engine:
+        fix = (
+            "trainer.compile=false      (the CUDA images have a C compiler, for GPUs; no image has a C++ compiler,\n"
+            f"which a CPU needs: build an image FROM this one with {package})"
+        )
+    raise RequestError(
+        f"trainer.compile=true needs a {language} compiler",
+        seen=f"{variable}={asked}, which does not exist" if asked else f"none of {', '.join(known)} on the PATH",
+        expected=f"a {language} compiler: torch.compile writes {language} for device {device_kind} and compiles it",
+        fix=fix,
+    )
+
+
+def _check_own_components(config: RunConfig) -> None:
+    """Imports the user's own data set, model and task, and checks their options against their constructors.
 
     Components that come with noether are checked by the schema already.
-
-    Raises:
-        RequestError: no such module or class, or options that do not fit.
     """
     if isinstance(config.dataset, CustomDatasetConfig):
         given: dict[str, str | Path | None] = {"split": "train", "root": config.dataset_root}

@@ -1,6 +1,7 @@
-"""Forward and backward passes beside those of the updates, which leave no trace."""
+"""Forward and backward passes beside those of the updates, which leave no trace; the largest batch that fits."""
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
+from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.tasks.base import Task
@@ -50,3 +52,34 @@ def without_trace(model: nn.Module, device: torch.device, *, gradients: bool = F
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
+    """Returns the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
+
+    Weights, running statistics and random numbers stay as they are.
+
+    Raises:
+        torch.OutOfMemoryError: where a single sample does not fit.
+    """
+
+    def fits(size: int) -> bool:
+        fitted = True
+        try:
+            batch = rehearsal_batch(problem, size, group.device, precision)
+            loss_of(problem.model, problem.task, precision, batch).backward()
+        except (MemoryError, RuntimeError) as error:
+            # The CPU's allocator raises a plain RuntimeError.
+            is_full = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+            if size == 1 or not is_full:
+                raise
+            fitted = False
+        finally:
+            problem.model.zero_grad()
+            if group.device.type == "cuda":
+                torch.cuda.empty_cache()
+        # The smallest device decides, so that every rank tries the same sizes.
+        return bool(group.sum(torch.tensor(int(not fitted), device=group.device)).item() == 0)
+
+    with without_trace(problem.model, group.device):
+        return most if fits(most) else bisect_left(range(1, most), True, key=lambda size: not fits(size))

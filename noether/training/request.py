@@ -16,10 +16,8 @@ class TrainRequest:
 
     start: where the run starts from, as the process that answers for rank 0 decided; a RequestError where it
         refuses the run; None in a process without rank 0, which receives it from there.
-    data: folder of the data on this host.
-    plan: the launch plan, for plan.json.
+    data: folder of the data on this host. plan: the launch plan, for plan.json. quiet: print nothing.
     deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
-    quiet: print nothing.
     """
 
     config: RunConfig

@@ -1,17 +1,13 @@
 """From a configuration to workers: the data is there, the folder can be written, the plan is shown; then it starts."""
 
-import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from noether.checkpoints.format import (
-    remove_leftovers,
-)
+from noether.checkpoints.format import remove_leftovers
 from noether.checkpoints.resume import StartingPoint, find_start
 from noether.common.console import Console
 from noether.common.whole_file import write_whole
@@ -41,10 +37,8 @@ from noether.workers.spawner import warm_up
 def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = False) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run.
 
-    Args:
-        config: the run's.
-        reset: start the run of this name over; its folder is kept aside.
-        tensorboard: serve its events beside it, on this machine's loopback.
+    `reset` starts the run of this name over and keeps its folder aside; `tensorboard` serves its events beside it, on
+    this machine's loopback.
     """
     started = time.monotonic()
     check_flags(config, reset, tensorboard)
@@ -103,35 +97,28 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
         return _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
 
 
-def _run(placement: Placement, request: TrainRequest, log_folder: Path) -> int:
-    terms = run_terms(request.config, placement, os.environ)
-    return run_placement(placement, "noether.training.train.train_worker", request, log_folder, terms)
-
-
-def run_terms(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunTerms:
-    """Returns what all ranks of a run are given alike.
+def _run(
+    placement: Placement, request: TrainRequest, log_folder: Path, target: str = "noether.training.train.train_worker"
+) -> int:
+    """Runs this process's workers on what all ranks of the run are given alike; returns the exit code.
 
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
+    config, environ = request.config, os.environ
     settings = config.model_dump(mode="json")
-    digest = configuration_digest(settings)
-    kind = placement.workers[0].device.kind
-    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
-    return RunTerms(
-        identity,
+    digest, kind = configuration_digest(settings), placement.workers[0].device.kind
+    terms = RunTerms(
+        run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
         key=run_key(settings, environ),
         distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute(),
     )
+    return run_placement(placement, target, request, log_folder, terms)
 
 
 def check_flags(config: RunConfig, reset: bool, tensorboard: bool = False) -> None:
-    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes.
-
-    Raises:
-        RequestError: with the line to change.
-    """
+    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes."""
     if tensorboard and not config.tracker.tensorboard:
         raise RequestError(
             "--tb needs event files",
@@ -185,12 +172,10 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     data = prepare_with_bar(config, console)
     scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
     request = TrainRequest(config, StartingPoint(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
-    target = "noether.training.dry_run.dry_run_worker"
-    terms = run_terms(config, plan.placement, os.environ)
-    code = run_placement(plan.placement, target, request, scratch / "logs", terms)
-    if code == ExitCode.DONE and as_json:
-        print(json.dumps(json.loads((scratch / "dry_run.json").read_text()), indent=2))
+    code = _run(plan.placement, request, scratch / "logs", "noether.training.dry_run.dry_run_worker")
     if code == ExitCode.DONE:
+        if as_json:
+            print((scratch / "dry_run.json").read_text())
         shutil.rmtree(scratch, ignore_errors=True)  # Of one that failed the logs are named, and stay.
     return code
 

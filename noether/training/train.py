@@ -1,17 +1,16 @@
 """What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
-from noether.checkpoints.format import (
-    CheckpointFolder,
-    drop_checkpoints_after,
-    newest_update,
-)
-from noether.checkpoints.resume import StartingPoint
-from noether.checkpoints.state import load_checkpoint, state_bytes
+from noether.checkpoints.format import CheckpointFolder, drop_checkpoints_after, newest_update
+from noether.checkpoints.state import load_checkpoint, model_tensors, state_bytes
 from noether.common.console import Console
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
@@ -25,7 +24,6 @@ from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
-from noether.training.equality import differences_of_resume
 from noether.training.final_result import write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
@@ -36,11 +34,7 @@ from noether.workers.failure import REFUSED_BY_FIRST
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
-    """Trains as one rank of a run.
-
-    Returns:
-        ExitCode.DONE, or ExitCode.CHECKPOINTED where a signal or a time limit stopped the run with everything saved.
-    """
+    """Trains as one rank of a run; returns DONE, or CHECKPOINTED where it was stopped with everything saved."""
     # Handlers first: a stop that is asked for while data is read is kept until the first update boundary.
     stop = AgreedStop()
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
@@ -62,11 +56,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     # A run that goes on has weights of its own, and need not find those that it began with.
-    goes_on = start.checkpoint is not None
-    built = build_run(config.model_copy(update={"initial_weights": None}) if goes_on else config, request.data, group)
+    begins_with = config if start.checkpoint is None else config.model_copy(update={"initial_weights": None})
+    built = build_run(begins_with, request.data, group)
     run = OpenRun(config, built, group, folder, lease, console)
-    if goes_on:
-        _resume(run, start, context.host)
+    if start.checkpoint is not None:
+        _resume(run, CheckpointFolder(start.checkpoint), context.host)
     began_at = built.state.progress.updates
     if began_at > built.length.total_updates:
         raise already_past(config, built.length, began_at)
@@ -100,15 +94,9 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
     group, left_to_do = run.group, _is_unfinished(run.built)
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
+        validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(
-            run.config,
-            run.built,
-            group,
-            stop,
-            trackers=trackers,
-            saver=saver,
-            validate=Validation(run, stop),
-            profile=open_profile(run),
+            run.config, run.built, group, stop, trackers=trackers, saver=saver, validate=validate, profile=profile
         )
         reason = loop.run()
     group.barrier()
@@ -138,10 +126,8 @@ def _leave(reason: int, run: OpenRun) -> int:
     return ExitCode.CHECKPOINTED
 
 
-def _resume(run: OpenRun, start: StartingPoint, host: str) -> None:
+def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
-    assert start.checkpoint is not None
-    checkpoint = CheckpointFolder(start.checkpoint)
     if not checkpoint.path.is_dir():
         raise RequestError(
             "the checkpoint that rank 0 goes on from is not on this host",
@@ -151,10 +137,41 @@ def _resume(run: OpenRun, start: StartingPoint, host: str) -> None:
         )
     state, console = run.built.state, run.console
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
-    console.say(f"resumed {start.folder.path.resolve().name} after update {state.progress.updates}")
+    console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
     threads = torch.get_num_threads()
     for difference in differences_of_resume(checkpoint.meta(), run.group.world_size, threads, state.model):
         console.warn(difference)
+
+
+def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int, model: nn.Module) -> list[str]:
+    """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
+
+    `meta` is of the checkpoint that is resumed; the others are of this start, `threads` those of a rank's arithmetic.
+    """
+    said = []
+    if meta["world_size"] != world_size:
+        said.append(
+            f"{meta['world_size']} ranks before, {world_size} now: the order of samples goes on, "
+            "and sums are rounded in another order"
+        )
+        # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws on each rank.
+        modules = list(model.modules())
+        kinds = {
+            "BatchNorm": any(isinstance(module, _BatchNorm) for module in modules),
+            "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules),
+        }
+        if layers := [name for name, there in kinds.items() if there]:
+            said.append(
+                f"the model has {' and '.join(layers)}: with another number of ranks its weights differ by more "
+                "than rounding"
+            )
+    before = meta.get("threads", threads)  # Checkpoints of older versions do not say.
+    if before != threads:
+        said.append(f"{before} threads a rank before, {threads} now: sums are rounded in another order")
+    tensors = model_tensors(model)
+    if others := [name for name in model.state_dict() if name not in tensors]:
+        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
+    return said
 
 
 def _record_outcome(run: OpenRun, outcome: str) -> None:

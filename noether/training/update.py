@@ -1,14 +1,14 @@
 """One update: micro-batches → one gradient, agreed by all ranks → one step of the optimiser."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
@@ -17,24 +17,9 @@ from noether.distributed.group import Group
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.ddp import LightDDP
-from noether.training.gradients import Clipping
 from noether.training.rehearsal import loss_of, without_trace
 from noether.training.time_use import Clock, Part
-
-
-@dataclass(frozen=True)
-class UpdateFigures:
-    """What one update measured, still on the device: reading them is a synchronisation.
-
-    loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
-    skipped: why the weights were not updated; None where they were.
-    counts: what the task counts of this rank's samples, as sums.
-    """
-
-    loss: Tensor
-    gradient_norm: Tensor
-    skipped: str | None = None
-    counts: Mapping[str, Tensor] = field(default_factory=dict)
+from noether.training.update_figures import UpdateFigures
 
 
 class Updater:
@@ -87,8 +72,6 @@ class Updater:
 
     def close(self) -> None:
         """Lets go of DDP, which must not outlive the process group."""
-        if self._last_gradient is not None:
-            self._last_gradient.close()
         del self.forward, self.ddp
 
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateFigures:
@@ -115,7 +98,7 @@ class Updater:
                 part = state.task.loss(predictions, prepared) * (len(batch["index"]) / samples)
                 clock.switch(Part.BACKWARD)
                 self._reducing = last
-                with self.group.waiting("all_reduce of the gradients") if last else nullcontext():
+                with self.group.line.waiting("all_reduce of the gradients") if last else nullcontext():
                     scaler.scale(part).backward()
             loss += part.detach()
             with torch.no_grad():
@@ -158,17 +141,13 @@ class Updater:
         with without_trace(self.state.model, self.group.device):
             for _ in range(passes):
                 loss = loss_of(self.forward, self.state.task, self.precision, batch)
-                with self.group.waiting("all_reduce of the gradients"):
+                with self.group.line.waiting("all_reduce of the gradients"):
                     self.state.scaler.scale(loss).backward()
                 self.state.model.zero_grad()
         self._buckets_settled = True
 
     def settle(self) -> None:
-        """Makes sure that the last update was made of finite numbers. Every rank calls it before anything is kept.
-
-        Raises:
-            NonFiniteError: where it was not.
-        """
+        """Raises NonFiniteError where the last update was not of finite numbers; called before anything is kept."""
         bad = self.look.settle() if self.look is not None else None
         if bad is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
@@ -229,6 +208,41 @@ class Updater:
         return str(self.group.from_first(text))
 
 
+class Clipping:
+    """Norm and clipping of one model's gradients, in the arithmetic of `torch.nn.utils.clip_grad_norm_`.
+
+    Where all parameters are of one real type on one device, they need not be sorted by kind in every update.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], largest: float | None) -> None:
+        self._parameters, self._largest = parameters, largest
+        kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
+        self._plain = len(kinds) == 1 and next(iter(kinds))[1].is_floating_point
+
+    @torch.no_grad()
+    def norm(self) -> Tensor:
+        """Returns the norm of the whole gradient, a scalar on the device."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if not self._plain or not gradients:
+            return get_total_norm(gradients)
+        out: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        return out
+
+    @torch.no_grad()
+    def clip(self, norm: Tensor) -> None:
+        """Scales the gradient so that its norm, which was `norm`, is at most the largest."""
+        if self._largest is None:
+            return
+        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
+        if not norm.is_cuda and norm.item() < self._largest * (1 - 1e-5):
+            return
+        if not self._plain:
+            clip_grads_with_norm_(self._parameters, self._largest, norm)
+            return
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        torch._foreach_mul_(gradients, torch.clamp(self._largest / (norm + 1e-6), max=1.0))
+
+
 class _LastGradient:
     """Tells when the last gradient of a backward pass is there: what follows is waiting for the reduction.
 
@@ -250,8 +264,3 @@ class _LastGradient:
                 hook.remove()
             self._hooks = [self._last.register_post_accumulate_grad_hook(lambda parameter: self._tell())]
             self._settled = True
-
-    def close(self) -> None:
-        """Removes the hook."""
-        for hook in self._hooks:
-            hook.remove()

@@ -25,11 +25,7 @@ class Validation:
         self._next_case = 0.0
 
     def __call__(self, state: TrainingState) -> dict[str, dict[str, float]]:
-        """Returns the figures of every kind of weights, the selected first; nothing on ranks above 0.
-
-        Raises:
-            StopAgreed: on every rank, where the ranks agreed to stop before it was through.
-        """
+        """Returns the figures of every kind of weights, the selected first; nothing on ranks above 0."""
         built, group = self.run.built, self.run.group
         problem = built.problem
         evaluator = build_evaluator(

@@ -15,7 +15,7 @@ from conftest import REPOSITORY
 
 from noether.cli.commands import verbs
 from noether.cli.completing import complete, split_line
-from noether.cli.completion_table import completion_table
+from noether.cli.settings_help import completion_table
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import torch
 from noether.distributed.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
-from noether.training.epoch_figures import EpochFigures
-from noether.training.update import UpdateFigures
+from noether.training.update_figures import EpochFigures, UpdateFigures
 
 OWN = """
 import torch

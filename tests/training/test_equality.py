@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from noether.training.equality import differences_of_resume
+from noether.training.train import differences_of_resume
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))

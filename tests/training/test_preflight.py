@@ -6,7 +6,7 @@ import pytest
 from conftest import TINY
 
 from noether.errors import RequestError
-from noether.planning.compiler import refuse_without_compiler
+from noether.training.preflight import refuse_without_compiler
 
 REFUSED = {
     "own-model-with-a-wrong-option": (["model.kind=own.Model", "model.widht=3"], "has no option 'widht'"),

@@ -13,8 +13,7 @@ from noether.environments.placement import Device, Endpoint, Worker
 from noether.learning.precision import Precision
 from noether.tasks.base import Task
 from noether.training.bad_numbers import LateLook, NonFiniteError
-from noether.training.gradients import Clipping
-from noether.training.update import Updater
+from noether.training.update import Clipping, Updater
 from noether.workers.context import WorkerContext
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)

@@ -1,15 +1,32 @@
-"""What the updates since the last log line amount to, over all ranks."""
+"""What updates measure, and what they amount to over all ranks: since the last log line, and over an epoch."""
 
 import resource
 import socket
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from noether.distributed.group import Group
 from noether.training.time_use import TRAINING, Clock, Part, TimeTable
-from noether.training.update import UpdateFigures
+
+
+@dataclass(frozen=True)
+class UpdateFigures:
+    """What one update measured, still on the device: reading them is a synchronisation.
+
+    loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
+    skipped: why the weights were not updated; None where they were.
+    counts: what the task counts of this rank's samples, as sums.
+    """
+
+    loss: Tensor
+    gradient_norm: Tensor
+    skipped: str | None = None
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class LogWindow:
@@ -25,19 +42,18 @@ class LogWindow:
         self._clear()
 
     def _clear(self) -> None:
-        self._loss: torch.Tensor | None = None
+        self._loss: Tensor | float = 0.0
         self._updates = 0
         self._started, self._started_busy = time.perf_counter(), time.process_time()
 
     def add(self, figures: UpdateFigures) -> None:
         """Counts one update."""
-        self._loss = figures.loss if self._loss is None else self._loss + figures.loss
+        self._loss = self._loss + figures.loss
         self._norm = figures.gradient_norm
         self._updates += 1
 
     def read(self) -> dict[str, Any]:
         """Returns the means since the last call, over all ranks, and starts anew. Every rank calls it."""
-        assert self._loss is not None
         self._clock.switch(Part.REDUCTION)  # The device finishes what was queued; the slower ranks arrive.
         own = float(self._loss) / self._updates
         seconds = self._clock.take()
@@ -72,6 +88,45 @@ class LogWindow:
                 return None
         busy, seconds = time.process_time() - self._started_busy, time.perf_counter() - self._started
         return min(1.0, busy / (seconds * torch.get_num_threads()))
+
+
+class EpochFigures:
+    """Sums up the updates of an epoch without reading the device in between.
+
+    Each sample counts once, as the model was when it learned from it. An update that was skipped counts nothing.
+    `samples_per_update` are this rank's.
+    """
+
+    def __init__(self, group: Group, samples_per_update: int) -> None:
+        self._group, self._per_update = group, samples_per_update
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._samples = 0
+
+    def add(self, figures: UpdateFigures) -> None:
+        """Counts one update of a task that counts anything."""
+        if figures.skipped or not figures.counts:
+            return
+        sums = {"loss": figures.loss * self._per_update, **figures.counts}
+        for name, value in sums.items():
+            value = value if value.device.type == "mps" else value.double()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._samples += self._per_update
+
+    def read(self) -> dict[str, Any]:
+        """Returns the means over the samples since the last call, and how many they are; {} without any.
+
+        Every rank calls it: all have skipped the same updates.
+        """
+        if not self._samples:
+            return {}
+        table = self._group.table([self._samples, *(float(value) for value in self._sums.values())])
+        samples, *sums = (sum(column) for column in zip(*table, strict=True))
+        means = {name: value / samples for name, value in zip(self._sums, sums, strict=True)}
+        self._clear()
+        return {"epoch_samples": int(samples), "figures": means}
 
 
 def peak_memory_mib(device: torch.device) -> float:
