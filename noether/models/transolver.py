@@ -4,9 +4,6 @@ Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surfa
 each with its position, its distance to the surface and the direction away from it.
 """
 
-from collections.abc import Iterable
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -15,12 +12,12 @@ from noether.models.layers.blocks import MLP, initialise_linear
 from noether.models.layers.conditioning import Modulation, Modulations, modulated
 from noether.models.layers.recompute import Recomputable, recomputed
 from noether.models.layers.slices import SliceAttention
-from noether.models.options import check_options
 from noether.models.points import (
     AnchoredModel,
     Latent,
+    blocks_of,
     in_full_precision,
-    joined_masks,
+    mask_of_sequence,
     mean_token,
     present,
     split_fields,
@@ -79,9 +76,6 @@ class Transolver(AnchoredModel):
         mlp_ratio: hidden over outer width of the MLPs.
         layout: the fields, features, parameters and outputs of a case; the published model's where not given.
 
-    Raises:
-        RequestError: options that do not fit each other, with the line to change.
-
     At the defaults 3,860,804 parameters.
     """
 
@@ -94,9 +88,7 @@ class Transolver(AnchoredModel):
         mlp_ratio: int = 2,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__()
-        check_options(dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
-        self._build_shared(layout, dim)
+        super().__init__(layout, dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
         self.input_mlp = nn.Sequential(nn.Linear(INPUTS, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
         self.blocks = nn.ModuleList(
@@ -105,7 +97,7 @@ class Transolver(AnchoredModel):
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs))
         self.apply(initialise_linear)
-        for block in self._blocks():
+        for block in blocks_of(self.blocks):
             # With weights as small as the others', all slices would begin alike and have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
@@ -126,8 +118,8 @@ class Transolver(AnchoredModel):
             ValueError: an entry is absent.
         """
         x, sizes = self._inputs(context)
-        mask, condition, read = joined_masks(context, list(sizes)), self._condition(context), []
-        for block in self._blocks():
+        mask, condition, read = mask_of_sequence(context, sizes), self._condition(context), []
+        for block in blocks_of(self.blocks):
             x, tokens = block.attend(x, mask, condition)
             read.append(tokens)
         return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
@@ -135,23 +127,19 @@ class Transolver(AnchoredModel):
     def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
         """The fields at the points of `queries`, which need the same entries as those of `attend`."""
         x, sizes = self._inputs(queries)
-        for block, tokens in zip(self._blocks(), latent.read, strict=True):
+        for block, tokens in zip(blocks_of(self.blocks), latent.read, strict=True):
             x = block.read(x, tokens, latent.condition)
         return self._fields(x, sizes)
 
-    def _blocks(self) -> Iterable[TransolverBlock]:
-        return cast(Iterable[TransolverBlock], self.blocks)
-
     def _inputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP, and how many are of which set."""
-        names = present(batch, self.layout)
-        inputs = torch.cat([self._point_inputs(batch, name) for name in names], dim=1)
+        sizes = {name: batch[name].shape[1] for name in present(batch, self.layout)}
+        inputs = torch.cat([self._point_inputs(batch, name) for name in sizes], dim=1)
         x = self.input_mlp(inputs.to(self._dtype)) + self.placeholder
         if self.features:
-            sizes = [batch[name].shape[1] for name in names]
-            parts = zip(names, x.split(sizes, dim=1), strict=True)
+            parts = zip(sizes, x.split(list(sizes.values()), dim=1), strict=True)
             x = torch.cat([self._with_features(batch, name, part) for name, part in parts], dim=1)
-        return self._in_parameter_precision(x), {name: batch[name].shape[1] for name in names}
+        return self._in_parameter_precision(x), sizes
 
     def _point_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
         """(B, N, 7): xyz, the distance to the surface, the direction away from it."""
