@@ -1,6 +1,5 @@
 """Errors of a field at points: with every point equal, weighted by area or volume, and part by part."""
 
-import torch
 from torch import Tensor
 
 from noether.data.padding import mean_of_points
@@ -70,8 +69,3 @@ def component_name(channel: int, channels: int) -> str:
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
     """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
-
-
-def case_values(values: Tensor) -> Tensor:
-    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
-    return torch.atleast_1d(values).flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

@@ -5,27 +5,49 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.tasks.scores import field_table, pooled_error, score_scalar, undefined_scalar
+from noether.tasks.scores import pooled_error, score_scalar, undefined_scalar
 
 if TYPE_CHECKING:
     from noether.tasks.fields import FieldsTask
 
 
 def field_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns {"fields": {…}, "scalars": {…}}."""
-    table = field_table(task.summarise(figures), figures, task.fields)
-    for name, row in table.items():
-        prefix = task.fields[name].points.removesuffix("_points")
-        parts = {
-            label: pooled_error(
-                *(figures[f"{name}/part {number}/{kind}"] for kind in ("squared_error", "squared_truth"))
-            )
-            for number, label in enumerate(task.parts.get(prefix, ()))
-            if f"{name}/part {number}/squared_error" in figures
-        }
-        if parts:
-            row["parts"] = parts
-    return {"fields": table, "scalars": scalar_results(task, figures)}
+    """Returns {"fields": {field: its row}, "scalars": {…}}."""
+    summary = task.summarise(figures)
+    rows = {}
+    for name in task.fields:
+        own = {key.removeprefix(f"{name}/"): value for key, value in summary.items() if key.startswith(f"{name}/")}
+        parts = _parts(task, figures, name)
+        rows[name] = _row(own) | _pooled(figures, name) | ({"parts": parts} if parts else {})
+    return {"fields": rows, "scalars": scalar_results(task, figures)}
+
+
+def _row(summary: Mapping[str, float]) -> dict[str, Any]:
+    """A field's {relative_l2, mse, …, components}; components, of vector fields: {x: {relative_l2, …}, …}.
+
+    relative_l2 is the mean of the samples' own ratios, pooled_relative_l2 the ratio of the norms over all points of
+    all samples, in which a weak field weighs little. Errors are in physical units.
+    """
+    row: dict[str, Any] = {}
+    for key, value in summary.items():
+        component, _, figure = key.partition("/")
+        if figure:
+            row.setdefault("components", {}).setdefault(component, {})[figure] = value
+        else:
+            row[key] = value
+    return row
+
+
+def _parts(task: "FieldsTask", figures: Mapping[str, np.ndarray], name: str) -> dict[str, dict[str, float]]:
+    """The pooled errors of the named parts of a field's set."""
+    labels = task.parts.get(task.fields[name].points.removesuffix("_points"), ())
+    parts = {label: f"{name}/part {number}" for number, label in enumerate(labels)}
+    return {label: _pooled(figures, part) for label, part in parts.items() if f"{part}/squared_error" in figures}
+
+
+def _pooled(figures: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
+    error, truth = (figures.get(f"{name}/{kind}") for kind in ("squared_error", "squared_truth"))
+    return {} if error is None or truth is None else pooled_error(error, truth)
 
 
 def scalar_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -1,39 +1,8 @@
-"""Scores of a split: the table of fields, and R², Spearman and mean error of scalars."""
+"""Scores of a split: the pooled error of a field, and R², Spearman and mean error of scalars."""
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-
-FIELD_FIGURES = ("relative_l2", "mse", "mae", "max")
-WEIGHTED_FIGURES = ("weighted_relative_l2", "weighted_mae")
-
-
-def field_table(
-    summary: Mapping[str, float], figures: Mapping[str, np.ndarray], fields: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    """Returns {field: {relative_l2, pooled_relative_l2, mse, mae, max, components}}; errors are in physical units.
-
-    relative_l2 is the mean of the samples' own ratios; pooled_relative_l2 the ratio of the norms over all points of
-    all samples, in which a weak field weighs little. components, of vector fields: {x: {relative_l2, …}, …}.
-    """
-    table: dict[str, dict[str, Any]] = {}
-    for name in fields:
-        table[name] = {figure: summary[f"{name}/{figure}"] for figure in FIELD_FIGURES}
-        error, truth = figures.get(f"{name}/squared_error"), figures.get(f"{name}/squared_truth")
-        if error is not None and truth is not None:
-            table[name] |= pooled_error(error, truth)
-        table[name] |= {
-            figure: summary[f"{name}/{figure}"] for figure in WEIGHTED_FIGURES if f"{name}/{figure}" in summary
-        }
-        components: dict[str, dict[str, float]] = {}
-        for key, value in summary.items():
-            if key.startswith(f"{name}/") and key.count("/") == 2:
-                _, component, figure = key.split("/")
-                components.setdefault(component, {})[figure] = value
-        if components:
-            table[name]["components"] = components
-    return table
 
 
 def pooled_error(squared_error: np.ndarray, squared_truth: np.ndarray) -> dict[str, float]:
