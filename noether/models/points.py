@@ -12,6 +12,7 @@ from noether.data.layout import CAR_FLOW, Layout
 from noether.data.padding import mask_of
 from noether.data.points import ANCHOR
 from noether.errors import RequestError
+from noether.models.layers.blocks import initialise_linear
 from noether.models.layers.conditioning import ParameterEmbedding
 from noether.models.layers.positions import rotary_table, sincos_embedding
 
@@ -208,6 +209,44 @@ class AnchoredModel(PointModel):
         return {**fields, **self.case_outputs(latent)}
 
 
+class SequenceModel(AnchoredModel):
+    """A model whose sets of points go as one sequence through blocks, and through one head for all fields.
+
+    The blocks have `with_keys_values` and `read`, as TransformerBlock has them.
+    """
+
+    def _build(self, blocks: Iterable[nn.Module]) -> None:
+        """Makes what follows a model's own embedding of points; draws all first weights."""
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(self.dim)
+        self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
+        self.apply(initialise_linear)
+
+    def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, int]]:
+        """The points (B, N, dim) of all sets, their rotary table if positions turn keys, how many are of which set."""
+        raise NotImplementedError
+
+    def attend(self, context: Batch) -> tuple[Latent, Batch]:
+        """What queries read of each block, and the fields at the points of `context` themselves."""
+        x, table, sizes = self._tokens(context)
+        mask = joined_masks([mask_of(context, points) for points in sizes], list(sizes.values()))
+        condition, read = self._condition(context), []
+        for block in blocks_of(self.blocks):
+            x, attended_to = block.with_keys_values(x, table, mask, condition)
+            read.append(attended_to)
+        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
+
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        x, table, sizes = self._tokens(queries)
+        for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
+            x = block.read(x, attended_to, table, latent.condition)
+        return self._fields(x, sizes)
+
+    def _fields(self, x: Tensor, sizes: Mapping[str, int]) -> Batch:
+        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
+
+
 def present(batch: Batch, layout: Layout) -> list[str]:
     """The query sets of a layout that a batch has. ValueError: it has none."""
     names = [points for points in layout.outputs if points in batch]
@@ -224,11 +263,6 @@ def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tenso
     every = (like.new_ones(1) if mask is None else mask for mask in masks)
     shape = like.shape[:-1]
     return torch.cat([mask.expand(*shape, count) for mask, count in zip(every, counts, strict=True)], dim=-1)
-
-
-def mask_of_sequence(batch: Batch, sizes: Mapping[str, int]) -> Tensor | None:
-    """The mask (B, N) of the points of several sets as one sequence."""
-    return joined_masks([mask_of(batch, points) for points in sizes], list(sizes.values()))
 
 
 def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
