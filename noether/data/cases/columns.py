@@ -10,6 +10,7 @@ from noether.errors import RequestError
 
 FLOAT = np.dtype("<f4")
 WHOLE = np.dtype("<i4")
+Step = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Column:
 
     source: np.ndarray
     where: str
-    step: Callable[[np.ndarray], np.ndarray] | None = None
+    step: Step = np.asarray
     dtype: np.dtype[Any] = FLOAT
     low: np.ndarray | None = field(default=None, init=False)
     high: np.ndarray | None = field(default=None, init=False)
@@ -34,9 +35,7 @@ class Column:
 
     def rows(self, order: np.ndarray) -> np.ndarray:
         """The given rows as the store has them. RequestError: some are not finite."""
-        block = self.source[order]
-        if self.step is not None:
-            block = self.step(block.astype(np.float64))
+        block = self.step(self.source[order].astype(np.float64))
         finite = np.isfinite(block)
         if not finite.all():
             bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
@@ -55,17 +54,14 @@ class Column:
         return {"components": int(np.prod(self.shape, dtype=int)), "low": low.tolist(), "high": high.tolist()}
 
 
-def turned(rotation: np.ndarray, factor: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A step that turns vectors (n, 3), or tensors of 9 or 6 components, into noether's axes, and scales them."""
+def turned(rotation: np.ndarray, factor: float = 1.0) -> Step:
+    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others."""
 
     def step(block: np.ndarray) -> np.ndarray:
-        if block.ndim == 2 and block.shape[1] == 3:
-            block = factor * block @ rotation.T
-            return block
-        if block.ndim == 2 and block.shape[1] == 9:
-            tensors = rotation @ block.reshape(-1, 3, 3) @ rotation.T
-            block = factor * tensors.reshape(-1, 9)
-            return block
+        if block.shape[1:] == (3,):
+            return np.asarray(factor * block @ rotation.T)
+        if block.shape[1:] == (9,):
+            return np.asarray(factor * (rotation @ block.reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9))
         return factor * block
 
     return step

@@ -7,8 +7,6 @@ A case's folder is renamed into place when it is whole.
 """
 
 import json
-import os
-import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,6 +18,7 @@ import numpy as np
 
 from noether.data.cases.columns import Column
 from noether.data.packed import Spec, packed_writer
+from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
 CASE_FILE = "case.json"
@@ -32,12 +31,17 @@ def case_folder(out: Path, case: str) -> Path:
     return out / "cases" / case.replace("/", "-")
 
 
+def set_file(out: Path, case: str, name: str) -> Path:
+    """The packed file of one set of a case."""
+    return case_folder(out, case) / f"{name}.safetensors"
+
+
 @contextmanager
 def case_writer(out: Path, case: str) -> Iterator[Path]:
     """Yields a new folder that replaces the case's when the context is left without an exception."""
     final = case_folder(out, case)
     final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial = final.with_name(partial_name(final.name))
     partial.mkdir()
     try:
         yield partial
@@ -61,9 +65,8 @@ def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column],
         RequestError: an array has values that are not finite.
     """
     kept = min(rows, most or rows)
-    order = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode())).permutation(np.arange(rows, dtype=np.uint32))[
-        :kept
-    ]
+    rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
+    order = rng.permutation(np.arange(rows, dtype=np.uint32))[:kept]
     specs = {key: Spec(column.dtype, (kept, *column.shape)) for key, column in columns.items()}
     with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as writer:
         for start in range(0, kept, BLOCK_ROWS):
@@ -88,12 +91,6 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.safetensors"))}
     text = json.dumps({"format_version": FORMAT_VERSION, "files": sizes, **about}, indent=1, allow_nan=False)
     (folder / CASE_FILE).write_text(text + "\n")
-
-
-def remove_leftovers(out: Path) -> None:
-    """Removes the folders that killed processes left; only while no other process prepares this data set."""
-    for path in (out / "cases").glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_missing(out: Path | None) -> RequestError:
