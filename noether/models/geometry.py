@@ -67,11 +67,7 @@ class GeometryModel(PointModel):
 
 
 def count_supernodes(wanted: int | None, available: int) -> int:
-    """The number of supernodes to take from so many geometry points.
-
-    Raises:
-        ValueError: there are fewer.
-    """
+    """The number of supernodes to take from so many geometry points. ValueError: there are fewer."""
     if wanted is not None and available < wanted:
         raise ValueError(
             f"{wanted} supernodes cannot be taken from {available} geometry points: "

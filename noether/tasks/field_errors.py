@@ -1,4 +1,4 @@
-"""Errors of a field at points: with every point equal, weighted by area or volume, and part by part."""
+"""Errors of a field at points: with every point equal, and weighted by area or volume."""
 
 from torch import Tensor
 
@@ -49,11 +49,6 @@ def weighted_errors(prediction: Tensor, truth: Tensor, measure: Tensor, mask: Te
         "weighted_relative_l2": (squares / truths).sqrt(),
         "weighted_mae": (weights * error.abs().mean(dim=2)).sum(dim=1) / weights.sum(dim=1),
     }
-
-
-def part_sums(prediction: Tensor, truth: Tensor, parts: Tensor, number: int) -> Figures:
-    """Returns `squared_sums` over the points of one part (patch) alone; parts (B, N) holds each point's number."""
-    return squared_sums(prediction, truth.masked_fill((parts != number).unsqueeze(-1), 0), parts == number)
 
 
 def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,15 +14,7 @@ from noether.data.moments import Moments
 from noether.data.padding import mask_of, mean_of_points
 from noether.data.points import ANCHOR
 from noether.tasks.base import Predictions, SampleFigures, Task, check_predictions
-from noether.tasks.field_errors import (
-    by_channel,
-    component_name,
-    field_errors,
-    part_sums,
-    squared_sums,
-    weighted_errors,
-)
-from noether.tasks.field_results import field_results, scalar_results
+from noether.tasks.field_errors import by_channel, component_name, field_errors, squared_sums, weighted_errors
 from noether.tasks.field_samples import check_columns, check_keys, components_of, describe
 from noether.tasks.field_statistics import (
     SCALINGS,
@@ -36,6 +28,7 @@ from noether.tasks.field_statistics import (
     standard_scaling,
 )
 from noether.tasks.forces import force_coefficient, true_coefficient
+from noether.tasks.scores import field_results, scalar_results
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
@@ -290,7 +283,8 @@ class FieldsTask(Task):
             if (key := f"{prefix}_part") in batch:
                 parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
                 for number in range(len(self.parts.get(prefix, ()))):
-                    sums = part_sums(physical[name], truth, parts, number)
+                    own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
+                    sums = squared_sums(physical[name], own, parts == number)
                     found |= {f"part {number}/{figure}": value for figure, value in sums.items()}
             figures |= {f"{name}/{key}": value for key, value in found.items()}
         return figures

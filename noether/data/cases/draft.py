@@ -19,6 +19,13 @@ BACKGROUND = re.compile(
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
 OUTPUTS = re.compile(r"(average[ _]?)?(cd|cl|cs|cm\w*|nu)$|drag|lift|force|moment|coeff|heat", re.I)
+KNOWN_FIELDS = {
+    "pressure": (re.compile(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure"), 1, "Pa"),
+    "velocity": (re.compile(r"(u|velocity|v)(_?mean)?(_?trim)?$"), 3, "m/s"),
+    "wall_shear": (re.compile(r".*wall_?shear|wss"), 3, "Pa"),
+    "temperature": (re.compile(r"(t|temp|temperature)(_?mean)?$"), 1, "K"),
+}
+"""What usual fields are called in files, their components and their unit."""
 KNOWN_NUMBERS = {
     "drag_coefficient": re.compile(r"(average_)?cd$"),
     "lift_coefficient": re.compile(r"(average_)?cl$"),
@@ -126,18 +133,10 @@ def _named(arrays: Iterable[ArrayFacts]) -> dict[str, ArrayFacts]:
 def field_name(array: ArrayFacts) -> str:
     """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
     plain = _plain(array.name)
-    if re.match(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure", plain) and array.components == 1:
-        return "pressure"
-    if re.match(r"(u|velocity|v)(_?mean)?(_?trim)?$", plain) and array.components == 3:
-        return "velocity"
-    if re.search(r"wall_?shear|^wss", plain) and array.components == 3:
-        return "wall_shear"
-    if re.match(r"(t|temp|temperature)(_?mean)?$", plain) and array.components == 1:
-        return "temperature"
+    for name, (pattern, components, _) in KNOWN_FIELDS.items():
+        if components == array.components and pattern.match(plain):
+            return name
     return f"{plain}_field" if plain in RESERVED else plain
-
-
-UNITS = {"pressure": "Pa", "velocity": "m/s", "wall_shear": "Pa", "temperature": "K"}
 
 
 def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
@@ -149,7 +148,8 @@ def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
-        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(UNITS.get(name, ''))}"]
+        unit = KNOWN_FIELDS[name][2] if name in KNOWN_FIELDS else ""
+        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(unit)}"]
         if kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
         values = f"{array.components} component{'s' * (array.components > 1)}, {array.low:.4g} to {array.high:.4g}"

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from noether.data.cases.case_map import CaseMap, FieldMap, SetMap
-from noether.data.cases.columns import WHOLE, Column, turned
+from noether.data.cases.case_map import CaseMap, FieldMap, SetMap, turned
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
-from noether.data.cases.store import case_writer, write_case_file, write_set
+from noether.data.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.errors import RequestError
 
 LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
@@ -105,7 +104,7 @@ def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Colu
     """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
     nearest_to = _Nearest(surface, points)
     return {
-        f"{name}_sdf": _DistanceColumn(points.source, points.where, lambda block: nearest_to(block)[0]),
+        f"{name}_sdf": Column(points.source, points.where, lambda block: nearest_to(block)[0]),
         f"{name}_normals": Column(points.source, points.where, lambda block: nearest_to(block)[1]),
     }
 
@@ -127,12 +126,6 @@ class _Nearest:
             direction = (own - self.surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
             self.asked, self.answer = block, (distance, direction)
         return self.answer
-
-
-class _DistanceColumn(Column):
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return ()
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:

@@ -66,8 +66,6 @@ def survey_folder(
     root: Path, *, workers: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Survey:
     """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
-    if not root.is_dir():
-        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
     files = list_files(root)
     grouping = group_files(files)
     if not grouping.cases:

@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
         """`forward`, and the keys and values that the tokens made, for others to read."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
         queries, keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 2)
-        attended_to = KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
+        attended_to = _by_head(keys, values, mask)
         return self.output(_attend(queries, attended_to)), attended_to
 
     def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
@@ -99,11 +99,12 @@ def head_width(dim: int, heads: int) -> int:
 def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
     fused = fused.unflatten(-1, (2, heads, -1))
     keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 1)
-    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
+    return _by_head(keys, values, mask)
 
 
-def _over_queries(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, None, None, :]
+def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
+    over_queries = None if mask is None else mask[:, None, None, :]
+    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), over_queries)
 
 
 def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor | None) -> Tensor:
