@@ -23,10 +23,11 @@ from noether.config.compose import compose_settings, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.models.build import count_parameters
+from noether.models.geometry import count_supernodes
 from noether.models.layers.blocks import PerceiverBlock
 from noether.models.layers.positions import rotary_table
 from noether.models.points import Latent, mean_token
-from noether.models.upt import UPT, count_supernodes
+from noether.models.upt import UPT
 
 CARS = ("task.parameters={car: {}}",)
 LEGS = 4
@@ -42,7 +43,7 @@ class TokenUPT(UPT):
         """As UPT's, with the token first; it stands at the origin of the domain."""
         points = self._in_position_precision(batch["geometry_points"])
         supernodes = count_supernodes(self.supernodes, points.shape[1])
-        pooled = self.pooling(points, self._embed(points, self.dim), supernodes, batch.get("geometry_mask"))
+        pooled = self.pooling(points, self._embed(points), supernodes, batch.get("geometry_mask"))
         assert self.parameter_embedding is not None
         tokens = torch.cat([self.parameter_embedding(batch), pooled], dim=1)
         at = torch.cat([torch.zeros_like(points[:, :1]), points[:, :supernodes]], dim=1)

@@ -60,7 +60,7 @@ def prepare(root: Path, out: Path) -> tuple[float, float]:
     about = parse_map(MAP, "map")
     ((case, files),) = find_cases(root, about).items()
     began = time.perf_counter()
-    make_case(CaseJob(case, files, about, "map", root, out))
+    make_case(CaseJob(case, files, about, root, out))
     return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 

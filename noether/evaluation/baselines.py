@@ -33,7 +33,7 @@ def score_baselines(
 
     Returns:
         {"baselines": {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in
-        `field_table`, and "baseline_scalars": {baseline: {scalar: its scores}}, where the task has scalars}.
+        `field_results`, and "baseline_scalars": {baseline: {scalar: its scores}}, where the task has scalars}.
     """
     search = ShapeSearch([train[index] for index in train_indices], task)
     rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}

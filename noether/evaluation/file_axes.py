@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noether.data.cases.columns import turned
+from noether.data.cases.case_map import turned
 from noether.evaluation.shape_input import Shape
 
 Axes = Literal["files", "model"]

@@ -4,24 +4,20 @@ Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.0
 `attend` takes the anchors through geometry, physics and their own branch, `decode` takes queries along.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
 from noether.data.padding import mask_of
+from noether.models.geometry import GeometryModel
 from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
-from noether.models.layers.positions import rotary_table
-from noether.models.layers.supernodes import SupernodePooling
-from noether.models.options import check_options
 from noether.models.points import (
     AnchoredModel,
     Latent,
-    count_supernodes,
+    blocks_of,
     in_full_precision,
     joined_masks,
     mean_token,
@@ -41,7 +37,7 @@ class Attended:
     branch: dict[str, list[KeysValues]]
 
 
-class ABUPT(AnchoredModel):
+class ABUPT(AnchoredModel, GeometryModel):
     """Predict fields at points, and outputs of the case, from geometry and anchors.
 
     Keys and values come from anchors alone and queries are never attended to, so each query's prediction is
@@ -55,13 +51,8 @@ class ABUPT(AnchoredModel):
         physics_depth: pairs of blocks whose weights all sets share: among a set's own anchors, then from the
             other sets (where there is no other, its own again). One more among the own follows.
         branch_depth: blocks that each set has for itself.
-        supernodes: how many geometry points become supernodes, the *first* so many; None: all of them.
-        radius: a supernode gathers the geometry points within it, in the unit of the scaled positions.
-        max_neighbours: and only the nearest so many.
+        supernodes, radius, max_neighbours: of the pooling, as of GeometryModel.
         layout: the fields, features, parameters and outputs of a case; the published model's where not given.
-
-    Raises:
-        RequestError: options that do not fit each other, with the line to change.
 
     At the defaults 7,007,236 parameters.
     """
@@ -79,21 +70,16 @@ class ABUPT(AnchoredModel):
         max_neighbours: int = 32,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__()
-        check_options(
+        super().__init__(
+            layout,
             dim,
             heads,
-            radius=radius,
-            geometry_depth=geometry_depth,
-            physics_depth=physics_depth,
-            branch_depth=branch_depth,
             supernodes=supernodes,
+            radius=radius,
             max_neighbours=max_neighbours,
+            depths={"geometry_depth": geometry_depth, "physics_depth": physics_depth, "branch_depth": branch_depth},
         )
-        self.dim, self.head_dim, self.supernodes = dim, dim // heads, supernodes
-        self._build_shared(layout, dim)
         more = {"conditioned": self.conditioned}
-        self.pooling = SupernodePooling(dim, radius, max_neighbours)
         self.geometry = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(geometry_depth))
         self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
         self.read_geometry = PerceiverBlock(dim, heads, **more)
@@ -106,11 +92,6 @@ class ABUPT(AnchoredModel):
         )
         self.head = nn.ModuleDict({points: nn.Linear(dim, layout.width(points)) for points in layout.outputs})
         self.apply(initialise_linear)
-
-    @classmethod
-    def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """The points that show the shape: of the geometry itself, else of the surface."""
-        return ("geometry_points",)
 
     def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
         """What queries read, and the fields at the anchors themselves.
@@ -128,11 +109,12 @@ class ABUPT(AnchoredModel):
                 f"AB-UPT attends to geometry and anchors of each set: the batch has no {', '.join(absent)}"
             )
         condition = self._condition(context)
-        geometry, shape = self._encode_geometry(context["geometry_points"], context.get("geometry_mask"), condition)
+        supernodes, table, mask = self._encode_geometry(context, self.geometry, condition)
+        geometry = self.read_geometry.keys_values(supernodes, table, mask)
         tokens, tables = self._tokens(context, geometry, condition)
         masks = {name: mask_of(context, name) for name in tokens}
         physics: list[BySet] = []
-        for number, block in enumerate(_blocks(self.physics)):
+        for number, block in enumerate(blocks_of(self.physics)):
             if number % 2 == 0:
                 passed = {
                     name: block.with_keys_values(x, tables[name], masks[name], condition) for name, x in tokens.items()
@@ -145,10 +127,11 @@ class ABUPT(AnchoredModel):
             tokens = {name: block.read(x, physics[-1][name], tables[name], condition) for name, x in tokens.items()}
         branch: dict[str, list[KeysValues]] = {name: [] for name in tokens}
         for name, blocks in self.branch.items():
-            for block in _blocks(blocks):
+            for block in blocks_of(blocks):
                 tokens[name], here = block.with_keys_values(tokens[name], tables[name], masks[name], condition)
                 branch[name].append(here)
-        pooled = shape + mean_token(torch.cat(list(tokens.values()), dim=1), joined_masks(context, list(tokens)))
+        anchors = joined_masks(list(masks.values()), [x.shape[1] for x in tokens.values()])
+        pooled = mean_token(supernodes, mask) + mean_token(torch.cat(list(tokens.values()), dim=1), anchors)
         return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
 
     def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -156,26 +139,12 @@ class ABUPT(AnchoredModel):
         read: Attended = latent.read
         tokens, tables = self._tokens(queries, read.geometry, latent.condition)
         for name, x in tokens.items():
-            for block, physics in zip(_blocks(self.physics), read.physics, strict=True):
+            for block, physics in zip(blocks_of(self.physics), read.physics, strict=True):
                 x = block.read(x, physics[name], tables[name], latent.condition)
-            for block, own in zip(_blocks(self.branch[name]), read.branch[name], strict=True):
+            for block, own in zip(blocks_of(self.branch[name]), read.branch[name], strict=True):
                 x = block.read(x, own, tables[name], latent.condition)
             tokens[name] = x
         return self._fields(tokens)
-
-    def _encode_geometry(
-        self, points: Tensor, mask: Tensor | None, condition: Tensor | None
-    ) -> tuple[KeysValues, Tensor]:
-        """What the anchors read of the geometry, and its mean token (B, dim)."""
-        points = self._in_position_precision(points)
-        supernodes = count_supernodes(self.supernodes, points.shape[1])
-        tokens = self.pooling(points, self._embed(points, self.dim), supernodes, mask)
-        tokens = self._in_parameter_precision(tokens)
-        table = rotary_table(points[:, :supernodes], self.head_dim)
-        mask = None if mask is None else mask[:, :supernodes]
-        for block in self.geometry:
-            tokens = block(tokens, table, mask, condition)
-        return self.read_geometry.keys_values(tokens, table, mask), mean_token(tokens, mask)
 
     def _tokens(
         self, batch: dict[str, Tensor], geometry: KeysValues, condition: Tensor | None
@@ -183,17 +152,14 @@ class ABUPT(AnchoredModel):
         """Each set's tokens once they have read the geometry, and their rotary tables."""
         tokens, tables = {}, {}
         for name in present(batch, self.layout):
-            points = self._in_position_precision(batch[name])
-            tables[name] = rotary_table(points, self.head_dim)
-            embedded = self.point_mlp[name](self._with_features(batch, name, self._embed(points, self.dim)))
-            embedded = self._in_parameter_precision(embedded)
-            tokens[name] = self.read_geometry(embedded, geometry, tables[name], condition)
+            own, tables[name] = self._set_tokens(batch, name, self.point_mlp[name])
+            tokens[name] = self.read_geometry(own, geometry, tables[name], condition)
         return tokens, tables
 
     def _fields(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         predictions: dict[str, Tensor] = {}
         for name, x in tokens.items():
-            predictions |= split_channels(in_full_precision(x, self.head[name]), name, self.layout)
+            predictions |= split_channels(in_full_precision(x, self.head[name]), self.layout.outputs[name])
         return predictions
 
 
@@ -202,16 +168,5 @@ def _of_others(made: BySet, name: str) -> KeysValues:
     others = [keys_values for other, keys_values in made.items() if other != name] or [made[name]]
     if len(others) == 1:
         return others[0]
-    masks = [other.mask for other in others]
-    mask = None
-    if any(one is not None for one in masks):
-        like = next(one for one in masks if one is not None)
-        sizes = [(like.shape[0], 1, 1, other.keys.shape[2]) for other in others]
-        mask = torch.cat(
-            [like.new_ones(size) if one is None else one for one, size in zip(masks, sizes, strict=True)], 3
-        )
-    return KeysValues(torch.cat([o.keys for o in others], 2), torch.cat([o.values for o in others], 2), mask)
-
-
-def _blocks(modules: nn.Module) -> Iterable[TransformerBlock]:
-    return cast(Iterable[TransformerBlock], modules)
+    keys, values = (torch.cat(parts, 2) for parts in zip(*((o.keys, o.values) for o in others), strict=True))
+    return KeysValues(keys, values, joined_masks([o.mask for o in others], [o.keys.shape[2] for o in others]))

@@ -3,12 +3,11 @@
 import inspect
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from noether.common.components import build_component
 from noether.common.dotted_path import load_object
 from noether.data.layout import Layout
-from noether.models.tensor_model import TensorModel
 
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",
@@ -63,3 +62,22 @@ def _takes_layout(kind: str) -> bool:
 def count_parameters(model: nn.Module) -> int:
     """The number of trained and frozen scalars in the model's parameters; buffers are not counted."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+class TensorModel(nn.Module):
+    """Calls a model with tensors of the batch, and returns its result under a name.
+
+    Args:
+        model: takes one tensor (B, …) for each of `inputs`, or the whole batch where there are none.
+        inputs: the keys of the batch that it takes, in its order.
+        output: the name that its result gets; "" where it returns a dictionary itself.
+    """
+
+    def __init__(self, model: nn.Module, inputs: tuple[str, ...], output: str) -> None:
+        super().__init__()
+        self.model, self.inputs, self.output = model, inputs, output
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns {output: (B, …)}. KeyError: the batch has no such input."""
+        result = self.model(*(batch[key] for key in self.inputs)) if self.inputs else self.model(batch)
+        return {self.output: result} if self.output else result

@@ -1,18 +1,20 @@
 """What every model of fields at points offers: a latent made once, and any number of queries answered from it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from noether.config.model import check_heads
 from noether.data.layout import CAR_FLOW, Layout
 from noether.data.padding import mask_of
 from noether.data.points import ANCHOR
 from noether.errors import RequestError
+from noether.models.layers.blocks import initialise_linear
 from noether.models.layers.conditioning import ParameterEmbedding
-from noether.models.layers.positions import sincos_embedding
+from noether.models.layers.positions import rotary_table, sincos_embedding
 
 Batch = dict[str, Tensor]
 
@@ -39,11 +41,34 @@ class PointModel(nn.Module):
     isotropically to about 0..1000. A batch may hold samples of differing numbers of points, padded:
     `<set>_mask` (B, N) is True where a point is real, and absent where all are. Predictions at padding mean
     nothing.
+
+    Args:
+        layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made,
+            so that the published models keep their sizes.
+        dim: channels of a token.
+        heads: attention heads.
+        rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
+        counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
+
+    Raises:
+        RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to
+            change. A run's configuration has been through the same rules before.
     """
 
     reads_masks = True
     """Tells whoever makes batches that padded ones are understood."""
-    layout: Layout = CAR_FLOW
+
+    def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
+        _check_counts({"dim": dim, "heads": heads, **counts})
+        check_heads(dim, heads, rotary=rotary)
+        self.check_layout(layout)
+        super().__init__()
+        self.layout, self.dim, self.head_dim = layout, dim, dim // heads
+        widths = {points: sum(keys.values()) for points, keys in layout.features.items()}
+        self.features = nn.ModuleDict({points: nn.Linear(width, dim) for points, width in widths.items() if width})
+        self.parameter_embedding = ParameterEmbedding(dict(layout.parameters), dim) if layout.parameters else None
+        width = sum(layout.case_outputs.values())
+        self.case_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, width)) if width else None
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
@@ -90,22 +115,7 @@ class PointModel(nn.Module):
         """The outputs of the whole case, each (B, C), from the pooled latent; nothing where the layout has none."""
         if self.case_head is None:
             return {}
-        together = in_full_precision(latent.pooled, self.case_head)
-        widths = self.layout.case_outputs
-        return dict(zip(widths, together.split(list(widths.values()), dim=-1), strict=True))
-
-    def _build_shared(self, layout: Layout, dim: int) -> None:
-        """Makes what every model has: embeddings of features and parameters, and the head of the case's outputs.
-
-        Nothing is made for a layout that has none, so that the published models keep their sizes.
-        """
-        self.check_layout(layout)
-        self.layout = layout
-        widths = {points: sum(keys.values()) for points, keys in layout.features.items()}
-        self.features = nn.ModuleDict({points: nn.Linear(width, dim) for points, width in widths.items() if width})
-        self.parameter_embedding = ParameterEmbedding(dict(layout.parameters), dim) if layout.parameters else None
-        width = sum(layout.case_outputs.values())
-        self.case_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, width)) if width else None
+        return split_channels(in_full_precision(latent.pooled, self.case_head), self.layout.case_outputs)
 
     @property
     def conditioned(self) -> bool:
@@ -124,17 +134,28 @@ class PointModel(nn.Module):
         if absent := [key for key in keys if prefix + key not in batch]:
             raise ValueError(f"the model reads {points} with {', '.join(keys)}: no {', '.join(absent)}")
         values = [batch[prefix + key] for key in keys]
-        values = [value.unsqueeze(-1) if value.ndim == 2 else value for value in values]
-        layer = self.features[points]
-        out: Tensor = embedded + layer(torch.cat(values, dim=-1).to(self._dtype))
+        together = torch.cat([value.unsqueeze(-1) if value.ndim == 2 else value for value in values], dim=-1)
+        out: Tensor = embedded + self.features[points](together.to(self._dtype))
         return out
+
+    def _set_tokens(self, batch: Batch, points: str, mlp: nn.Module) -> tuple[Tensor, Tensor]:
+        """A set's tokens (B, N, dim), of its positions by an MLP and of its further inputs, and their rotary table."""
+        positions = self._in_position_precision(batch[points])
+        tokens = mlp(self._with_features(batch, points, self._embed(positions)))
+        return self._in_parameter_precision(tokens), rotary_table(positions, self.head_dim)
+
+    def _sequence(self, batch: Batch, mlps: nn.ModuleDict) -> tuple[Tensor, Tensor, dict[str, int]]:
+        """The points of all sets as one sequence: tokens, rotary table, and how many are of which set."""
+        sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
+        tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
+        return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         fit_old_weights(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _embed(self, points: Tensor, dim: int) -> Tensor:
-        return sincos_embedding(points, dim).to(self._dtype)
+    def _embed(self, points: Tensor) -> Tensor:
+        return sincos_embedding(points, self.dim).to(self._dtype)
 
     def _in_position_precision(self, points: Tensor) -> Tensor:
         # At least float32, which positions of 0..1000 need; float64 in a float64 model, so that all of it is.
@@ -175,7 +196,10 @@ class AnchoredModel(PointModel):
 
     def encode(self, batch: Batch) -> Latent:
         """What queries read: made from the anchors where the batch has them, else from all of its points."""
-        return self.attend(context_of(batch, self.layout))[0]
+        anchors = {key.removeprefix(ANCHOR): value for key, value in batch.items() if key.startswith(ANCHOR)}
+        replaced = tuple(key.removesuffix("points") for key in anchors if key in self.layout.outputs)
+        kept = {key: value for key, value in batch.items() if not key.startswith((ANCHOR, *replaced))}
+        return self.attend({**kept, **anchors})[0]
 
     def forward(self, batch: Batch) -> Batch:
         """As `PointModel.forward`; where all points are context, one pass makes and answers."""
@@ -185,36 +209,60 @@ class AnchoredModel(PointModel):
         return {**fields, **self.case_outputs(latent)}
 
 
-def context_of(batch: Batch, layout: Layout = CAR_FLOW) -> Batch:
-    """The batch in which each query set that has anchors is replaced by them; without anchors, the batch."""
-    anchors = {key.removeprefix(ANCHOR): value for key, value in batch.items() if key.startswith(ANCHOR)}
-    replaced = tuple(key.removesuffix("points") for key in anchors if key in layout.outputs)
-    kept = {key: value for key, value in batch.items() if not key.startswith((ANCHOR, *replaced))}
-    return {**kept, **anchors}
+class SequenceModel(AnchoredModel):
+    """A model whose sets of points go as one sequence through blocks, and through one head for all fields.
 
-
-def present(batch: Batch, layout: Layout = CAR_FLOW) -> list[str]:
-    """The query sets of a layout that a batch has.
-
-    Raises:
-        ValueError: it has none.
+    The blocks have `with_keys_values` and `read`, as TransformerBlock has them.
     """
+
+    def _build(self, blocks: Iterable[nn.Module]) -> None:
+        """Makes what follows a model's own embedding of points; draws all first weights."""
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(self.dim)
+        self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
+        self.apply(initialise_linear)
+
+    def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, int]]:
+        """The points (B, N, dim) of all sets, their rotary table if positions turn keys, how many are of which set."""
+        raise NotImplementedError
+
+    def attend(self, context: Batch) -> tuple[Latent, Batch]:
+        """What queries read of each block, and the fields at the points of `context` themselves."""
+        x, table, sizes = self._tokens(context)
+        mask = joined_masks([mask_of(context, points) for points in sizes], list(sizes.values()))
+        condition, read = self._condition(context), []
+        for block in blocks_of(self.blocks):
+            x, attended_to = block.with_keys_values(x, table, mask, condition)
+            read.append(attended_to)
+        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
+
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        x, table, sizes = self._tokens(queries)
+        for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
+            x = block.read(x, attended_to, table, latent.condition)
+        return self._fields(x, sizes)
+
+    def _fields(self, x: Tensor, sizes: Mapping[str, int]) -> Batch:
+        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
+
+
+def present(batch: Batch, layout: Layout) -> list[str]:
+    """The query sets of a layout that a batch has. ValueError: it has none."""
     names = [points for points in layout.outputs if points in batch]
     if not names:
         raise ValueError(f"nothing to predict: expected any of {list(layout.outputs)}, got {sorted(batch)}")
     return names
 
 
-def joined_masks(batch: Batch, names: list[str]) -> Tensor | None:
-    """The masks of several sets, one after the other as their points are."""
-    masks = [mask_of(batch, name) for name in names]
-    if all(mask is None for mask in masks):
+def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
+    """The masks (…, N) of several sets of points, one after the other; None where no set has padding."""
+    like = next((mask for mask in masks if mask is not None), None)
+    if like is None:
         return None
-    sizes = [batch[name].shape[:2] for name in names]
-    like = next(mask for mask in masks if mask is not None)
-    return torch.cat(
-        [like.new_ones(size) if mask is None else mask for mask, size in zip(masks, sizes, strict=True)], 1
-    )
+    every = (like.new_ones(1) if mask is None else mask for mask in masks)
+    shape = like.shape[:-1]
+    return torch.cat([mask.expand(*shape, count) for mask, count in zip(every, counts, strict=True)], dim=-1)
 
 
 def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
@@ -225,25 +273,21 @@ def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
     return x
 
 
-def split_fields(fields: Tensor, sizes: Mapping[str, int], layout: Layout = CAR_FLOW) -> Batch:
+def split_fields(fields: Tensor, sizes: Mapping[str, int], layout: Layout) -> Batch:
     """Takes a shared head's (B, N, C) at the points of several sets apart into the predictions.
 
     The head has the channels of every field of every set, one after the other, in the order of the layout.
     """
     predictions: Batch = {}
-    first, channel = {}, 0
-    for points in layout.outputs:
-        first[points] = channel
-        channel += layout.width(points)
+    widths = {points: layout.width(points) for points in layout.outputs}
     for points, part in zip(sizes, fields.split(list(sizes.values()), dim=1), strict=True):
-        predictions |= split_channels(part[..., first[points] : first[points] + layout.width(points)], points, layout)
+        predictions |= split_channels(split_channels(part, widths)[points], layout.outputs[points])
     return predictions
 
 
-def split_channels(fields: Tensor, points: str, layout: Layout) -> Batch:
-    """Takes the channels (B, N, C) of one set apart into its fields."""
-    widths = layout.outputs[points]
-    return dict(zip(widths, fields.split(list(widths.values()), dim=-1), strict=True))
+def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
+    """Takes the channels (…, C) of several quantities apart, by their names."""
+    return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
 
 
 def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
@@ -271,18 +315,20 @@ def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointMode
         del state_dict[key]
 
 
-def count_supernodes(wanted: int | None, available: int) -> int:
-    """The number of supernodes to take from so many geometry points.
+def blocks_of(modules: nn.Module) -> Iterable[Any]:
+    """The modules of a list, of whatever sort they are."""
+    return cast(Iterable[Any], modules)
 
-    Raises:
-        ValueError: there are fewer.
-    """
-    if wanted is not None and available < wanted:
-        raise ValueError(
-            f"{wanted} supernodes cannot be taken from {available} geometry points: "
-            f"set model.supernodes to {available} at most, or dataset.geometry_points to {wanted} or more"
-        )
-    return available if wanted is None else wanted
+
+def _check_counts(counts: Mapping[str, int | None]) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise RequestError(
+                f"model.{name} is below 1",
+                seen=f"model.{name}={value}",
+                expected="a whole number of at least 1",
+                fix=f"model.{name}=1",
+            )
 
 
 def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:

@@ -4,28 +4,14 @@ Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary po
 surface and volume as one sequence. There is no geometry branch: the surface points are the shape.
 """
 
-from collections.abc import Iterable
-from typing import cast
-
-import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
-from noether.models.layers.blocks import MLP, TransformerBlock, initialise_linear
-from noether.models.layers.positions import rotary_table
-from noether.models.options import check_options
-from noether.models.points import (
-    AnchoredModel,
-    Latent,
-    in_full_precision,
-    joined_masks,
-    mean_token,
-    present,
-    split_fields,
-)
+from noether.models.layers.blocks import MLP, TransformerBlock
+from noether.models.points import SequenceModel
 
 
-class Transformer(AnchoredModel):
+class Transformer(SequenceModel):
     """Predict fields at points by attention among all points.
 
     Where the batch has anchors, points attend to those only: the trained function, at any resolution.
@@ -36,52 +22,13 @@ class Transformer(AnchoredModel):
         depth: transformer blocks.
         layout: the fields, features, parameters and outputs of a case; the published model's where not given.
 
-    Raises:
-        RequestError: options that do not fit each other, with the line to change.
-
     At the defaults 5,487,748 parameters.
     """
 
     def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12, layout: Layout = CAR_FLOW) -> None:
-        super().__init__()
-        check_options(dim, heads, depth=depth)
-        self.dim, self.head_dim = dim, dim // heads
-        self._build_shared(layout, dim)
+        super().__init__(layout, dim, heads, depth=depth)
         self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
-        self.blocks = nn.ModuleList(TransformerBlock(dim, heads, conditioned=self.conditioned) for _ in range(depth))
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs))
-        self.apply(initialise_linear)
-
-    def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
-        """What queries read of each block, and the fields at the points of `context` themselves."""
-        tokens, table, sizes = self._tokens(context)
-        mask, condition, read = joined_masks(context, list(sizes)), self._condition(context), []
-        for block in self._blocks():
-            tokens, attended_to = block.with_keys_values(tokens, table, mask, condition)
-            read.append(attended_to)
-        return Latent(read, condition, mean_token(tokens, mask)), self._fields(tokens, sizes)
-
-    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
-        tokens, table, sizes = self._tokens(queries)
-        for block, attended_to in zip(self._blocks(), latent.read, strict=True):
-            tokens = block.read(tokens, attended_to, table, latent.condition)
-        return self._fields(tokens, sizes)
-
-    def _blocks(self) -> Iterable[TransformerBlock]:
-        return cast(Iterable[TransformerBlock], self.blocks)
+        self._build(TransformerBlock(dim, heads, conditioned=self.conditioned) for _ in range(depth))
 
     def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, int]]:
-        """The points of all sets as one sequence: tokens, rotary table, and how many are of which set."""
-        points = {name: self._in_position_precision(batch[name]) for name in present(batch, self.layout)}
-        embedded = [
-            self.point_mlp[name](self._with_features(batch, name, self._embed(x, self.dim)))
-            for name, x in points.items()
-        ]
-        tokens = self._in_parameter_precision(torch.cat(embedded, dim=1))
-        table = rotary_table(torch.cat(list(points.values()), dim=1), self.head_dim)
-        return tokens, table, {name: x.shape[1] for name, x in points.items()}
-
-    def _fields(self, tokens: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:
-        return split_fields(in_full_precision(tokens, self.norm, self.head), sizes, self.layout)
+        return self._sequence(batch, self.point_mlp)

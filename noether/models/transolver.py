@@ -4,27 +4,15 @@ Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surfa
 each with its position, its distance to the surface and the direction away from it.
 """
 
-from collections.abc import Iterable
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
-from noether.models.layers.blocks import MLP, initialise_linear
+from noether.models.layers.blocks import MLP
 from noether.models.layers.conditioning import Modulation, Modulations, modulated
 from noether.models.layers.recompute import Recomputable, recomputed
 from noether.models.layers.slices import SliceAttention
-from noether.models.options import check_options
-from noether.models.points import (
-    AnchoredModel,
-    Latent,
-    in_full_precision,
-    joined_masks,
-    mean_token,
-    present,
-    split_fields,
-)
+from noether.models.points import SequenceModel, blocks_of, present
 
 INPUTS = 7
 POSITION_CENTRE, POSITION_UNIT = 500.0, 100.0
@@ -43,8 +31,10 @@ class TransolverBlock(Recomputable):
         self.modulation = Modulation(dim, 2) if conditioned else None
 
     @recomputed
-    def attend(self, x: Tensor, mask: Tensor | None, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(batch, points, dim) after the block, and the slices' tokens for others to `read`."""
+    def with_keys_values(
+        self, x: Tensor, table: None, mask: Tensor | None, condition: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(batch, points, dim) after the block, and the slices' tokens for others to `read`; no position turns them."""
         how = self._modulations(condition)
         normed = modulated(self.attention_norm, x, how)
         weights = self.attention.slice_weights(normed)
@@ -52,7 +42,7 @@ class TransolverBlock(Recomputable):
         return self._finish(x, weights, tokens, how), tokens
 
     @recomputed
-    def read(self, x: Tensor, tokens: Tensor, condition: Tensor | None = None) -> Tensor:
+    def read(self, x: Tensor, tokens: Tensor, table: None, condition: Tensor | None = None) -> Tensor:
         """The block for points that read the slices of others and add nothing to them."""
         how = self._modulations(condition)
         return self._finish(x, self.attention.slice_weights(modulated(self.attention_norm, x, how)), tokens, how)
@@ -66,7 +56,7 @@ class TransolverBlock(Recomputable):
         return None if self.modulation is None else self.modulation(condition)
 
 
-class Transolver(AnchoredModel):
+class Transolver(SequenceModel):
     """Predict fields at points by attention among slices of all points.
 
     Where the batch has anchors, the slices are made of those only.
@@ -78,9 +68,6 @@ class Transolver(AnchoredModel):
         slices: slices of a head.
         mlp_ratio: hidden over outer width of the MLPs.
         layout: the fields, features, parameters and outputs of a case; the published model's where not given.
-
-    Raises:
-        RequestError: options that do not fit each other, with the line to change.
 
     At the defaults 3,860,804 parameters.
     """
@@ -94,18 +81,11 @@ class Transolver(AnchoredModel):
         mlp_ratio: int = 2,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__()
-        check_options(dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
-        self._build_shared(layout, dim)
+        super().__init__(layout, dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
         self.input_mlp = nn.Sequential(nn.Linear(INPUTS, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
-        self.blocks = nn.ModuleList(
-            TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth)
-        )
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs))
-        self.apply(initialise_linear)
-        for block in self._blocks():
+        self._build(TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth))
+        for block in blocks_of(self.blocks):
             # With weights as small as the others', all slices would begin alike and have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
@@ -114,44 +94,24 @@ class Transolver(AnchoredModel):
         """The direction away from the surface at every point, and off the surface the distance to it."""
         return tuple(key for points in layout.outputs for key in _known_of(points))
 
-    def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
-        """The slices' tokens of each block, and the fields at the points of `context` themselves.
+    def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, None, dict[str, int]]:
+        """Position, distance and direction of every point through the input MLP.
 
         Args:
-            context: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), any other set such as
+            batch: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), any other set such as
                 `volume_points` (B, Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m, each
                 with its mask where some are padding; one set of the layout or several.
 
         Raises:
             ValueError: an entry is absent.
         """
-        x, sizes = self._inputs(context)
-        mask, condition, read = joined_masks(context, list(sizes)), self._condition(context), []
-        for block in self._blocks():
-            x, tokens = block.attend(x, mask, condition)
-            read.append(tokens)
-        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
-
-    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The fields at the points of `queries`, which need the same entries as those of `attend`."""
-        x, sizes = self._inputs(queries)
-        for block, tokens in zip(self._blocks(), latent.read, strict=True):
-            x = block.read(x, tokens, latent.condition)
-        return self._fields(x, sizes)
-
-    def _blocks(self) -> Iterable[TransolverBlock]:
-        return cast(Iterable[TransolverBlock], self.blocks)
-
-    def _inputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
-        """Position, distance and direction of every point through the input MLP, and how many are of which set."""
-        names = present(batch, self.layout)
-        inputs = torch.cat([self._point_inputs(batch, name) for name in names], dim=1)
+        sizes = {name: batch[name].shape[1] for name in present(batch, self.layout)}
+        inputs = torch.cat([self._point_inputs(batch, name) for name in sizes], dim=1)
         x = self.input_mlp(inputs.to(self._dtype)) + self.placeholder
         if self.features:
-            sizes = [batch[name].shape[1] for name in names]
-            parts = zip(names, x.split(sizes, dim=1), strict=True)
+            parts = zip(sizes, x.split(list(sizes.values()), dim=1), strict=True)
             x = torch.cat([self._with_features(batch, name, part) for name, part in parts], dim=1)
-        return self._in_parameter_precision(x), {name: batch[name].shape[1] for name in names}
+        return self._in_parameter_precision(x), None, sizes
 
     def _point_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
         """(B, N, 7): xyz, the distance to the surface, the direction away from it."""
@@ -165,9 +125,6 @@ class Transolver(AnchoredModel):
         if f"{prefix}_sdf" in needed:
             distance = batch[f"{prefix}_sdf"].to(points.dtype).reshape(distance.shape)
         return torch.cat((positions, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
-
-    def _fields(self, x: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:
-        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
 
 
 def _known_of(points: str) -> list[str]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from noether.config.task import FieldConfig
 from noether.data.layout import Layout
 from noether.data.loader import Batch
+from noether.errors import RequestError
 
 Predictions = dict[str, Tensor]
 SampleFigures = dict[str, Tensor]
@@ -118,3 +119,21 @@ class Task:
     def scalar_results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the scores of single numbers of a sample, from `scalar_figures` of all samples. Default: nothing."""
         return {}
+
+
+def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
+    """Refuses what a model returned in another form: it would be broadcast, and trained on in silence.
+
+    shapes: what is expected, by name.
+    """
+
+    def wrong(summary: str, seen: str, expected: str) -> RequestError:
+        return RequestError(summary, seen=seen, expected=expected, fix=f"fix the forward of model.kind, or {fix}")
+
+    if not isinstance(predictions, Mapping):
+        raise wrong("the model returns no dict", type(predictions).__name__, f"a dict with {', '.join(shapes)}")
+    for name, expected in shapes.items():
+        if name not in predictions:
+            raise wrong(f"the model predicts no {name}", ", ".join(predictions) or "nothing", f"{name} {expected}")
+        if (seen := tuple(predictions[name].shape)) != expected:
+            raise wrong(f"the model's {name} has the wrong shape", str(seen), str(expected))

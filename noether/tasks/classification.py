@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from noether.data.loader import Batch
 from noether.errors import RequestError
-from noether.tasks.base import Predictions, SampleFigures, Task
+from noether.tasks.base import Predictions, SampleFigures, Task, check_predictions
 
 
 class ClassificationTask(Task):
@@ -77,19 +77,15 @@ class ClassificationTask(Task):
 
     def confusion(self, figures: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns how often each true class (row) was taken for each class (column): (classes, classes) counts."""
-        truth, prediction = (figures[f"class/{part}"].astype(int) for part in ("truth", "prediction"))
-        return np.bincount(truth * self.classes + prediction, minlength=self.classes**2).reshape(
-            self.classes, self.classes
-        )
+        counts = np.zeros((self.classes, self.classes), int)
+        np.add.at(counts, (figures["class/truth"].astype(int), figures["class/prediction"].astype(int)), 1)
+        return counts
 
     def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns what result.json says of the classes: their names and the confusion matrix."""
         return {"classes": {"names": list(self.names), "confusion": self.confusion(figures).tolist()}}
 
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
-        if not isinstance(predictions, Mapping) or "logits" not in predictions:
-            seen = ", ".join(predictions) if isinstance(predictions, Mapping) else type(predictions).__name__
-            raise _wrong_model("the model predicts no logits", seen or "nothing", '{"logits": (B, classes)}')
         if self.label not in batch:
             raise RequestError(
                 f"the samples have no {self.label}",
@@ -97,10 +93,9 @@ class ClassificationTask(Task):
                 expected=f"{self.label}: the true class, an integer scalar",
                 fix="task.label=KEY",
             )
-        logits, labels = predictions["logits"], batch[self.label].reshape(-1)
-        expected = (len(labels), self.classes)
-        if tuple(logits.shape) != expected:
-            raise _wrong_model("the model's logits have the wrong shape", str(tuple(logits.shape)), str(expected))
+        labels = batch[self.label].reshape(-1)
+        check_predictions(predictions, {"logits": (len(labels), self.classes)}, "task.classes")
+        logits = predictions["logits"]
         # Under autocast they come in half precision, where a logarithm of a sum of exponentials is coarse.
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits, labels
 
@@ -112,7 +107,3 @@ class ClassificationTask(Task):
                 expected=f"0 to {self.classes - 1}",
                 fix=f"task.classes={int(labels.max()) + 1}",
             )
-
-
-def _wrong_model(summary: str, seen: str, expected: str) -> RequestError:
-    return RequestError(summary, seen=seen, expected=expected, fix="fix the forward of model.kind, or task.classes")

@@ -1,6 +1,5 @@
-"""Errors of a field at points: with every point equal, weighted by area or volume, and part by part."""
+"""Errors of a field at points: with every point equal, and weighted by area or volume."""
 
-import torch
 from torch import Tensor
 
 from noether.data.padding import mean_of_points
@@ -52,11 +51,6 @@ def weighted_errors(prediction: Tensor, truth: Tensor, measure: Tensor, mask: Te
     }
 
 
-def part_sums(prediction: Tensor, truth: Tensor, parts: Tensor, number: int) -> Figures:
-    """Returns `squared_sums` over the points of one part (patch) alone; parts (B, N) holds each point's number."""
-    return squared_sums(prediction, truth.masked_fill((parts != number).unsqueeze(-1), 0), parts == number)
-
-
 def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
     error = prediction.double() - truth.double()
     return error if mask is None else error.masked_fill(~mask.unsqueeze(-1), 0)
@@ -70,8 +64,3 @@ def component_name(channel: int, channels: int) -> str:
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
     """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
-
-
-def case_values(values: Tensor) -> Tensor:
-    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
-    return torch.atleast_1d(values).flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

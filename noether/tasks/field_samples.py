@@ -1,16 +1,69 @@
-"""Checks that samples hold what a task of fields needs: keys, components, rows."""
+"""Which fields and parameters a task has, and whether samples hold them: keys, components, rows."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import Tensor
 
 from noether.common.suggest import nearest
-from noether.config.task import FieldConfig
-from noether.data.checks import set_rows
+from noether.config.task import FieldConfig, ParameterConfig
+from noether.data.checks import OF_A_POINT, set_rows
 from noether.data.layout import CASE
 from noether.errors import RequestError
 
 Sample = Mapping[str, Tensor]
+Described = tuple[dict[str, FieldConfig], dict[str, ParameterConfig]]
+
+
+def describe(
+    given: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None], about: Mapping[str, Any], sample: Sample
+) -> Described:
+    """Returns fields and parameters: those of the configuration, else those that the data set names.
+
+    Args:
+        given: those of the configuration; None where it leaves them to the data set.
+        about: what the data set says of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
+            "parameters": {name: {unit}}}.
+        sample: one of its samples, for what to write where neither says anything.
+
+    Raises:
+        RequestError: neither the configuration nor the data set names a field.
+    """
+    fields, parameters = given
+    if fields is None:
+        outputs = {name: {**own, "points": CASE} for name, own in about.get("outputs", {}).items()}
+        fields = {**about.get("fields", {}), **outputs}
+    if parameters is None:
+        parameters = about.get("parameters", {})
+    if not fields:
+        raise RequestError(
+            "neither the configuration nor the data set says which fields are predicted",
+            seen=f"task.fields=null, samples with {', '.join(sample)}",
+            expected="each output under task.fields, with the points at which it is given",
+            fix=" ".join(f"task.fields.{name}.points={points}" for name, points in _candidates(sample)[:3])
+            or "task.fields.NAME.points=surface_points",
+        )
+    return (
+        {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in fields.items()},
+        {name: ParameterConfig.model_validate(_known(own, ParameterConfig)) for name, own in parameters.items()},
+    )
+
+
+def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
+    """What a section has of what is said: a data set may say more of a field."""
+    return {key: value for key, value in dict(own).items() if key in section.model_fields}
+
+
+def _candidates(sample: Sample) -> list[tuple[str, str]]:
+    """Keys that could be fields: with a row for each point of a set, and not what is known of a shape."""
+    found = []
+    for points in (key for key in sample if key.endswith("_points")):
+        prefix = points.removesuffix("points")
+        for key, value in sample.items():
+            reserved = key.removeprefix(prefix) in ("points", *OF_A_POINT)
+            if key.startswith(prefix) and not reserved and value.ndim and len(value) == len(sample[points]):
+                found.append((key, points))
+    return found
 
 
 def check_keys(

@@ -1,8 +1,8 @@
 """What a task of fields learns from the training split: how to scale, where points lie, what parameters span."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired
+from typing import NotRequired
 
 import numpy as np
 import torch
@@ -40,10 +40,6 @@ class Scaling:
             values = values.sign() * torch.expm1(values.abs()) * values.new_tensor(self.log_scale)
         return values
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
 
 def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:
     """Returns the scaling that makes values standard; a constant channel is not scaled."""
@@ -53,13 +49,15 @@ def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:
     return Scaling(moments.mean.tolist(), deviation.tolist(), None if log_scale is None else log_scale.tolist())
 
 
-def log_scales(samples: Iterable[Mapping[str, Tensor]], keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns each key's s of the symmetric logarithm, by channel: the mean over samples of the median of |x|."""
-    medians: dict[str, list[np.ndarray]] = {key: [] for key in keys}
-    for sample in samples if keys else ():
-        for key in keys:
-            values = rows_of(sample[key])
-            medians[key].append(np.median(np.abs(values), axis=0))
+def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns each key's s of the symmetric logarithm, by channel: the mean over samples of the median of |x|.
+
+    samples: the rows (n, C) of each key.
+    """
+    medians: dict[str, list[np.ndarray]] = {}
+    for sample in samples:
+        for key, rows in sample.items():
+            medians.setdefault(key, []).append(np.median(np.abs(rows), axis=0))
     found = {key: np.mean(values, axis=0) for key, values in medians.items()}
     return {key: np.where(value > 0, value, 1.0) for key, value in found.items()}
 
@@ -124,7 +122,7 @@ def _widen(known: dict[str, Span], key: str, rows: np.ndarray, count: int | None
 
 SCALINGS = TypeAdapter(dict[str, Scaling])
 SEEN = TypeAdapter(Seen)
-"""What a checkpoint's task.json holds of them, for reading: ValueError where it holds something else."""
+"""As a checkpoint's task.json holds them: ValueError where it holds something else."""
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:

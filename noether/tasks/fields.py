@@ -13,20 +13,9 @@ from noether.data.loader import Batch
 from noether.data.moments import Moments
 from noether.data.padding import mask_of, mean_of_points
 from noether.data.points import ANCHOR
-from noether.errors import RequestError
-from noether.tasks.base import Predictions, SampleFigures, Task
-from noether.tasks.described import describe
-from noether.tasks.field_errors import (
-    by_channel,
-    case_values,
-    component_name,
-    field_errors,
-    part_sums,
-    squared_sums,
-    weighted_errors,
-)
-from noether.tasks.field_results import field_results, scalar_results
-from noether.tasks.field_samples import check_columns, check_keys, components_of
+from noether.tasks.base import Predictions, SampleFigures, Task, check_predictions
+from noether.tasks.field_errors import by_channel, component_name, field_errors, squared_sums, weighted_errors
+from noether.tasks.field_samples import check_columns, check_keys, components_of, describe
 from noether.tasks.field_statistics import (
     SCALINGS,
     SEEN,
@@ -39,6 +28,7 @@ from noether.tasks.field_statistics import (
     standard_scaling,
 )
 from noether.tasks.forces import force_coefficient, true_coefficient
+from noether.tasks.scores import field_results, scalar_results
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
@@ -129,8 +119,7 @@ class FieldsTask(Task):
         check_columns(sample, self.fields, self.inputs)
         for name, field in self.outputs.items():
             self.components[name] = components_of(name, sample[name], field)
-        self.components |= {key: int(rows_of(sample[key]).shape[1]) for key in self.inputs}
-        self.components |= {key: sample[key].numel() for key in self.parameters}
+        self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
 
     def layout(self) -> Layout:
         """Returns the fields of each set of points, the features, the parameters and the outputs of the case."""
@@ -155,18 +144,21 @@ class FieldsTask(Task):
             RequestError: points lie outside the domain that was configured.
         """
         self.seen = Seen()
-        of_case = {*self.case_fields, *self.parameters}
-        logs = log_scales(samples, [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"])
+        decades = [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"]
+        logs = log_scales({key: self._rows(sample, key) for key in decades} for sample in (samples if decades else ()))
         moments: dict[str, Moments] = {}
         for sample in samples:
             self.seen.add(sample, self.parameters)
             for key in (*self.outputs, *self.inputs, *self.parameters):
-                values = rows_of(sample[key], of_case=key in of_case)
+                values = self._rows(sample, key)
                 moments.setdefault(key, Moments(values.shape[1])).add(log_scaled(values, logs.get(key)))
         if self.seen.points and self._domain is not None:
             check_domain(*self.seen.box(), *self._domain)
         self.statistics = {key: standard_scaling(own, logs.get(key)) for key, own in moments.items()}
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
+
+    def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
+        return rows_of(sample[key], of_case=key in self.case_fields or key in self.parameters)
 
     def state(self) -> dict[str, Any]:
         """Returns the scaling of each key, what was seen of the training split, and what the data set has said.
@@ -176,9 +168,8 @@ class FieldsTask(Task):
         if not self.statistics:
             return {}
         return {
-            "statistics": {key: scaling.as_dict() for key, scaling in self.statistics.items()},
-            "points": self.seen.points,
-            "parameters": self.seen.parameters,
+            "statistics": SCALINGS.dump_python(self.statistics, exclude_none=True),
+            **SEEN.dump_python(self.seen),
             "described": {
                 "fields": {name: field.model_dump() for name, field in self.outputs.items()},
                 "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
@@ -214,26 +205,16 @@ class FieldsTask(Task):
                 prepared[key] = scaling.forward(by_channel(batch[key], batched=True))
         for key in (*self.case_fields, *self.parameters):
             if key in batch:
-                prepared[key] = self.statistics[key].forward(case_values(batch[key]))
+                prepared[key] = self.statistics[key].forward(_of_case(batch[key]))
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
         """Returns the weighted sum over all outputs of the scaled mean squared error, a scalar."""
         return self._sample_loss(predictions, batch).mean()
 
-    def _check(self, predictions: Predictions, prepared: Batch) -> None:
-        """A field of another shape would be broadcast, and trained on in silence."""
-        if not isinstance(predictions, Mapping):
-            raise _wrong_prediction("the model returns no dict", type(predictions).__name__, "{NAME: (B, N, C)}")
-        for name in self.outputs:
-            if name not in predictions:
-                raise _wrong_prediction(f"the model predicts no {name}", ", ".join(predictions) or "nothing", name)
-            seen, expected = tuple(predictions[name].shape), tuple(prepared[name].shape)
-            if seen != expected:
-                raise _wrong_prediction(f"the model's {name} has the wrong shape", str(seen), f"{expected}")
-
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
-        self._check(predictions, prepared)
+        shapes = {name: tuple(prepared[name].shape) for name in self.outputs}
+        check_predictions(predictions, shapes, "task.fields; a model with an argument `layout` is told the fields")
         losses = []
         for name, field in self.outputs.items():
             if field.weight:
@@ -264,16 +245,17 @@ class FieldsTask(Task):
         truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
         figures: SampleFigures = {}
         for name in self.case_fields:
-            own = case_values(batch[name])
+            own = _of_case(batch[name])
             for channel, label in enumerate(self.case_labels(name)):
                 figures[f"{label}/prediction"] = physical[name][:, channel]
                 figures[f"{label}/truth"] = own[:, channel]
         for name, scalar in self.scalars.items():
             if any(key not in batch for key in scalar.needed_keys()):
                 continue  # `missing_for` says which, beside the figures that there are
-            shears = (None, None) if scalar.shear is None else (truth[scalar.shear], physical[scalar.shear])
-            integral = force_coefficient(truth[scalar.pressure], batch, scalar, shears[0])
-            figures[f"{name}/prediction"] = force_coefficient(physical[scalar.pressure], batch, scalar, shears[1])
+            integral, figures[f"{name}/prediction"] = (
+                force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
+                for of in (truth, physical)
+            )
             figures[f"{name}/integral_of_truth"] = integral
             figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
             figures[f"{name}/reference_area"] = batch[scalar.reference_area].reshape(-1)
@@ -301,7 +283,8 @@ class FieldsTask(Task):
             if (key := f"{prefix}_part") in batch:
                 parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
                 for number in range(len(self.parts.get(prefix, ()))):
-                    sums = part_sums(physical[name], truth, parts, number)
+                    own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
+                    sums = squared_sums(physical[name], own, parts == number)
                     found |= {f"part {number}/{figure}": value for figure, value in sums.items()}
             figures |= {f"{name}/{key}": value for key, value in found.items()}
         return figures
@@ -339,10 +322,6 @@ class FieldsTask(Task):
         return scalar_results(self, figures)
 
 
-def _wrong_prediction(summary: str, seen: str, expected: str) -> RequestError:
-    return RequestError(
-        summary,
-        seen=seen,
-        expected=expected,
-        fix="fix the forward of model.kind, or task.fields; a model with an argument `layout` is told the fields",
-    )
+def _of_case(values: Tensor) -> Tensor:
+    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
+    return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

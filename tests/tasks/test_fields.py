@@ -78,6 +78,14 @@ def test_a_constant_channel_is_not_scaled() -> None:
     assert task.statistics["surface_pressure"] == Scaling([5.0], [1.0])
 
 
+def test_outputs_of_the_case_that_span_decades_are_scaled_channel_by_channel() -> None:
+    case = {"points": "case", "scaling": "symmetric_log"}
+    task = FieldsTask({"drag": case, "force": case}, domain_low=0, domain_length=1)
+    task.fit([{"drag": torch.tensor(10.0**i), "force": i * torch.tensor([1.0, 100.0])} for i in (1, 2, 3)])
+    assert task.statistics["drag"].log_scale == pytest.approx([370.0])
+    assert task.statistics["force"].log_scale == pytest.approx([2.0, 200.0])
+
+
 def test_the_state_goes_through_json() -> None:
     import json
 

@@ -1,8 +1,8 @@
 """The map of a folder of cases (`cases.yaml`): which files hold which sets of points, fields and numbers."""
 
 import re
+from collections.abc import Callable
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from noether.common.suggest import nearest
 from noether.config.section import Section
 from noether.errors import RequestError
 
+MAPS = resources.files("noether.data.cases") / "maps"
 LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
 """Metres of one unit of length."""
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
@@ -145,9 +146,22 @@ class CaseMap(Section):
         return self.axes.rotation() if self.axes else np.eye(3)
 
 
+def turned(rotation: np.ndarray, factor: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
+    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others."""
+
+    def step(block: np.ndarray) -> np.ndarray:
+        if block.shape[1:] == (3,):
+            return np.asarray(factor * block @ rotation.T)
+        if block.shape[1:] == (9,):
+            return np.asarray(factor * (rotation @ block.reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9))
+        return factor * block
+
+    return step
+
+
 def ready_maps() -> list[str]:
     """The names of the maps that come with noether."""
-    return sorted(path.name.removesuffix(".yaml") for path in _maps().iterdir() if path.name.endswith(".yaml"))
+    return sorted(path.name.removesuffix(".yaml") for path in MAPS.iterdir() if path.name.endswith(".yaml"))
 
 
 def map_text(name: str) -> str:
@@ -156,7 +170,7 @@ def map_text(name: str) -> str:
     if path.is_file():
         return path.read_text()
     if name in ready_maps():
-        return (_maps() / f"{name}.yaml").read_text()
+        return (MAPS / f"{name}.yaml").read_text()
     raise RequestError(
         f"there is no map {name}",
         seen="neither a file nor a ready map",
@@ -181,7 +195,3 @@ def parse_map(text: str, name: str) -> CaseMap:
             seen="\n".join(wrong),
             expected="the keys that `noether data inspect CASES` writes, each with its comment",
         ) from None
-
-
-def _maps() -> Traversable:
-    return resources.files("noether.data.cases") / "maps"

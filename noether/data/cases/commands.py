@@ -5,10 +5,11 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.common.console import Console
-from noether.data.cases.case_map import map_text
+from noether.data.cases.case_map import map_text, parse_map
 from noether.data.cases.draft import draft_map
+from noether.data.cases.metadata import DATASET_FILE
 from noether.data.cases.prepare import PreparedCases, plan_cases, prepare_cases
-from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, survey_folder
+from noether.data.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
 from noether.data.progress import progress_bar
 from noether.errors import ExitCode, RequestError
 
@@ -20,7 +21,7 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
     root, folder, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     text = map_text(map_name)
     if dry_run:
-        jobs, there = plan_cases(root, folder, text, map_name)
+        jobs, there = plan_cases(root, folder, parse_map(text, map_name))
         console.say(f"{root}: {len(jobs) + len(there)} cases, {len(there)} of them whole in {folder}")
         console.say("would be made: " + (_names([job.case for job in jobs]) or "nothing"))
         console.say("dry run: nothing was written")
@@ -33,16 +34,19 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
 
 def _say(console: Console, done: PreparedCases, folder: Path) -> None:
     console.say(f"{done.made} cases prepared, {done.kept} were there and current: {folder}")
-    for error in list(done.broken.values())[:SHOWN]:
-        console.warn(f"left out: {error}")
-    if len(done.broken) > SHOWN:
-        console.warn(f"and {len(done.broken) - SHOWN} more, all named in {folder / 'dataset.json'}")
+    _warn(console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}")
     for words in done.warnings:
         console.warn(words)
-    sizes = ", ".join(f"{len(names)} to {verb}" for verb, names in
-                      (("train on", done.splits["train"]), ("validate with", done.splits["validation"]),
-                       ("test on", done.splits["test"])))  # fmt: skip
+    uses = {"train": "train on", "validation": "validate with", "test": "test on"}
+    sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
     console.say(f"{sizes}; train on it with: noether train dataset=cases dataset_root={folder}")
+
+
+def _warn(console: Console, lines: list[str], where: str = "") -> None:
+    for words in lines[:SHOWN]:
+        console.warn(words)
+    if len(lines) > SHOWN:
+        console.warn(f"and {len(lines) - SHOWN} more{where}")
 
 
 def _names(names: list[str]) -> str:
@@ -80,30 +84,21 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")
     for file, (columns, rows) in survey.tables.items():
         console.say(f"{file}: {len(rows)} rows of {_names(columns)}")
-    for words in survey.odd[:SHOWN]:
-        console.warn(words)
-    if len(survey.odd) > SHOWN:
-        console.warn(f"and {len(survey.odd) - SHOWN} more")
+    _warn(console, survey.odd)
 
 
 def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
     facts = list(found.values())
-    points, cells = ([getattr(own, what) for own in facts] for what in ("points", "cells"))
-    title = (
-        f"{template}{f' {block}' if block else ''}: a {facts[0].kind} in {len(found)} cases, "
-        f"{_range(points)} points, {_range(cells)} cells"
-    )
+    points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
+    named = f"{template} {block}".rstrip()
+    title = f"{named}: a {facts[0].kind} in {len(found)} cases, {points} points, {cells} cells"
     table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
                   title=title, title_justify="left")  # fmt: skip
-    arrays: dict[tuple[str, str], list[ArrayFacts]] = {}
-    for own in facts:
-        for array in own.arrays:
-            arrays.setdefault((array.name, array.at), []).append(array)
-    for (name, at), each in arrays.items():
+    for (at, name), arrays in arrays_of([found]).items():
+        each = [array for _, array in arrays]
         low, high = min(array.low for array in each), max(array.high for array in each)
-        table.add_row(
-            name, at, _range([array.components for array in each]), f"{low:.4g}", f"{high:.4g}", str(len(each))
-        )
+        components = _range([array.components for array in each])
+        table.add_row(name, at, components, f"{low:.4g}", f"{high:.4g}", str(len(each)))
     return table
 
 

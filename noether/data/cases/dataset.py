@@ -20,18 +20,17 @@ Floating point arrays are float32. Points are in random order, the same for all 
 follow one another are a random draw (`points_are_shuffled`).
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import yaml
-
-from noether.data.cases.case_map import CaseMap
-from noether.data.cases.metadata import check_files, read_metadata
-from noether.data.cases.store import case_folder
-from noether.data.packed import PackedArrays, open_packed
+from noether.data.cases.case_map import CaseMap, parse_map
+from noether.data.cases.metadata import read_metadata
+from noether.data.cases.store import case_folder, set_file
+from noether.data.packed import open_packed
+from noether.errors import RequestError
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +45,7 @@ class CasesDataset:
 
     def __init__(self, root: Path, cases: Sequence[str], metadata: Mapping[str, Any]) -> None:
         self.root, self.cases, self.metadata = root, list(cases), metadata
-        self._open: OrderedDict[tuple[str, str], PackedArrays] = OrderedDict()
+        self._open = lru_cache(OPEN_FILES)(open_packed)
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -61,7 +60,8 @@ class CasesDataset:
         sample = {name: torch.tensor([value], dtype=torch.float32) for name, value in numbers.items()}
         sample |= {name: torch.tensor(value, dtype=torch.float32) for name, value in about["forces"].items()}
         for name in self.metadata["sets"]:
-            sample |= {key: torch.from_numpy(array) for key, array in self._arrays(case, name).items()}
+            arrays = self._open(set_file(self.root, case, name)).arrays
+            sample |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return sample
 
     def name(self, index: int) -> str:
@@ -81,62 +81,49 @@ class CasesDataset:
         }
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
         space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
-        space |= _files_space(metadata)
-        scalars = _force_coefficients(metadata)
+        files = parse_map(metadata["map"], "dataset.json")
+        space |= _files_space(files)
+        scalars = _force_coefficients(files, metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
     def where(self, index: int) -> str:
         """The folder of the case's files."""
         return str(case_folder(self.root, self.cases[index]))
 
-    def _arrays(self, case: str, name: str) -> Mapping[str, np.ndarray]:
-        key = (case, name)
-        if key not in self._open:
-            self._open[key] = open_packed(case_folder(self.root, case) / f"{name}.safetensors")
-            if len(self._open) > OPEN_FILES:
-                self._open.popitem(last=False)
-        self._open.move_to_end(key)
-        return self._open[key].arrays
-
     def __reduce__(self) -> tuple[Any, ...]:
         return CasesDataset, (self.root, self.cases, self.metadata)
 
 
-def _files_space(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _files_space(files: CaseMap) -> dict[str, Any]:
     """The axes and unit of the source files, for shapes given to `predict`; empty where they are noether's."""
-    files = CaseMap.model_validate(yaml.safe_load(metadata["map"]) or {})
     if files.axes is None and files.metres == 1.0:
         return {}
     words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
     return {"files": {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}}
 
 
-def _force_coefficients(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Drag and lift coefficients of the fields, where the map names forces, and cases have what they are made with.
 
     That is a reference_area and a wind_speed of each case, and a density; what is called drag_coefficient and
     lift_coefficient among the outputs is the truth that they are held against, else the integral of the true fields.
     """
-    forces = (yaml.safe_load(metadata["map"]) or {}).get("forces")
+    forces = files.forces
     needed = {"reference_area", "wind_speed"} <= set(metadata["parameters"]) and "density" in metadata["constants"]
     if not forces or not needed or not metadata["axes"]:
         return {}
-    prefix = forces["set"]
+    arrays = {"pressure": forces.pressure, "points": "points", "normals": "normals", "areas": "area"}
     common = {
-        "pressure": f"{prefix}_{forces['pressure']}",
-        "shear": f"{prefix}_{forces['shear']}" if forces.get("shear") else None,
-        **{key: f"{prefix}_{what}" for key, what in (("points", "points"), ("normals", "normals"), ("areas", "area"))},
+        **{key: f"{forces.set}_{array}" for key, array in arrays.items()},
+        "shear": f"{forces.set}_{forces.shear}" if forces.shear else None,
         "dynamic_pressure": "wind_speed",
         "density": metadata["constants"]["density"],
     }
-    return {
-        f"{name}_of_the_fields": {
-            **common,
-            "direction": direction,
-            "truth": f"{name}_coefficient" if f"{name}_coefficient" in metadata["outputs"] else None,
-        }
-        for name, direction in (("drag", (0.0, 0.0, 1.0)), ("lift", (0.0, 1.0, 0.0)))
-    }
+    found = {}
+    for name, direction in (("drag", (0.0, 0.0, 1.0)), ("lift", (0.0, 1.0, 0.0))):
+        truth = f"{name}_coefficient" if f"{name}_coefficient" in metadata["outputs"] else None
+        found[f"{name}_of_the_fields"] = {**common, "direction": direction, "truth": truth}
+    return found
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
@@ -154,5 +141,13 @@ def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
 def check_cases(root: Path) -> dict[str, Any]:
     """Checks before any worker starts that the folder holds whole cases; returns its metadata. RequestError: not."""
     about = read_metadata(root)
-    check_files(root, about)
+    for split, cases in about["splits"].items():
+        for case, name in product(cases, about["sets"]):
+            if not (path := set_file(root, case, name)).is_file():
+                raise RequestError(
+                    f"case {case} of the {split} split is not whole",
+                    seen=f"no {path}",
+                    expected="a file for each set",
+                    fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
+                )
     return about

@@ -2,21 +2,30 @@
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from statistics import mode
 
 import numpy as np
 
 from noether.data.cases.case_map import RESERVED
 from noether.data.cases.layout import CASE
 from noether.data.cases.numbers import same_case
-from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey
+from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
 OUTPUTS = re.compile(r"(average[ _]?)?(cd|cl|cs|cm\w*|nu)$|drag|lift|force|moment|coeff|heat", re.I)
+KNOWN_FIELDS = {
+    "pressure": (re.compile(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure"), 1, "Pa"),
+    "velocity": (re.compile(r"(u|velocity|v)(_?mean)?(_?trim)?$"), 3, "m/s"),
+    "wall_shear": (re.compile(r".*wall_?shear|wss"), 3, "Pa"),
+    "temperature": (re.compile(r"(t|temp|temperature)(_?mean)?$"), 1, "K"),
+}
+"""What usual fields are called in files, their components and their unit."""
 KNOWN_NUMBERS = {
     "drag_coefficient": re.compile(r"(average_)?cd$"),
     "lift_coefficient": re.compile(r"(average_)?cl$"),
@@ -49,7 +58,7 @@ def draft_map(survey: Survey) -> str:
         f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at.",
         *[f"# odd: {words}" for words in survey.odd[:20]],
         "",
-        *_axes(survey, sets),
+        *_axes(sets),
         *_length(survey, sets),
         "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
         "  density: 1.225      # kg/m³",
@@ -70,57 +79,44 @@ def _sets(survey: Survey) -> list[_Set]:
     for template in dict.fromkeys(template for template, _ in survey.blocks):
         blocks = {block: cases for (own, block), cases in survey.blocks.items() if own == template}
         for kind in ("surface", "volume", "points"):
-            chosen = {name: cases for name, cases in blocks.items() if _kind(cases.values()) == kind}
+            chosen = {name: cases for name, cases in blocks.items() if mode(f.kind for f in cases.values()) == kind}
             if not chosen:
                 continue
             body = [name for name in chosen if not BACKGROUND.search(name)] or list(chosen)
             wanted = body if kind == "surface" else list(chosen)
-            arrays = _common(survey, [chosen[name] for name in wanted])
+            arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and len(survey.blocks) > 1:
                 continue  # a shape alone, beside the same with fields
-            at = "cells" if kind != "points" and any(array.at == "cells" for array in arrays) else "points"
-            at = at if arrays else ("points" if kind == "points" else "cells")
+            at_cells = not arrays or any(array.at == "cells" for array in arrays)
+            at = "cells" if kind != "points" and at_cells else "points"
             fields = _named(array for array in arrays if array.at == at)
-            others = [
-                array.name for array in arrays if array.at != at and array.name not in {a.name for a in fields.values()}
-            ]
+            kept = {array.name for array in fields.values()}
+            others = [array.name for array in arrays if array.at != at and array.name not in kept]
             patches = wanted if any(wanted) else []
             name = _set_name(kind, template, found)
             found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others))
     return found
 
 
-def _kind(facts: Iterable[BlockFacts]) -> str:
-    kinds = [own.kind for own in facts]
-    return max(set(kinds), key=kinds.count)
-
-
 def _set_name(kind: str, template: str, found: list[_Set]) -> str:
     names = {own.name for own in found}
-    own = _plain(re.sub(r"\{case\}", "", template.rsplit("/", 1)[-1].rsplit(".", 1)[0])) or kind
-    name = kind if kind not in names else own
+    name = kind if kind not in names else _plain(PurePosixPath(template).stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
         name += "2" if name in names else "x"
     return name
 
 
-def _common(survey: Survey, blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
+def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
     """The arrays that more than half of the cases have in every block, with the range over all of them."""
-    merged: dict[tuple[str, str], list[ArrayFacts]] = {}
-    for cases in blocks:
-        for facts in cases.values():
-            for array in facts.arrays:
-                merged.setdefault((array.at, array.name), []).append(array)
     total = sum(len(cases) for cases in blocks)
     found = []
-    for (at, name), own in merged.items():
-        if len(own) > total / 2:
-            components = max({a.components for a in own}, key=lambda c: sum(a.components == c for a in own))
-            same = [a for a in own if a.components == components]
-            mean = tuple(np.mean([a.mean for a in same], axis=0).tolist())
-            low, high = min(a.low for a in same), max(a.high for a in same)
-            bad = sum(a.not_finite for a in same)
-            found.append(ArrayFacts(at, name, components, low, high, mean=mean, not_finite=bad))
+    for every in arrays_of(blocks).values():
+        if len(every) > total / 2:
+            components = mode(array.components for _, array in every)
+            same = [array for _, array in every if array.components == components]
+            low, high = min(array.low for array in same), max(array.high for array in same)
+            mean = tuple(np.mean([array.mean for array in same], axis=0).tolist())
+            found.append(replace(same[0], low=low, high=high, mean=mean))
     return found
 
 
@@ -137,18 +133,10 @@ def _named(arrays: Iterable[ArrayFacts]) -> dict[str, ArrayFacts]:
 def field_name(array: ArrayFacts) -> str:
     """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
     plain = _plain(array.name)
-    if re.match(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure", plain) and array.components == 1:
-        return "pressure"
-    if re.match(r"(u|velocity|v)(_?mean)?(_?trim)?$", plain) and array.components == 3:
-        return "velocity"
-    if re.search(r"wall_?shear|^wss", plain) and array.components == 3:
-        return "wall_shear"
-    if re.match(r"(t|temp|temperature)(_?mean)?$", plain) and array.components == 1:
-        return "temperature"
+    for name, (pattern, components, _) in KNOWN_FIELDS.items():
+        if components == array.components and pattern.match(plain):
+            return name
     return f"{plain}_field" if plain in RESERVED else plain
-
-
-UNITS = {"pressure": "Pa", "velocity": "m/s", "wall_shear": "Pa", "temperature": "K"}
 
 
 def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
@@ -160,7 +148,8 @@ def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
-        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(UNITS.get(name, ''))}"]
+        unit = KNOWN_FIELDS[name][2] if name in KNOWN_FIELDS else ""
+        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(unit)}"]
         if kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
         values = f"{array.components} component{'s' * (array.components > 1)}, {array.low:.4g} to {array.high:.4g}"
@@ -170,7 +159,7 @@ def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
     return lines
 
 
-def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
+def _axes(sets: list[_Set]) -> list[str]:
     winds = [own.fields["velocity"].mean for own in sets if "velocity" in own.fields]
     if not winds:
         return [
@@ -203,37 +192,36 @@ def _forces(sets: list[_Set]) -> list[str]:
 
 
 def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
+    """The lines of parameters, and those of outputs."""
     parameters: dict[str, str] = {}
     outputs: dict[str, str] = {}
+    for column, values, where in _columns(survey):
+        name = number_name(column)
+        if not name or name in {*parameters, *outputs, "density"} or not np.isfinite(values).all():
+            continue
+        own = f", column: {json.dumps(column)}" if column != name else ""
+        unit = json.dumps(NUMBER_UNITS.get(name, ""))
+        into = outputs if OUTPUTS.search(column) else parameters
+        into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {min(values):.4g} to {max(values):.4g}"
+    return list(parameters.values()), list(outputs.values())
+
+
+def _columns(survey: Survey) -> Iterator[tuple[str, list[float], str]]:
+    """The numbers that every case has: what each is called, its values, and where it stands."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):
             columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
         for column in columns:
-            values = [own[column] for own in cases.values()]
-            _add(parameters, outputs, column, values, f"file: {json.dumps(template)}")
+            yield column, [own[column] for own in cases.values()], f"file: {json.dumps(template)}"
+    every = survey.grouping.cases
     for file, (columns, rows) in survey.tables.items():
-        cases_named = {
-            column: sum(any(same_case(r[column], case) for r in rows) for case in survey.grouping.cases)
-            for column in columns
-        }
-        row = next((column for column in columns if cases_named[column] > len(survey.grouping.cases) // 2), None)
+        named = {column: sum(any(same_case(r[column], case) for r in rows) for case in every) for column in columns}
+        row = next((column for column in columns if named[column] > len(every) // 2), None)
         for column in columns if row else []:
             values = [float(r[column]) for r in rows if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", r[column])]
             if column != row and len(values) == len(rows):
-                _add(parameters, outputs, column, values, f"file: {json.dumps(file)}, row: {json.dumps(row)}")
-    return [f"  {n}: {text}" for n, text in parameters.items()], [f"  {n}: {text}" for n, text in outputs.items()]
-
-
-def _add(parameters: dict[str, str], outputs: dict[str, str], column: str, values: list[float], where: str) -> None:
-    if not np.isfinite(values).all():
-        return
-    name, into = number_name(column), outputs if OUTPUTS.search(column) else parameters
-    if not name or name in parameters or name in outputs or name == "density":
-        return
-    own = f", column: {json.dumps(column)}" if column != name else ""
-    unit = json.dumps(NUMBER_UNITS.get(name, ""))
-    into[name] = f"{{{where}{own}, unit: {unit}}}      # {min(values):.4g} to {max(values):.4g}"
+                yield column, values, f"file: {json.dumps(file)}, row: {json.dumps(row)}"
 
 
 def number_name(column: str) -> str:

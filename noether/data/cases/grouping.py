@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 from noether.data.cases.layout import CASE, match_template, natural
@@ -64,11 +65,11 @@ def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
     """The parts of a path that can name a case, the likelier first: a folder, the file, a number in either."""
     depth = max((file.count("/") for file in meshes), default=0)
     for place in range(depth):
-        yield lambda file, place=place: _by_folder(file, place)  # type: ignore[misc]
+        yield partial(_by_folder, place=place)
     yield _by_stem
     for place in range(depth):
-        yield lambda file, place=place: _by_number(file, place)  # type: ignore[misc]
-    yield lambda file: _by_number(file, -1)
+        yield partial(_by_number, place=place)
+    yield partial(_by_number, place=-1)
 
 
 def _by_folder(file: str, place: int) -> str | None:
@@ -97,18 +98,19 @@ def _by_number(file: str, place: int) -> str | None:
     return "/".join(re.sub(alone, CASE, part) if i >= first else part for i, part in enumerate(parts))
 
 
-def _templates(namer: Namer, files: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(template for file in files if (template := namer(file)) is not None))
+def _templates(namer: Namer, files: Sequence[str]) -> Counter[str]:
+    """The templates that files follow, in order, with the number of files of each."""
+    return Counter(template for file in files if (template := namer(file)) is not None)
 
 
 def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, int]:
-    named = Counter(template for file in meshes if (template := namer(file)) is not None)
+    named = _templates(namer, meshes)
     together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
-    templates = list(named) if len(named) > MOST_MERGED else _merged(list(named), meshes)
+    templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
     return together, -len(templates or meshes)
 
 
-def _merged(templates: list[str], meshes: Sequence[str]) -> list[str]:
+def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
     """Templates that differ in a folder between (a category of cases) as one with **, where no case is in two."""
     groups: dict[tuple[str, str], list[str]] = {}
     for template in templates:

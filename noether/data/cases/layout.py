@@ -15,8 +15,10 @@ def list_files(root: Path) -> list[str]:
     """Every file under the folder, relative to it, sorted; an OpenFOAM mesh (constant/polyMesh) is one entry.
 
     Links to folders are followed: a selection of cases may be made of them. Hidden folders are left out, and so are
-    the folders of failed cases of OpenFOAM.
+    the folders of failed cases of OpenFOAM. RequestError: there is no such folder.
     """
+    if not root.is_dir():
+        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
     found: list[str] = []
     for folder, names, files in os.walk(root, followlinks=True):
         here = os.path.relpath(folder, root)
@@ -62,8 +64,6 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
     Raises:
         RequestError: the folder is missing, no file fits, or several files fit one set of one case.
     """
-    if not root.is_dir():
-        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
     files = list_files(root)
     cases: dict[str, dict[str, Path]] = {}
     for name, own in about.sets.items():

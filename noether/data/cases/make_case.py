@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from noether.data.cases.case_map import CaseMap, FieldMap, SetMap
-from noether.data.cases.columns import WHOLE, Column, turned
+from noether.data.cases.case_map import CaseMap, FieldMap, SetMap, turned
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
-from noether.data.cases.store import case_writer, write_case_file, write_set
+from noether.data.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.errors import RequestError
 
 LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
@@ -24,7 +23,6 @@ class CaseJob:
     case: str
     files: dict[str, Path]
     about: CaseMap
-    map_name: str
     root: Path
     out: Path
 
@@ -45,16 +43,8 @@ def make_case(job: CaseJob) -> dict[str, Any]:
 
     Raises:
         RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
-            case and the file.
+            file.
     """
-    try:
-        return _make(job)
-    except RequestError as error:
-        summary = f"case {job.case}: {error.summary}"
-        raise RequestError(summary, seen=error.seen, expected=error.expected, fix=error.fix) from None
-
-
-def _make(job: CaseJob) -> dict[str, Any]:
     if missing := sorted(job.about.sets.keys() - job.files.keys()):
         absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
         raise RequestError(f"no file for the set {missing[0]}", seen=f"no {absent}", expected="a file for every set")
@@ -71,13 +61,13 @@ def _make(job: CaseJob) -> dict[str, Any]:
         for name, own in sorted(job.about.sets.items(), key=lambda item: item[1].kind != "surface"):
             raw = read_set(job.files[name], own)
             if own.kind == "surface":
-                surfaces[name] = _positions(raw, job.about)
+                surfaces[name] = turned(job.about.rotation, job.about.metres)(np.asarray(raw.points, np.float64))
                 _check_size(job, name, surfaces[name])
                 if job.about.forces and job.about.forces.set == name:
                     forces = _forces(raw, surfaces[name], job.about, factors)
             columns = _columns(job, name, own, raw, factors)
             if own.distance_to:
-                columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to], job.about)
+                columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
             kept = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
             spans = {key: column.span() for key, column in columns.items()}
             sets[name] = {"points": kept, "of": len(raw.points), "parts": raw.parts, "arrays": spans}
@@ -87,33 +77,22 @@ def _make(job: CaseJob) -> dict[str, Any]:
     return made
 
 
-def _positions(raw: RawSet, about: CaseMap) -> np.ndarray:
-    values: np.ndarray = about.metres * np.asarray(raw.points, np.float64) @ about.rotation.T
-    return values
-
-
 def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:
     path, about = job.files[name], job.about
-    columns = {f"{name}_points": Column(raw.points, f"points of {path}", turned(about.rotation, about.metres))}
-    if raw.normals is not None and raw.area is not None:
-        columns[f"{name}_normals"] = Column(raw.normals, f"normals of {path}", turned(about.rotation))
-        columns[f"{name}_area"] = Column(raw.area, f"areas of {path}", _scaled(about.metres**2))
-    if raw.cell_volume is not None:
-        columns[f"{name}_cell_volume"] = Column(raw.cell_volume, f"volumes of {path}", _scaled(about.metres**3))
+    known = {"points": (raw.points, about.metres), "normals": (raw.normals, 1.0),
+             "area": (raw.area, about.metres**2), "cell_volume": (raw.cell_volume, about.metres**3)}  # fmt: skip
+    columns = {
+        f"{name}_{key}": Column(values, f"{key} of {path}", turned(about.rotation, factor))
+        for key, (values, factor) in known.items()
+        if values is not None
+    }
     if raw.part is not None and len(raw.parts) > 1:
         columns[f"{name}_part"] = Column(raw.part, f"parts of {path}", dtype=WHOLE)
     for field, described in own.fields.items():
-        factor = field_factor(described, factors)
-        columns[f"{name}_{field}"] = Column(
-            raw.fields[field] if raw.fields[field].shape[1] > 1 else raw.fields[field][:, 0],
-            f"{described.array} in {path}",
-            turned(about.rotation, factor),
-        )
+        values, where = raw.fields[field], f"{described.array} in {path}"
+        step = turned(about.rotation, field_factor(described, factors))
+        columns[f"{name}_{field}"] = Column(values if values.shape[1] > 1 else values[:, 0], where, step)
     return columns
-
-
-def _scaled(factor: float) -> Any:
-    return lambda block: factor * block
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
@@ -121,13 +100,11 @@ def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
     return described.scale * (factors[described.times] if described.times else 1.0)
 
 
-def _distances(points: Column, name: str, surface: np.ndarray, about: CaseMap) -> dict[str, Column]:
+def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
     """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
-    from scipy.spatial import cKDTree
-
-    nearest_to = _Nearest(cKDTree(surface), surface, turned(about.rotation, about.metres))
+    nearest_to = _Nearest(surface, points)
     return {
-        f"{name}_sdf": _DistanceColumn(points.source, points.where, lambda block: nearest_to(block)[0]),
+        f"{name}_sdf": Column(points.source, points.where, lambda block: nearest_to(block)[0]),
         f"{name}_normals": Column(points.source, points.where, lambda block: nearest_to(block)[1]),
     }
 
@@ -135,24 +112,20 @@ def _distances(points: Column, name: str, surface: np.ndarray, about: CaseMap) -
 class _Nearest:
     """Distance and direction from the nearest surface point; the last block's answer is kept for the second column."""
 
-    def __init__(self, tree: Any, surface: np.ndarray, to_house: Any) -> None:
-        self.tree, self.surface, self.to_house = tree, surface, to_house
-        self.asked: np.ndarray | None = None
+    def __init__(self, surface: np.ndarray, points: Column) -> None:
+        from scipy.spatial import cKDTree
+
+        self.tree, self.surface, self.points = cKDTree(surface), surface, points
+        self.asked = np.empty(0)
         self.answer = (np.empty(0), np.empty((0, 3)))
 
     def __call__(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self.asked is None or not np.array_equal(self.asked, block):
-            own = self.to_house(block)
+        if not np.array_equal(self.asked, block):
+            own = self.points.step(block)
             distance, nearest = map(np.asarray, self.tree.query(own))
             direction = (own - self.surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
             self.asked, self.answer = block, (distance, direction)
         return self.answer
-
-
-class _DistanceColumn(Column):
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return ()
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ class RawSet:
     parts: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Block:
+class Block(NamedTuple):
     """One mesh of a file, by the name of its block or patch ("" where a file has only one)."""
 
     name: str
@@ -102,7 +101,7 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
             f"{path} cannot be read", seen=" ".join(str(error).split())[:200] or type(error).__name__,
             expected="a whole file",
         ) from None  # fmt: skip
-    blocks = [Block(name, leaf) for name, leaf in _leaves(mesh, "") if leaf.n_points]
+    blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
     if not blocks:
         raise RequestError(f"{path} holds no points", seen="an empty mesh", expected="a whole file")
     return blocks
@@ -132,24 +131,22 @@ def _choose_arrays(reader: Any, arrays: set[str]) -> None:
                 getattr(reader, f"enable_{kind}_array")(name)
 
 
-def _leaves(mesh: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _blocks(mesh: Any, name: str) -> Iterator[Block]:
     if not hasattr(mesh, "n_blocks"):
         if mesh is not None:
-            yield name, mesh
+            yield Block(name, mesh)
         return
     for index in range(mesh.n_blocks):
-        block, own = mesh[index], mesh.get_block_name(index) or f"block_{index}"
-        if block is not None:
-            yield from _leaves(block, own)
+        yield from _blocks(mesh[index], mesh.get_block_name(index) or f"block_{index}")
 
 
 def _is_wanted(block: Block, about: SetMap) -> bool:
     if about.patches:
         return any(fnmatch(block.name, pattern) for pattern in about.patches)
-    flat = is_surface(block.mesh)
-    return {"surface": flat, "volume": not flat and block.mesh.n_cells > 0, "points": True}[about.kind] or (
-        about.kind == "volume" and about.at == "points"
-    )
+    if about.kind == "surface":
+        return is_surface(block.mesh)
+    is_cloud = about.kind == "points" or about.at == "points"
+    return is_cloud or (block.mesh.n_cells > 0 and not is_surface(block.mesh))
 
 
 def is_surface(mesh: Any) -> bool:
@@ -160,23 +157,25 @@ def is_surface(mesh: Any) -> bool:
     return bool(kinds) and kinds <= {5, 6, 7, 8, 9, 22, 23, 28}
 
 
-def _values(path: Path, block: Block, about: SetMap, data: Any, count: int) -> dict[str, np.ndarray]:
+def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
+    """The map's fields (count, C) at the cells or the points of a mesh."""
+    data = {"cells": block.mesh.cell_data, "points": block.mesh.point_data}
+    other = "points" if at == "cells" else "cells"
     fields = {}
     for name, own in about.fields.items():
-        if own.array not in data:
-            other = block.mesh.point_data if about.at == "cells" else block.mesh.cell_data
-            elsewhere = f"; it is there at {'points' if about.at == 'cells' else 'cells'}" if own.array in other else ""
+        if own.array not in data[at]:
+            is_there = own.array in data[other]
             raise RequestError(
-                f"{path} has no array {own.array!r} at {about.at}" + (f" of {block.name}" if block.name else ""),
-                seen=(", ".join(data.keys()) or "no arrays") + elsewhere,
+                f"{path} has no array {own.array!r} at {at}" + (f" of {block.name}" if block.name else ""),
+                seen=(", ".join(data[at].keys()) or "no arrays") + (f"; it is there at {other}" if is_there else ""),
                 expected=f"{own.array}, which the map calls {name}",
-                fix=f"at: {'points' if about.at == 'cells' else 'cells'}" if elsewhere else "",
+                fix=f"at: {other}" if is_there else "",
             )
-        values = np.asarray(data[own.array])
+        values = np.asarray(data[at][own.array])
         values = values[:, None] if values.ndim == 1 else values
         if values.dtype.kind not in "fiub" or len(values) != count:
             raise RequestError(f"{own.array} in {path} cannot be used", seen=f"{values.dtype} {values.shape}",
-                               expected=f"numbers for {count} {about.at}")  # fmt: skip
+                               expected=f"numbers for {count} {at}")  # fmt: skip
         if own.components and values.shape[1] != own.components:
             raise RequestError(f"{own.array} in {path} has {values.shape[1]} components", seen=str(values.shape),
                                expected=f"{own.components}")  # fmt: skip
@@ -198,12 +197,9 @@ def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
         raise RequestError(f"{path} has a face of points that are not there", seen=f"point {corners.max()}",
                            expected=f"below {len(points)}")  # fmt: skip
     centres, vectors = polygon_geometry(points, corners, offsets)
-    block = Block(block.name, mesh)
     if about.at == "points":
-        fields = _values(path, block, about, mesh.point_data, len(points))
         centres, vectors = points, shared_among_corners(len(points), corners, offsets, vectors)
-    else:
-        fields = _values(path, block, about, mesh.cell_data, len(centres))
+    fields = _values(path, Block(block.name, mesh), about, about.at, len(centres))
     area, normals = areas_and_normals(vectors)
     return RawSet(centres, fields, normals=normals, area=area)
 
@@ -212,10 +208,8 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
     mesh = block.mesh
     if about.at == "points" or about.kind == "points":
         points = np.asarray(mesh.points)
-        return RawSet(
-            points, _values(path, block, about.model_copy(update={"at": "points"}), mesh.point_data, len(points))
-        )
-    fields = _values(path, block, about, mesh.cell_data, mesh.n_cells)
+        return RawSet(points, _values(path, block, about, "points", len(points)))
+    fields = _values(path, block, about, "cells", mesh.n_cells)
     centres = np.asarray(mesh.cell_centers(vertex=False).points)
     mesh = mesh.copy(deep=False)
     mesh.clear_data()
@@ -225,15 +219,12 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
 
 
 def _joined(pieces: list[RawSet]) -> RawSet:
-    def together(arrays: list[Any]) -> Any:
+    def together(name: str) -> Any:
+        arrays = [getattr(piece, name) for piece in pieces]
         return None if arrays[0] is None else np.concatenate(arrays)
 
-    first = pieces[0]
-    return RawSet(
-        together([piece.points for piece in pieces]),
-        {name: together([piece.fields[name] for piece in pieces]) for name in first.fields},
-        *(together([getattr(piece, name) for piece in pieces]) for name in ("normals", "area", "cell_volume")),
-    )
+    fields = {name: np.concatenate([piece.fields[name] for piece in pieces]) for name in pieces[0].fields}
+    return RawSet(together("points"), fields, together("normals"), together("area"), together("cell_volume"))
 
 
 def _turn_over(path: Path, whole: RawSet, about: SetMap) -> bool:

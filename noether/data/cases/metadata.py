@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from noether.data.cases.case_map import CaseMap
-from noether.data.cases.store import FORMAT_VERSION, case_folder, refuse_missing
+from noether.data.cases.store import FORMAT_VERSION, refuse_missing
 from noether.errors import RequestError
 
 DATASET_FILE = "dataset.json"
+AIR_DENSITY = 1.2  # kg/m³
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
@@ -87,21 +88,6 @@ def read_metadata(out: Path) -> dict[str, Any]:
     return about
 
 
-def check_files(out: Path, about: Mapping[str, Any]) -> None:
-    """Checks that every case of the splits has its files. RequestError: names the first that lacks one."""
-    for split, cases in about["splits"].items():
-        for case in cases:
-            for name in about["sets"]:
-                path = case_folder(out, case) / f"{name}.safetensors"
-                if not path.is_file():
-                    raise RequestError(
-                        f"case {case} of the {split} split is not whole",
-                        seen=f"no {path}",
-                        expected="a file for each set",
-                        fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
-                    )
-
-
 def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     components = [one["components"] for one in spans]
     if len(set(components)) > 1:
@@ -120,14 +106,34 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
     found = {}
     for name, own in described.items():
         values = [case[kind][name] for case in cases.values()]
-        found[name] = {
-            "unit": own.unit,
-            "low": min(values),
-            "high": max(values),
-            "constant": min(values) == max(values),
-        }
+        low, high = min(values), max(values)
+        found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
     return found
 
 
 def _unit(key: str, name: str) -> str:
     return {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}.get(key.removeprefix(f"{name}_"), "")
+
+
+def implausible(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns in words which units cannot be right, by the ranges of fields and parameters; empty where none is odd.
+
+    A pressure in Pa is held against the dynamic pressure of the fastest air: their ratio is of the order of 1.
+    """
+    fields = {key: max(map(abs, (*own["low"], *own["high"])), default=0.0) for key, own in metadata["fields"].items()}
+    speeds = {key: largest for key, largest in fields.items() if metadata["fields"][key]["unit"] == "m/s"}
+    speeds |= {name: entry["high"] for name, entry in metadata["parameters"].items() if entry["unit"] == "m/s"}
+    fastest, words = max(speeds.values(), default=0.0), []
+    for key, largest in fields.items():
+        if metadata["fields"][key]["unit"] != "Pa" or "pressure" not in key or not fastest:
+            continue
+        ratio, of = largest / (0.5 * AIR_DENSITY * fastest**2), f"the dynamic pressure of {fastest:.4g} m/s"
+        if ratio > 100:
+            words.append(f"{key} reaches {largest:.4g} Pa, {ratio:.3g} times {of}: is it absolute, or not in Pa?")
+        elif ratio < 0.02:
+            words.append(f"{key} reaches only {largest:.4g} Pa, {ratio:.2g} of {of}: is it a coefficient, or in kPa?")
+    for key, entry in metadata["fields"].items():
+        if entry["low"] == entry["high"]:
+            words.append(f"{key} is {entry['low'][0]:g} everywhere")
+    fast = {name: speed for name, speed in speeds.items() if speed > 2000}
+    return words + [f"{name} reaches {speed:.4g} m/s: is it in other units?" for name, speed in fast.items()]

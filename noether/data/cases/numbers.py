@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,14 +38,14 @@ def read_numbers(path: Path) -> dict[str, float]:
                 seen=f"{len(rows)} rows",
                 expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
             )
-        return {name: number for name, text in rows[0].items() if (number := _number(text)) is not None}
+        return _numbers_of(rows[0].items())
     try:
         content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise RequestError(
             f"{path} cannot be read", seen=" ".join(str(error).split())[:200], expected="one object"
         ) from None
-    return dict(_flat(content, ""))
+    return _numbers_of(_flat(content, ""))
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -76,7 +78,7 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
                 seen=f"column {about.row!r} of {len(read_table(path))} rows",
                 expected=f"one row with {case}",
             )
-        numbers = {key: number for key, text in rows[0].items() if (number := _number(text)) is not None}
+        numbers = _numbers_of(rows[0].items())
     if column not in numbers:
         raise RequestError(
             f"{path} has no number {column!r}",
@@ -120,24 +122,24 @@ def _last_row(path: Path) -> dict[str, float]:
             f"{path} is not a table of OpenFOAM", seen=f"{len(names)} names, {len(values)} values in its last row",
             expected="a line '# Time name ...' and rows of as many numbers",
         )  # fmt: skip
-    row = zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True)
-    return {name: number for name, text in row if (number := _number(text)) is not None}
+    return _numbers_of(zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True))
 
 
-def _flat(content: Any, prefix: str) -> list[tuple[str, float]]:
+def _flat(content: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(content, dict):
-        return [
-            pair for key, value in content.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))
-        ]
-    number = _number(content) if isinstance(content, str | int | float) and not isinstance(content, bool) else None
-    return [(prefix, number)] if number is not None and prefix else []
+        for key, value in content.items():
+            yield from _flat(value, f"{name}.{key}" if name else str(key))
+    elif name and not isinstance(content, bool):
+        yield name, content
 
 
-def _number(text: Any) -> float | None:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None
+def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    """Those entries that are numbers, or texts of one."""
+    found = {}
+    for name, value in entries:
+        with suppress(TypeError, ValueError):
+            found[name] = float(value)
+    return found
 
 
 def _text(path: Path) -> str:

@@ -1,21 +1,22 @@
 """Prepares a folder of cases into the store: in parallel, each case whole or absent, current ones kept."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from noether.common.strict_json import strict_json
-from noether.data.cases.case_map import parse_map
-from noether.data.cases.layout import find_cases
+from noether.common.whole_file import write_whole
+from noether.data.cases.case_map import CaseMap, parse_map
+from noether.data.cases.layout import find_cases, natural
 from noether.data.cases.make_case import CaseJob, make_case
-from noether.data.cases.metadata import DATASET_FILE, gather
-from noether.data.cases.plausible import implausible
+from noether.data.cases.metadata import DATASET_FILE, gather, implausible
 from noether.data.cases.splits import split_cases
-from noether.data.cases.store import case_folder, read_case_file, remove_leftovers
+from noether.data.cases.store import case_folder, read_case_file
 from noether.data.cases.surviving_pool import surviving_map
-from noether.data.shared_work import locked
+from noether.data.shared_work import locked, remove_stale
 from noether.errors import RequestError
 
 
@@ -30,12 +31,11 @@ class PreparedCases:
     warnings: list[str] = field(default_factory=list)
 
 
-def plan_cases(root: Path, out: Path, map_text: str, map_name: str) -> tuple[list[CaseJob], dict[str, Any]]:
+def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[CaseJob], dict[str, Any]]:
     """Returns the cases to make, and what is there and current: {case: its case.json}. RequestError as `find_cases`."""
-    about = parse_map(map_text, map_name)
     jobs, there = [], {}
     for case, files in find_cases(root, about).items():
-        job = CaseJob(case, files, about, map_name, root, out)
+        job = CaseJob(case, files, about, root, out)
         made = read_case_file(case_folder(out, case))
         if made is not None and made.get("mark") == job.mark():
             there[case] = made
@@ -67,10 +67,41 @@ def prepare_cases(
     Raises:
         RequestError: the map does not fit, a case is broken, or the folder cannot be written.
     """
+    about = parse_map(map_text, map_name)
+    with _writing_to(out):
+        jobs, cases = plan_cases(root, out, about)
+        done, total = PreparedCases(kept=len(cases)), len(jobs) + len(cases)
+        progress(len(cases), total)
+        for job, result in surviving_map(make_case, jobs, max(1, min(workers, len(jobs)))):
+            if isinstance(result, RequestError):
+                # An earlier map or file made this one: it is out of date.
+                shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
+                done.broken[job.case] = _named(job.case, result)
+                if not skip_broken:
+                    raise _named(job.case, result, "--skip-broken      (goes on without such cases, and names them)")
+            else:
+                cases[job.case] = result
+                done.made += 1
+            progress(len(cases) + len(done.broken), total)
+        if not cases:
+            raise next(iter(done.broken.values()))
+        cases = {case: cases[case] for case in sorted(cases, key=lambda case: (natural(case), case))}
+        done.splits = split_cases(about.split, list(cases), root)
+        metadata = gather(about, map_text, cases, done.splits)
+        metadata["broken"] = {case: str(error) for case, error in done.broken.items()}
+        done.warnings = implausible(metadata)
+        write_whole(out / DATASET_FILE, strict_json(metadata, indent=1) + "\n")
+    return done
+
+
+@contextmanager
+def _writing_to(out: Path) -> Iterator[None]:
+    """Holds the store's lock, once what killed processes left is gone. RequestError: the disk refuses."""
     try:
         (out / "cases").mkdir(parents=True, exist_ok=True)
         with locked(out):
-            return _prepare(root, out, (map_text, map_name), workers, skip_broken, progress)
+            remove_stale(out / "cases")
+            yield
     except OSError as error:
         raise RequestError(
             f"cannot write the cases to {out}",
@@ -79,50 +110,6 @@ def prepare_cases(
         ) from error
 
 
-def _prepare(
-    root: Path,
-    out: Path,
-    mapped: tuple[str, str],
-    workers: int,
-    skip_broken: bool,
-    progress: Callable[[int, int], None],
-) -> PreparedCases:
-    about = parse_map(*mapped)
-    remove_leftovers(out)
-    jobs, cases = plan_cases(root, out, *mapped)
-    order = list(find_cases(root, about))
-    done = PreparedCases(kept=len(cases))
-    progress(len(cases), len(jobs) + len(cases))
-    for job, result in surviving_map(make_case, jobs, max(1, min(workers, len(jobs)))):
-        if isinstance(result, RequestError):
-            # An earlier map or file made this one: it is out of date.
-            shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
-            done.broken[job.case] = result
-            if not skip_broken:
-                raise _with_skip(job.case, result)
-        else:
-            cases[job.case] = result
-            done.made += 1
-        progress(len(cases) + len(done.broken), len(order))
-    if not cases:
-        raise next(iter(done.broken.values()))
-    done.splits = split_cases(about.split, list(cases), root)
-    metadata = gather(about, mapped[0], {case: cases[case] for case in order if case in cases}, done.splits)
-    metadata["broken"] = {case: str(error) for case, error in done.broken.items()}
-    done.warnings = implausible(metadata)
-    _write(out / DATASET_FILE, metadata)
-    return done
-
-
-def _with_skip(case: str, error: RequestError) -> RequestError:
-    summary = error.summary if case in error.summary else f"case {case}: {error.summary}"
-    fix = "\n".join(
-        line for line in (error.fix, "--skip-broken      (goes on without such cases, and names them)") if line
-    )
-    return RequestError(summary, seen=error.seen, expected=error.expected, fix=fix)
-
-
-def _write(path: Path, metadata: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(strict_json(dict(metadata), indent=1) + "\n")
-    partial.replace(path)
+def _named(case: str, error: RequestError, *fixes: str) -> RequestError:
+    fix = "\n".join(line for line in (error.fix, *fixes) if line)
+    return RequestError(f"case {case}: {error.summary}", seen=error.seen, expected=error.expected, fix=fix)

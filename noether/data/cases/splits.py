@@ -27,17 +27,18 @@ def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, 
     if about.column:
         chosen = _by_column(about, ordered, root)
     else:
-        lists = {name: _listed(value, root) for name, value in (("test", about.test), ("validation", about.validation))}
-        chosen = {name: [case for case in ordered if own and case in own] for name, own in lists.items()}
-        if both := sorted(set(chosen["test"]) & set(chosen["validation"])):
+        wanted = {"test": about.test, "validation": about.validation}
+        chosen = {name: [] if isinstance(value, float) else _listed(value, ordered, root)
+                  for name, value in wanted.items()}  # fmt: skip
+        if both := [case for case in chosen["test"] if case in chosen["validation"]]:
             raise RequestError(
                 "a case is tested on and validated with", seen=", ".join(both[:5]), expected="one of both"
             )
         free = [case for case in ordered if case not in chosen["test"] and case not in chosen["validation"]]
         drawn = [free[i] for i in np.random.default_rng(about.seed).permutation(len(free))]
-        for name, value in (("test", about.test), ("validation", about.validation)):
-            if isinstance(value, float | int):
-                count = _share(name, float(value), len(ordered))
+        for name, value in wanted.items():
+            if isinstance(value, float):
+                count = _share(name, value, len(ordered))
                 chosen[name], drawn = sorted(drawn[:count], key=natural), drawn[count:]
     held = {*chosen["test"], *chosen["validation"]}
     train = [case for case in ordered if case not in held]
@@ -59,15 +60,15 @@ def _share(name: str, fraction: float, cases: int) -> int:
     return max(1, round(fraction * cases)) if fraction else 0
 
 
-def _listed(value: float | list[str] | str, root: Path) -> set[str] | None:
-    if isinstance(value, list):
-        return {str(name) for name in value}
-    if not isinstance(value, str):
-        return None
-    path = root / value
-    if not path.is_file():
-        raise RequestError("the list of a split is missing", seen=f"no file {path}", expected="a case on each line")
-    return {line.strip().removesuffix(",") for line in path.read_text().splitlines() if line.strip()}
+def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[str]:
+    """The cases that a list names, or a file with one a line."""
+    if isinstance(value, str):
+        path = root / value
+        if not path.is_file():
+            raise RequestError("the list of a split is missing", seen=f"no file {path}", expected="a case on each line")
+        value = [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
+    listed = set(value)
+    return [case for case in ordered if case in listed]
 
 
 def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str]]:

@@ -1,30 +1,63 @@
 """The store of prepared cases: a folder for each case, a packed file for each of its sets, points in random order.
 
 `OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds
-the case's numbers, what its arrays span, and from what it was made. The points were shuffled once when they were
-written, so that any k points that follow one another are a random draw, and reading them is one contiguous read.
-A case's folder is renamed into place when it is whole.
+the case's numbers, what its arrays span, and from what it was made. A folder gets its name when it is whole.
 """
 
 import json
-import os
-import secrets
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from noether.data.cases.columns import Column
 from noether.data.packed import Spec, packed_writer
+from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
 CASE_FILE = "case.json"
 FORMAT_VERSION = 1  # raise it when the same map gives other files
 BLOCK_ROWS = 262_144
+FLOAT = np.dtype("<f4")
+WHOLE = np.dtype("<i4")
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass
+class Column:
+    """One array of a set: the source's rows, what is done to them, and the range of the rows returned so far.
+
+    source: (N, C) or (N,); step: from a block of source rows in float64 to the store's numbers.
+    where: names the array in errors.
+    """
+
+    source: np.ndarray
+    where: str
+    step: Step = np.asarray
+    dtype: np.dtype[Any] = FLOAT
+    low: np.ndarray = field(default_factory=lambda: np.array(np.inf), init=False)
+    high: np.ndarray = field(default_factory=lambda: np.array(-np.inf), init=False)
+
+    def rows(self, order: np.ndarray) -> np.ndarray:
+        """The given rows as the store has them. RequestError: some are not finite."""
+        block = self.step(self.source[order].astype(np.float64))
+        finite = np.isfinite(block)
+        if not finite.all():
+            bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
+            raise RequestError(
+                f"{self.where} is not finite", seen=f"{bad} of {len(block)} rows looked at", expected="numbers"
+            )
+        self.low, self.high = np.minimum(self.low, block.min(axis=0)), np.maximum(self.high, block.max(axis=0))
+        return np.ascontiguousarray(block, self.dtype)
+
+    def span(self) -> dict[str, Any]:
+        """Components of the rows returned so far, with the smallest and largest value of each."""
+        low, high = (np.atleast_1d(side).tolist() for side in (self.low, self.high))
+        return {"components": len(low), "low": low, "high": high}
 
 
 def case_folder(out: Path, case: str) -> Path:
@@ -32,12 +65,17 @@ def case_folder(out: Path, case: str) -> Path:
     return out / "cases" / case.replace("/", "-")
 
 
+def set_file(out: Path, case: str, name: str) -> Path:
+    """The packed file of one set of a case."""
+    return case_folder(out, case) / f"{name}.safetensors"
+
+
 @contextmanager
 def case_writer(out: Path, case: str) -> Iterator[Path]:
     """Yields a new folder that replaces the case's when the context is left without an exception."""
     final = case_folder(out, case)
     final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial = final.with_name(partial_name(final.name))
     partial.mkdir()
     try:
         yield partial
@@ -48,23 +86,16 @@ def case_writer(out: Path, case: str) -> Iterator[Path]:
 
 
 def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None) -> int:
-    """Writes one set's arrays, shuffled, a block of rows at a time; returns the number of points kept.
+    """Writes one set's arrays by key, shuffled, a block of rows at a time; returns how many rows are kept.
 
-    Args:
-        folder: the case's folder.
-        case, name: of the case and the set, from which the order of the points follows.
-        columns: the arrays by their key in a sample.
-        rows: points that every column has.
-        most: points to keep at most, the first of the shuffled.
-
-    Raises:
-        RequestError: an array has values that are not finite.
+    The order of the points follows from the names of case and set; `most` is the number of points to keep at most.
+    RequestError: an array has values that are not finite.
     """
     kept = min(rows, most or rows)
-    order = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode())).permutation(np.arange(rows, dtype=np.uint32))[
-        :kept
-    ]
-    specs = {key: Spec(column.dtype, (kept, *column.shape)) for key, column in columns.items()}
+    rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
+    order = rng.permutation(np.arange(rows, dtype=np.uint32))[:kept]
+    first = {key: column.rows(order[:1]) for key, column in columns.items()}
+    specs = {key: Spec(row.dtype, (kept, *row.shape[1:])) for key, row in first.items()}
     with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as writer:
         for start in range(0, kept, BLOCK_ROWS):
             block = order[start : start + BLOCK_ROWS]
@@ -88,12 +119,6 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.safetensors"))}
     text = json.dumps({"format_version": FORMAT_VERSION, "files": sizes, **about}, indent=1, allow_nan=False)
     (folder / CASE_FILE).write_text(text + "\n")
-
-
-def remove_leftovers(out: Path) -> None:
-    """Removes the folders that killed processes left; only while no other process prepares this data set."""
-    for path in (out / "cases").glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_missing(out: Path | None) -> RequestError:

@@ -1,9 +1,10 @@
 """What the files of a folder of cases hold: sets, arrays with ranges, numbers beside them, and what is odd."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mode
 
 import numpy as np
 
@@ -65,8 +66,6 @@ def survey_folder(
     root: Path, *, workers: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Survey:
     """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
-    if not root.is_dir():
-        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
     files = list_files(root)
     grouping = group_files(files)
     if not grouping.cases:
@@ -89,7 +88,7 @@ def survey_folder(
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
         progress(done, len(jobs))
     _read_numbers(survey)
-    survey.odd += _odd_files(grouping) + _odd_arrays(survey)
+    survey.odd += _odd(survey)
     return survey
 
 
@@ -159,36 +158,31 @@ def _read_numbers(survey: Survey) -> None:
             survey.tables[file] = (list(rows[0]), rows)
 
 
-def _odd_files(grouping: Grouping) -> list[str]:
-    odd = []
-    for template, own in grouping.meshes.items():
-        missing = [case for case in grouping.cases if case not in own]
-        if missing:
-            odd.append(f"{_some(missing)} without {template}")
-    return odd
-
-
-def _odd_arrays(survey: Survey) -> list[str]:
-    odd = []
-    for (template, block), cases in survey.blocks.items():
-        where = f"{template}" + (f" ({block})" if block else "")
-        arrays: dict[tuple[str, str], dict[str, ArrayFacts]] = {}
+def arrays_of(blocks: Iterable[Mapping[str, BlockFacts]]) -> dict[tuple[str, str], list[tuple[str, ArrayFacts]]]:
+    """{(at, name): [(case, facts)]} of the arrays that some blocks, {case: facts} each, have."""
+    arrays: dict[tuple[str, str], list[tuple[str, ArrayFacts]]] = {}
+    for cases in blocks:
         for case, facts in cases.items():
             for array in facts.arrays:
-                arrays.setdefault((array.at, array.name), {})[case] = array
-        for (at, name), own in arrays.items():
-            without = [case for case in cases if case not in own]
-            if without:
-                odd.append(f"{_some(without)} without {name} at {at} in {where}")
-            counts = {array.components for array in own.values()}
-            if len(counts) > 1:
-                usual = max(counts, key=lambda count: sum(a.components == count for a in own.values()))
-                others = [case for case, array in own.items() if array.components != usual]
-                odd.append(f"{_some(others)}: {name} has another number of components than {usual} in {where}")
-            bad = [case for case, array in own.items() if array.not_finite]
-            if bad:
-                odd.append(f"{_some(bad)}: {name} is not finite in {where}")
-    return odd
+                arrays.setdefault((array.at, array.name), []).append((case, array))
+    return arrays
+
+
+def _odd(survey: Survey) -> Iterator[str]:
+    for template, paths in survey.grouping.meshes.items():
+        if missing := [case for case in survey.grouping.cases if case not in paths]:
+            yield f"{_some(missing)} without {template}"
+    for (template, block), cases in survey.blocks.items():
+        where = f"{template}" + (f" ({block})" if block else "")
+        for (at, name), own in arrays_of([cases]).items():
+            having = {case for case, _ in own}
+            if without := [case for case in cases if case not in having]:
+                yield f"{_some(without)} without {name} at {at} in {where}"
+            usual = mode(array.components for _, array in own)
+            if others := [case for case, array in own if array.components != usual]:
+                yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
+            if bad := [case for case, array in own if array.not_finite]:
+                yield f"{_some(bad)}: {name} is not finite in {where}"
 
 
 def _some(cases: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -23,38 +23,13 @@ def surviving_map(
     """
     waiting, suspects = deque(items), deque[Item]()
     while waiting or suspects:
-        if suspects:
-            yield from _run(function, deque([suspects.popleft()]), 1, suspects, alone=True)
-        else:
-            yield from _run(function, waiting, workers, suspects, alone=False)
-
-
-def _run(
-    function: Callable[[Item], Any], waiting: deque[Item], workers: int, suspects: deque[Item], *, alone: bool
-) -> Iterator[tuple[Item, Any | RequestError]]:
-    # Spawned: the caller may have threads.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
-    running: dict[Future[Any], Item] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                item = waiting[0]
-                running[executor.submit(function, item)] = item
-                waiting.popleft()
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                item = running.pop(future)
-                try:
-                    yield item, future.result()
-                except BrokenProcessPool:
-                    running[future] = item
-                    raise
-                except RequestError as error:
-                    yield item, error
-    except BrokenProcessPool:
-        lost = list(running.values())
-        if alone and lost:
+        if not suspects:
+            suspects.extend((yield from _run(function, waiting, workers)))
+            continue
+        item = suspects.popleft()
+        if (yield from _run(function, deque([item]), 1)):
             yield (
-                lost[0],
+                item,
                 RequestError(
                     "the process that read it died",
                     seen="a reader of VTK crashed, or the system ended the process for want of memory",
@@ -62,7 +37,28 @@ def _run(
                     fix="--workers 1, or leave this case out",
                 ),
             )
-        elif not alone:
-            suspects.extend(lost)
+
+
+def _run(
+    function: Callable[[Item], Any], waiting: deque[Item], workers: int
+) -> Generator[tuple[Item, Any | RequestError], None, list[Item]]:
+    """Yields as `surviving_map` does until a process dies; returns the items that were under way then."""
+    # Spawned: the caller may have threads.
+    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+    running: dict[Future[Any], Item] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running[executor.submit(function, waiting[0])] = waiting[0]
+                waiting.popleft()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                try:
+                    yield running[future], future.result()
+                except RequestError as error:
+                    yield running[future], error
+                del running[future]
+    except BrokenProcessPool:
+        return list(running.values())
     finally:
         executor.shutdown(cancel_futures=True)
+    return []

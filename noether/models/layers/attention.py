@@ -24,10 +24,7 @@ class SelfAttention(nn.Module):
 
     Args:
         dim: channels of a token.
-        heads: attention heads; must divide `dim`.
-
-    Raises:
-        ValueError: `heads` does not divide `dim`.
+        heads: attention heads; must divide `dim`, or it is a ValueError.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -47,7 +44,7 @@ class SelfAttention(nn.Module):
         """`forward`, and the keys and values that the tokens made, for others to read."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
         queries, keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 2)
-        attended_to = KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
+        attended_to = _by_head(keys, values, mask)
         return self.output(_attend(queries, attended_to)), attended_to
 
     def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
@@ -59,11 +56,8 @@ class SelfAttention(nn.Module):
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
         """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
         dim = self.heads * self.head_dim
-        weight, bias = self.query_key_value.weight[:dim], self.query_key_value.bias[:dim]
-        queries = F.linear(x, weight, bias).unflatten(-1, (self.heads, self.head_dim))
-        if table is not None:
-            queries = rotate(queries, table)
-        out: Tensor = self.output(_attend(queries, attended_to))
+        queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
+        out: Tensor = self.output(_read(queries, self.heads, attended_to, table))
         return out
 
 
@@ -74,10 +68,7 @@ class CrossAttention(nn.Module):
 
     Args:
         dim: channels of a token, in both sets.
-        heads: attention heads; must divide `dim`.
-
-    Raises:
-        ValueError: `heads` does not divide `dim`.
+        heads: attention heads; must divide `dim`, or it is a ValueError.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -94,19 +85,12 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
         """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
-        queries = self.query(x).unflatten(-1, (self.heads, self.head_dim))
-        if table is not None:
-            queries = rotate(queries, table)
-        out: Tensor = self.output(_attend(queries, attended_to))
+        out: Tensor = self.output(_read(self.query(x), self.heads, attended_to, table))
         return out
 
 
 def head_width(dim: int, heads: int) -> int:
-    """Channels of one head.
-
-    Raises:
-        ValueError: `heads` does not divide `dim`.
-    """
+    """Channels of one head. ValueError: `heads` does not divide `dim`."""
     if heads < 1 or dim % heads:
         raise ValueError(f"dim must be a multiple of heads: dim={dim}, heads={heads}")
     return dim // heads
@@ -115,11 +99,17 @@ def head_width(dim: int, heads: int) -> int:
 def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
     fused = fused.unflatten(-1, (2, heads, -1))
     keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 1)
-    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), _over_queries(mask))
+    return _by_head(keys, values, mask)
 
 
-def _over_queries(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, None, None, :]
+def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
+    over_queries = None if mask is None else mask[:, None, None, :]
+    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), over_queries)
+
+
+def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor | None) -> Tensor:
+    queries = queries.unflatten(-1, (heads, -1))
+    return _attend(queries if table is None else rotate(queries, table), attended_to)
 
 
 def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:

@@ -8,12 +8,7 @@ Modulations = tuple[tuple[Tensor, Tensor], ...]
 
 
 class ParameterEmbedding(nn.Module):
-    """Embeds the standardised parameters of a case: Linear, GELU, Linear.
-
-    Args:
-        parameters: {key in the batch: components}.
-        dim: channels of the embedding.
-    """
+    """Embeds the standardised parameters of a case, {key in the batch: components}: Linear, GELU, Linear."""
 
     def __init__(self, parameters: dict[str, int], dim: int) -> None:
         super().__init__()
@@ -23,11 +18,7 @@ class ParameterEmbedding(nn.Module):
         self.contract = nn.Linear(dim, dim)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The embedding (batch, 1, dim) of the parameters, each (batch,) or (batch, components).
-
-        Raises:
-            ValueError: the batch lacks one.
-        """
+        """The embedding (batch, 1, dim) of parameters (batch,) or (batch, components). ValueError: one is absent."""
         if absent := [key for key in self.keys if key not in batch]:
             raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
         values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]

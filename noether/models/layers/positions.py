@@ -60,14 +60,10 @@ def rotary_table(points: Tensor, head_dim: int) -> Tensor:
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Rotate each adjacent pair of channels (0, 1), (2, 3), … of `x` by its point's angle.
+    """Rotate each adjacent pair of channels (0, 1), (2, 3), … of `x` by its point's angle, in the table's precision.
 
-    Args:
-        x: (batch, points, ..., head_dim), typically (batch, points, heads, head_dim).
-        table: (batch, points, head_dim/2, 2) from `rotary_table`.
-
-    Returns:
-        The shape and dtype of `x`; the rotation itself is done in the table's precision.
+    x: (batch, points, ..., head_dim), as is what is returned, in the dtype of `x`; typically (batch, points, heads,
+    head_dim). table: (batch, points, head_dim/2, 2) from `rotary_table`.
     """
     between = (1,) * (x.dim() - table.dim() + 1)
     table = table.reshape(*table.shape[:-2], *between, *table.shape[-2:])
@@ -80,13 +76,8 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
     """Takes the parts of a fused projection apart, the first `rotated` of them rotated as `rotate` does.
 
-    Args:
-        fused: (batch, points, parts, heads, head_dim), such as queries, keys and values.
-        table: (batch, points, head_dim/2, 2) from `rotary_table`.
-        rotated: how many parts.
-
-    Returns:
-        The parts, each (batch, points, heads, head_dim).
+    fused: (batch, points, parts, heads, head_dim), such as queries, keys and values; its parts are returned.
+    table: (batch, points, head_dim/2, 2) from `rotary_table`.
     """
     if fused.dtype == table.dtype and not table.requires_grad and not torch.compiler.is_compiling():
         parts: tuple[Tensor, ...] = _RotateFirst.apply(fused, table, rotated)  # type: ignore[no-untyped-call]

@@ -20,11 +20,8 @@ class SliceAttention(nn.Module):
 
     Args:
         dim: channels of a point.
-        heads: attention heads; must divide `dim`.
+        heads: attention heads; must divide `dim`, or it is a ValueError.
         slices: slices of a head.
-
-    Raises:
-        ValueError: `heads` does not divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int, slices: int) -> None:
@@ -60,12 +57,9 @@ class SliceAttention(nn.Module):
         return weights
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The slices' tokens after attention: (batch, heads, slices, head_dim).
+        """The slices' tokens after attention, (batch, heads, slices, head_dim), of points and their `slice_weights`.
 
-        Args:
-            x: (batch, points, dim).
-            weights: `slice_weights` of the same points.
-            mask: (batch, points), False for padding, which counts nothing; None: no padding.
+        x: (batch, points, dim). mask: (batch, points), False for padding, which counts nothing; None: no padding.
         """
         if mask is not None:
             weights = weights * mask[:, None, :, None]

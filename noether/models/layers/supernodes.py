@@ -112,16 +112,9 @@ class SupernodePooling(nn.Module):
         self.combine = nn.Linear(2 * dim, dim)
 
     def forward(self, points: Tensor, embedding: Tensor, supernodes: int, mask: Tensor | None = None) -> Tensor:
-        """Pool into the first `supernodes` points.
+        """Pool points (batch, points, axes) with their e(x) (batch, points, dim) into (batch, supernodes, dim).
 
-        Args:
-            points: (batch, points, axes) positions.
-            embedding: (batch, points, dim), e(x) of the same points.
-            supernodes: how many of the points become supernodes.
-            mask: (batch, points), False for padding; None: no padding.
-
-        Returns:
-            (batch, supernodes, dim).
+        The first `supernodes` points become supernodes. mask: (batch, points), False for padding; None: no padding.
         """
         centres = points[:, :supernodes]
         neighbours = radius_neighbours(points, centres, self.radius, self.max_neighbours, mask=mask)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import pyvista
 from simulated_cases import LAYOUTS, MAP, write_case, write_cases
 
+from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset, check_cases, open_cases
 from noether.data.cases.make_case import make_case
 from noether.data.cases.prepare import plan_cases, prepare_cases
@@ -170,13 +172,13 @@ def test_what_is_there_and_current_is_kept(source: Path, tmp_path: Path) -> None
     os.utime(root / "run_1" / "volume.vtu", (1, 1))  # changed
     (out / "cases" / "run_2" / "surface.safetensors").unlink()
     (out / "cases" / "run_4" / "case.json").write_text("{")
-    (out / "cases" / ".run_9.1-ab.partial").mkdir()  # left by a killed process
+    (out / "cases" / f".run_9.{socket.gethostname()}.{2**22 + 1}-ab.partial").mkdir()  # left by a killed process
     done = prepare(root, out)
     assert (done.made, done.kept) == (3, 3)
     assert sorted(path.name for path in (out / "cases").iterdir()) == [f"run_{i}" for i in range(6)]
-    jobs, there = plan_cases(root, out, MAP.replace("unit: K", "unit: degC"), "m")
+    jobs, there = plan_cases(root, out, parse_map(MAP.replace("unit: K", "unit: degC"), "m"))
     assert (len(jobs), len(there)) == (6, 0)  # another map
-    jobs, there = plan_cases(root, out, MAP.replace("seed: 1", "seed: 2"), "m")
+    jobs, there = plan_cases(root, out, parse_map(MAP.replace("seed: 1", "seed: 2"), "m"))
     assert (len(jobs), len(there)) == (0, 6)  # only another split
 
 
@@ -200,7 +202,7 @@ def test_a_case_that_crashes_its_reader_is_named_and_the_others_go_on() -> None:
 
 
 def test_a_case_that_was_stopped_in_the_middle_is_not_there(source: Path, tmp_path: Path, monkeypatch) -> None:
-    jobs, _ = plan_cases(source, tmp_path / "out", MAP, "m")
+    jobs, _ = plan_cases(source, tmp_path / "out", parse_map(MAP, "m"))
     monkeypatch.setattr("noether.data.cases.make_case.write_case_file", lambda folder, about: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make_case(jobs[0])
