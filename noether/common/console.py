@@ -47,19 +47,17 @@ class Console:
         """Prints text or tables."""
         with suppress(OSError):  # A log line that the disk refuses is lost; it must not end the run.
             self.terminal.print(*renderables, sep=sep, markup=False)
-        if self._log is not None:
-            with suppress(OSError):
-                self._log.print(*renderables, sep=sep, markup=False)
+        self.only_log(*renderables, sep=sep)
 
     def warn(self, text: str) -> None:
         """Prints a warning."""
         self.say(Text(f"warning: {text}", style="yellow"))
 
-    def only_log(self, text: str) -> None:
-        """Writes a line to the log file alone."""
+    def only_log(self, *renderables: RenderableType, sep: str = " ") -> None:
+        """Prints to the log file alone."""
         if self._log is not None:
             with suppress(OSError):
-                self._log.print(text)
+                self._log.print(*renderables, sep=sep, markup=False)
 
 
 def _is_piped_by_mpirun() -> bool:

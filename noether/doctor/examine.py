@@ -82,10 +82,10 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         placement, workers = known, known.workers
         address, names = resolve_master(placement.endpoint, clock.left(NAME_SECONDS))
         found.append(names)
-    ranks = tuple(worker.rank for worker in placement.workers)
     held: HeldPort | None = None
     served = bool(placement.endpoint.served_by)
-    if 0 in ranks:
+    leads = placement.workers[0].rank == 0
+    if leads:
         clock.enter("the port")
         try:
             held = hold_port(replace(placement.endpoint, port=0) if served else placement.endpoint)
@@ -94,8 +94,8 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     # Rank 0's child serves the store at this port, unless a launcher serves one.
     children = RankChildren(workers, held.socket if held and not served else None)
     try:
-        process = Participant(config, facts, placement, ranks, children=children, clock=clock, found=found)
-        if 0 not in ranks:
+        process = Participant(config, facts, placement, children, clock, found)
+        if not leads:
             return follow(process, address, report)
         lead(process, address, held, report)
     finally:

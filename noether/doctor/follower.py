@@ -1,7 +1,5 @@
 """Runs the doctor in every process but rank 0's: answers rank 0, or prints its own findings if it cannot reach it."""
 
-import time
-
 from noether.common.json_lines import JsonLines, Unanswered
 from noether.doctor.chain import CHAIN
 from noether.doctor.child import ChildError
@@ -60,11 +58,5 @@ def _serve(process: Participant, connection: JsonLines) -> bool:
             return reported
         if asked["do"] == "end":
             return reported
-        if asked["do"] == "clock":
-            connection.send({"time": time.time()})
-        elif asked["do"] == "report":
-            connection.send(process.report())
-            reported = True
-        else:
-            process.clock.enter(asked["request"]["do"])
-            connection.send({"answers": process.children.step(asked["request"], asked["seconds"])})
+        connection.send(process.answer(asked))
+        reported = reported or asked["do"] == "report"

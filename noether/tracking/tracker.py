@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
-
-Row = dict[str, Any]
-"""One line of a run's history: `kind` (training, evaluation, checkpoint, …), `update`, `epoch`, `samples`, values."""
+from noether.runs.records import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
 """What says where a row belongs, and is not one of its figures."""
@@ -29,7 +26,9 @@ def flat_numbers(row: Row) -> dict[str, float]:
 
 
 class Tracker:
-    """Receives the rows of a run; a tracker has its own version of what it needs beside `log`."""
+    """Receives the rows of a run, `kind`, `update`, `epoch`, `samples` and values. `file` is where it appends them."""
+
+    file: AppendingFile | None = None
 
     def log(self, row: Row) -> None:
         """Writes one row. Raises OSError where that fails; training goes on without it."""
@@ -40,31 +39,20 @@ class Tracker:
 
     def sync(self) -> None:
         """Returns once every row is on the disk; called by the thread that writes checkpoints."""
+        if self.file is not None:
+            self.file.sync()
 
     def close(self) -> None:
         """Writes what was not written yet, and closes."""
+        if self.file is not None:
+            self.file.close()
 
     def discard(self) -> None:
         """Closes without writing anything more, as far as that can be helped."""
-        self.close()
-
-
-class FileTracker(Tracker):
-    """A tracker that appends to one file."""
-
-    _file: AppendingFile
-
-    def sync(self) -> None:
-        """Returns once every row is on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Writes what was not written yet, and closes the file."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Closes the file and drops what was not written yet."""
-        self._file.discard()
+        if self.file is not None:
+            self.file.discard()
+        else:
+            self.close()
 
 
 class Trackers:
