@@ -19,7 +19,7 @@ from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.rank_state import Doing, MeetingPoint, Standing, listed
+from noether.workers.rank_state import MeetingPoint, Standing, listed
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Link:
     arrived: set[int] = field(default_factory=set)
     deadline: float = math.inf
     reports: dict[int, WorkerReport] = field(default_factory=dict)
-    doing: dict[int, Doing] = field(default_factory=dict)
+    doing: dict[int, WorkerReport] = field(default_factory=dict)
     asked: bool = False
     verdict: WorkerReport | None = None
     meeting: MeetingPoint | NoetherError | None = None
@@ -148,8 +148,3 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
     """Reads a report that another launcher sent."""
     # Clocks differ between hosts: what counts is when it was heard here.
     return WorkerReport(**{**fields, "standing": Standing(**fields["standing"]), "time": time.time()})
-
-
-def doing_from(fields: Mapping[str, Any]) -> Doing:
-    """Reads what another launcher says that a rank does."""
-    return Doing(**{**fields, "standing": Standing(**fields["standing"])})

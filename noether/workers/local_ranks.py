@@ -15,16 +15,7 @@ from noether.errors import NoetherError
 from noether.workers.context import WorkerContext, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
-from noether.workers.rank_state import (
-    BOUNDARY,
-    HELD,
-    STOP_AT,
-    STOP_REASON,
-    Doing,
-    MeetingPoint,
-    RankNote,
-    read_board,
-)
+from noether.workers.rank_state import MeetingPoint, RankNote, read_board
 from noether.workers.spawner import RunningWorker
 from noether.workers.worker import STACK_SIGNAL
 
@@ -107,21 +98,6 @@ class LocalRanks:
             with contextlib.suppress(OSError):
                 self.workers[rank].reports.send(self._meeting)
 
-    def hold(self) -> None:
-        """Makes each rank wait at its next boundary until `stop_at` is said."""
-        for worker in self.workers.values():
-            worker.board[HELD] = 1
-
-    def furthest_boundary(self) -> int:
-        """Returns the last boundary that any rank has reached."""
-        return max(int(worker.board[BOUNDARY]) for worker in self.workers.values())
-
-    def stop_at(self, boundary: int, reason: int) -> None:
-        """Lets the ranks go on to a boundary, and stop there for a reason."""
-        for worker in self.workers.values():
-            worker.board[STOP_REASON] = reason
-            worker.board[STOP_AT] = boundary
-
     def forward(self, number: int, moment: float) -> None:
         """Passes a signal on to every rank."""
         self.forwarded[number] = moment
@@ -129,7 +105,7 @@ class LocalRanks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.workers[rank].pid, number)
 
-    def ask_where_they_are(self, log_folder: Path) -> list[Doing]:
+    def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
         """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
         asked = {worker.stacks: worker for worker in silent}
@@ -174,7 +150,7 @@ class LocalRanks:
         return sorted(self.alive)
 
 
-def _doing(worker: RunningWorker, stack: str) -> Doing:
+def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
     standing, stopped = read_board(worker.board), is_stopped(worker.pid)
     if stopped:
         where = f"in {standing}" if standing.collective else standing
@@ -183,7 +159,8 @@ def _doing(worker: RunningWorker, stack: str) -> Doing:
         phrase = f"waiting in {standing}, ended by the launcher"
     else:
         phrase = f"{where_in_stack(stack)}, ended by the launcher"
-    return Doing(worker.rank, worker.context.host, phrase, stack, standing, stopped)
+    kind, host = "stopped" if stopped else "busy", worker.context.host
+    return WorkerReport(worker.rank, host, kind, phrase, pid=worker.pid, traceback=stack, standing=standing)
 
 
 def _kill_tree(worker: RunningWorker, *, alive: bool, group: bool) -> None:

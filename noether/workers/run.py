@@ -21,13 +21,7 @@ from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
 from noether.workers.watcher import watch_workers
-from noether.workers.worker import (
-    call_target,
-    changed_environment,
-    error_file,
-    worker_environment,
-    write_error_file,
-)
+from noether.workers.worker import call_target, changed_environment, error_file, worker_environment, write_error_file
 
 
 def run_placement(

@@ -10,6 +10,7 @@ import time
 
 from noether.workers.hub import Hub
 from noether.workers.local_ranks import LocalRanks
+from noether.workers.rank_state import BOUNDARY, HELD, STOP_AT, STOP_REASON
 from noether.workers.spoke import Spoke
 
 SETTLE_S = 0.001
@@ -20,7 +21,7 @@ class StopAgreement:
     """One launcher's part in the agreement."""
 
     def __init__(self, ranks: LocalRanks) -> None:
-        self._ranks = ranks
+        self._ranks, self._boards = ranks, [worker.board for worker in ranks.workers.values()]
         self._furthest: int | None = None
         self._told = self._is_decided = False
 
@@ -51,11 +52,14 @@ class StopAgreement:
             self._decide(boundary, reason)
 
     def _hold(self) -> int:
-        self._ranks.hold()
+        for board in self._boards:
+            board[HELD] = 1
         time.sleep(SETTLE_S)
-        self._furthest = self._ranks.furthest_boundary()
+        self._furthest = max(int(board[BOUNDARY]) for board in self._boards)
         return self._furthest
 
     def _decide(self, boundary: int, reason: int) -> None:
         self._is_decided = True
-        self._ranks.stop_at(boundary, reason)
+        for board in self._boards:
+            board[STOP_REASON] = reason
+            board[STOP_AT] = boundary
