@@ -30,20 +30,15 @@ RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) -> int:
-    """Examines this machine, or the job this process is part of, and returns the exit code.
+    """Examines this machine, or the job this process is part of; returns 0 if no error was found, otherwise 1.
 
-    Args:
-        load: reads the configuration; called under the watchdog, because its files may be on a dead file system.
-        seconds: time limit for everything.
-        as_json: print one JSON object.
-
-    Returns:
-        0 if no error was found, otherwise 1.
+    `load` reads the configuration: under the watchdog, because its files may be on a dead file system. `seconds` is the
+    time limit for everything.
 
     Raises:
         RequestError: the configuration is wrong.
     """
-    report = DoctorReport(seconds)
+    report = DoctorReport()
     clock = TimeBudget(seconds)
     watchdog = threading.Timer(seconds + WATCHDOG_SECONDS, _give_up, (report, clock, as_json))
     watchdog.daemon = True
@@ -73,7 +68,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     facts, found = read_host(config, clock)
     known, launch = find_place(config, facts)
     found += launch
-    report.describe(known, facts.host)
+    report.placement, report.host = known, facts.host
     if known is None or known.world_size == 1:
         placement, address = _alone(known, facts.host), LOOPBACK
         # The connection between ranks is tested with a second child.
@@ -120,11 +115,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
 
 
 def read_seconds(text: str | None) -> float:
-    """Reads the value of --timeout.
-
-    Raises:
-        RequestError: it is not a number of seconds, or is too short to find anything.
-    """
+    """Reads the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
     try:
         seconds = DEFAULT_SECONDS if text is None else float(text)
     except ValueError:

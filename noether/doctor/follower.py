@@ -21,16 +21,11 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     port = placement.endpoint.port
     if address:
         clock.enter("reaching rank 0")
-        hello = {
-            "run": process.run,
-            "host": process.facts.host,
-            "node_rank": placement.node_rank,
-            "ranks": list(process.ranks),
-        }
+        about = {"host": process.facts.host, "node_rank": placement.node_rank, "ranks": list(process.ranks)}
         try:
             if placement.endpoint.served_by:
                 port = process.served_port(address)
-            connection = reach(address, port, hello, clock.share(JOIN_SHARE))
+            connection = reach(address, port, {"run": process.run, **about}, clock.share(JOIN_SHARE))
         except (Unanswered, ChildError) as error:
             fix = f"noether doctor      (on {placement.nodes[0]}: check that it starts and that port {port} is open)"
             seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"

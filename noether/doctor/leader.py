@@ -89,11 +89,7 @@ def _accept_peers(process: Participant, listening: socket.socket, report: Doctor
 
 
 def _reason_to_stop(
-    process: Participant,
-    address: str,
-    held: HeldPort | None,
-    missing: bool,
-    answers: list[dict[str, Any]],
+    process: Participant, address: str, held: HeldPort | None, missing: bool, answers: list[dict[str, Any]]
 ) -> str:
     """Returns why the chain between the ranks cannot be tested, or "" if it can."""
     if not address:

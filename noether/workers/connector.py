@@ -79,7 +79,10 @@ class Connector(_Search):
 
     def look(self) -> None:
         """Tries until it is accepted or refused, or the time is over."""
-        endpoint, published = self._endpoint, self._published()
+        endpoint, folder = self._endpoint, self._terms.shared_folder
+        published: PublishedPort | None = None
+        if folder is not None and not (endpoint.asked_by or endpoint.served_by):
+            published = PublishedPort(folder, self._terms.identity)
         quiet_until, pause = time.monotonic() + QUIET_S, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
@@ -95,12 +98,6 @@ class Connector(_Search):
                 raise self.late()
             time.sleep(min(pause, max(0.0, self.deadline - now)))
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
-
-    def _published(self) -> PublishedPort | None:
-        endpoint, folder = self._endpoint, self._terms.shared_folder
-        if endpoint.asked_by or endpoint.served_by or folder is None:
-            return None
-        return PublishedPort(folder, self._terms.identity)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
         """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""

@@ -91,14 +91,10 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 def death_report(
     context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float
 ) -> WorkerReport:
-    """Say how a rank ended that did not say so itself.
+    """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
 
-    Args:
-        context: what the rank was told.
-        pid: its process.
-        exitcode: as multiprocessing gives it: minus the signal's number, or what the process exited with.
-        forwarded: the signals this launcher passed on.
-        seen: seconds since the epoch when the death was seen.
+    `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
+    are the signals that this launcher passed on.
     """
     code = failing_code(exitcode)
     if exitcode < 0:

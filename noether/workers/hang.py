@@ -14,12 +14,8 @@ def name_missing(
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
     A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
-    Ranks that wait in the same one are those whose own time is not over yet.
-
-    Args:
-        waited: the reports of the ranks whose collective took too long; at least one.
-        doing: what the ranks do that have not reported.
-        settings: the `distributed` section of the run, for the one to name.
+    Ranks that wait in the same one are those whose own time is not over yet. `waited` are the reports of those whose
+    collective took too long, at least one; `doing` is what ranks do that have not reported.
     """
     waited = sorted(waited, key=lambda report: report.standing.entered)
     first = waited[-1]

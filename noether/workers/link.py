@@ -1,12 +1,8 @@
-"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats.
+"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here.
 
-The launcher of rank 0 is the hub. Every launcher tells the hub which of its ranks have joined and how they ended. Once
-all have joined, the hub says where they meet; at the first failure it asks the others what their ranks are doing,
-works out who failed first, and tells them. A launcher that disconnects without saying so, or is silent for too long, is
-lost with its ranks; one that loses the hub ends its own ranks.
-
-Launchers do this and not ranks: a launcher holds no lock that a stuck rank could hold, sees a rank's exit code, and can
-end a rank that is stopped. No torch here.
+The launcher of rank 0 is the hub: it says where the ranks meet once all have joined, and who failed first. A launcher
+that disconnects without saying so, or is silent for too long, is lost with its ranks; one that loses the hub ends its
+own ranks.
 """
 
 import math
@@ -110,19 +106,15 @@ class Link:
             if messages:
                 peer.heard = now
             for message in messages:
-                alive = self._takes(peer, message) and alive
+                try:
+                    self._take(peer, message)
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    alive = False  # Not a line of this program.
             silent = now - peer.heard > self.silence_s
             if alive and not silent and beat:
                 alive = peer.connection.send({"beat": 1})
             if not alive or silent:
                 self._drop(peer, silent)
-
-    def _takes(self, peer: Peer, message: dict[str, Any]) -> bool:
-        try:
-            self._take(peer, message)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False  # Not a line of this program.
-        return True
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         raise NotImplementedError

@@ -1,8 +1,7 @@
 """The listener of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
 
-A client speaks first, and must prove within a few seconds that it is of this run. Only a few connections may be
-unproven at a time: when more come, the oldest are closed, so that idle connections can neither use up the launcher's
-descriptors nor keep a launcher of the run out.
+A client speaks first, and must prove within a few seconds that it is of this run. When many connections are unproven,
+the oldest are closed: idle ones can neither use up the launcher's descriptors nor keep a launcher of the run out.
 """
 
 import socket
@@ -61,8 +60,7 @@ class RunListener:
     def poll(self, taken: Collection[int]) -> list[Peer]:
         """Accepts connections, reads what they sent, and closes those that took too long; returns new launchers.
 
-        Args:
-            taken: ranks that a launcher answers for already.
+        A launcher that claims a rank of `taken` is refused.
         """
         now = time.monotonic()
         self._accept(now)
@@ -190,11 +188,6 @@ def _hold(placement: Placement, terms: RunTerms) -> HeldPort:
 
 
 def beside_served(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
-    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough.
-
-    Args:
-        place: the ranks.
-        port: 0 is a free one.
-    """
+    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

@@ -34,12 +34,7 @@ def run_placement(
     printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
     else the first failing rank's.
 
-    Args:
-        placement: from `resolve_placement`.
-        target: dotted path of a function, "package.module.function", that returns its exit code.
-        payload: anything that pickles and is not defined in `__main__`.
-        log_folder: made if it is missing.
-        terms: what all ranks of the run are told alike.
+    `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
 
     Raises:
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.

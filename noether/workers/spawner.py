@@ -152,13 +152,9 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
 
 
 def hold_store_port(placement: Placement) -> HeldPort | None:
-    """Hold the port of the ranks' store where this process answers for rank 0 of several.
+    """Hold the port of the ranks' store where this process answers for rank 0 of several. RequestError: it is taken.
 
-    Where it answers for all of them, that is the endpoint's port. Where other launchers answer for some, they connect
-    to the endpoint's port, and the store has a free port of its own.
-
-    Raises:
-        RequestError: the port is taken.
+    Where other launchers answer for some ranks, they connect to the endpoint's port, and the store has a free one.
     """
     ranks = {worker.rank for worker in placement.workers}
     if placement.world_size == 1 or 0 not in ranks:
@@ -261,8 +257,9 @@ def _start_one(
     stacks_writer.close()
     # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
     # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
-    by_pid = method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None
-    ended = os.pidfd_open(process.pid) if by_pid else process.sentinel
+    ended = process.sentinel
+    if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
+        ended = os.pidfd_open(process.pid)
     return RunningWorker(context, process, reports, stacks, board, ended=ended, bystanders=bystanders)
 
 

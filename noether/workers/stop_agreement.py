@@ -1,9 +1,8 @@
 """The launchers agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
 
-Each rank counts its boundaries in memory that its launcher can read. When one wants to stop, the launchers make every
-rank wait at its next boundary, read how far each has come, and let all go on to the boundary after the furthest, which
-none can have passed. A rank counts first and then checks whether it must wait; its launcher first sets that it must
-wait and then reads the count. So no one depends on a rank that is waiting for another in a collective.
+Decision 6 in CONTRIBUTING says how. A rank counts first and then checks whether it must wait; its launcher first sets
+that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no one
+depends on a rank that is waiting for another in a collective.
 """
 
 import time

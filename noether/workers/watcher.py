@@ -56,14 +56,9 @@ def watch_workers(
     SIGUSR2 are passed on once each to every worker, which stops at a boundary agreed with the others and exits
     with 75; a second SIGINT half a second or more after the first ends everything at once.
 
-    Of a run on several hosts, the launcher of rank 0 says who failed, and the others a line each.
-
-    Args:
-        running: from `start_workers`.
-        grace_s: seconds from the first failure to the end of the others.
-        stream: where the first failure is shown; None is stderr.
-        link: the link to the other launchers of the run; None where there are no others.
-        says_more: this terminal shows nothing of rank 0: say when its ranks have joined, and how they ended.
+    The failure is shown on `stream`, or stderr: of a run on several hosts, which are reached through `link`, the
+    launcher of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
+    of rank 0, it is also said when the ranks here have joined, and how they ended.
     """
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
