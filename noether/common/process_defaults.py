@@ -33,12 +33,7 @@ _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 
 
 def process_defaults(
-    environ: Mapping[str, str],
-    *,
-    in_image: bool,
-    home_is_writable: bool,
-    user: str,
-    own_folder: Callable[[], Path],
+    environ: Mapping[str, str], *, in_image: bool, home_is_writable: bool, user: str, own_folder: Callable[[], Path]
 ) -> dict[str, str | None]:
     """Return what to change in the environment: a value to set, or None to remove the variable.
 

@@ -2,7 +2,6 @@
 
 from noether.common.json_lines import JsonLines, Unanswered
 from noether.doctor.chain import CHAIN
-from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.meeting import reach
 from noether.doctor.participant import Participant
@@ -26,7 +25,7 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
             if placement.endpoint.served_by:
                 port = process.served_port(address)
             connection = reach(address, port, {"run": process.run, **about}, clock.share(JOIN_SHARE))
-        except (Unanswered, ChildError) as error:
+        except Unanswered as error:
             fix = f"noether doctor      (on {placement.nodes[0]}: check that it starts and that port {port} is open)"
             seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"
             process.found.append(Diagnosis("port", "error", seen, "rank 0 listening there", fix))

@@ -6,7 +6,6 @@ from typing import Any
 
 from noether.common.json_lines import Unanswered
 from noether.doctor.chain import CHAIN, World, walk_chain
-from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.doctor.meeting import OtherProcess, ask_all, clock_offset, gather_peers
@@ -64,7 +63,7 @@ def _announced(process: Participant, address: str, port: int) -> bool:
     process.clock.enter(f"the store of {endpoint.served_by}")
     try:
         process.served_port(address, str(port))
-    except ChildError as error:
+    except Unanswered as error:
         fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
         seen = f"{address}:{endpoint.port}: {error}"
         process.found.append(Diagnosis("port", "error", seen, "the launcher's store", fix))

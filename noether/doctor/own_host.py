@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from noether.common.json_lines import Unanswered
 from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
 from noether.config.schema import RunConfig
-from noether.doctor.child import Child, ChildError, collect
+from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
 from noether.environments.devices import Gpu
@@ -65,7 +66,7 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
     child = Child("noether.doctor.host_facts", json.dumps(asked), environ=os.environ)
     try:
         return HostFacts.from_dict(child.answer(clock.left(PROBE_SECONDS + 2 * START_SECONDS))), []
-    except ChildError as error:
+    except Unanswered as error:
         finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in time")
         return HostFacts(host=socket.gethostname()), [finding]
     finally:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from noether.common.json_lines import Unanswered
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
-from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import HostFacts
@@ -114,10 +114,10 @@ class Participant:
         Returns the port.
 
         Raises:
-            ChildError: the store does not answer, or torch cannot be imported.
+            Unanswered: the store does not answer, or torch cannot be imported.
         """
         if "error" in (torch := self._torch()):
-            raise ChildError(torch["error"])
+            raise Unanswered(torch["error"])
         seconds = self.clock.share(MEETING_SHARE)
         request = {
             "do": "publish",
@@ -128,5 +128,5 @@ class Participant:
         }
         answer = self.children.ask_first(request | ({"value": value} if value else {}), seconds + 1)
         if "error" in answer:
-            raise ChildError(answer["error"])
+            raise Unanswered(answer["error"])
         return int(answer["value"])

@@ -58,8 +58,7 @@ class Tracker:
 class Trackers:
     """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run.
 
-    warn: told where the disk refuses.
-    check: called before anything is written; raises a NoetherError where nothing may be, from now on.
+    `check` is called before anything is written; it raises a NoetherError where nothing may be, from now on.
     """
 
     def __init__(

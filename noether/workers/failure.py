@@ -115,14 +115,10 @@ def death_report(
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:
     """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs."""
     who = f"rank {failure.rank} on {failure.host}"
-    lines = []
+    verb = " failed:" if failure.kind == "failed" else ""
+    lines = [f"noether: {who}{verb} {failure.message}"]
     if failure.kind == "refused":
-        lines.append(f"noether: {failure.message}")
-        if world_size > 1:
-            lines.append(f"  said by   {who}")
-    else:
-        verb = " failed:" if failure.kind == "failed" else ""
-        lines.append(f"noether: {who}{verb} {failure.message}")
+        lines = [f"noether: {failure.message}", *([f"  said by   {who}"] if world_size > 1 else [])]
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:

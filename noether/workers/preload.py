@@ -14,13 +14,7 @@ from types import FrameType
 
 from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, end_descendants, set_death_signal
 
-MODULES = (
-    "numpy",
-    "torch",
-    "torch.distributed",
-    "torch.nn.parallel",
-    "torch.optim",
-)
+MODULES = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim")
 
 
 def import_once() -> None:
