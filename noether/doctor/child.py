@@ -46,8 +46,8 @@ class Child:
         self._process = subprocess.Popen(
             child_command(module, *arguments),
             env=dict(environ),
-            stdin=its,
-            stdout=its,
+            stdin=its.fileno(),
+            stdout=its.fileno(),
             stderr=self._errors,
             pass_fds=pass_fds,
             start_new_session=True,

@@ -21,6 +21,8 @@ class MetricsFile(Tracker):
     new one, so that what an earlier start of the run may still append goes to the old one.
     """
 
+    file: AppendingFile
+
     def __init__(
         self,
         path: Path,

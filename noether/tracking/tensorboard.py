@@ -25,6 +25,8 @@ class TensorBoardFile(Tracker):
     their thread ends for good at the first full disk.
     """
 
+    file: AppendingFile
+
     def __init__(self, folder: Path, resumed_from: int, by: Publisher = ANYBODY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
