@@ -33,13 +33,8 @@ class Console:
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
         seen = stream.isatty() and not _is_piped_by_mpirun()
-        self.terminal = _Terminal(
-            file=stream,
-            quiet=not speaks,
-            highlight=False,
-            width=None if seen else 120,
-            force_terminal=None if seen else False,
-        )
+        plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
+        self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, **plain)
         self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
         self.is_live = speaks and self.terminal.is_terminal
 

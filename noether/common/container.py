@@ -38,11 +38,8 @@ def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
     """Returns a fix as it is written outside of this container: its lines, and what the container must be given.
 
-    Args:
-        fix: lines to write, as they are outside of containers: `srun noether train …`.
-        mount: a path that the container may lack, or that its user may not write to; "" for none.
-        engine: from `container_engine`; "" changes nothing.
-        environ: of this process.
+    `fix` are lines as they are outside of containers: `srun noether train …`. `mount` is a path that the container may
+    lack, or that its user may not write to; "" for none. `engine` is from `container_engine`; "" changes nothing.
     """
     if not engine:
         return fix

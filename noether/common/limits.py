@@ -32,8 +32,7 @@ def raise_limits() -> None:
 def read_limits() -> Limits:
     """Returns the hard limits: those that `raise_limits` goes up to."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
-    descriptors, processes = (None if limit == resource.RLIM_INFINITY else limit for limit in hard)
-    return Limits(descriptors, processes)
+    return Limits(*(None if limit == resource.RLIM_INFINITY else limit for limit in hard))
 
 
 def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:

@@ -51,7 +51,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
         watchdog.cancel()
     if speaks:
         print_report(report, as_json)
-        return ExitCode.FAILED if report.errors else ExitCode.DONE
+        return ExitCode.FAILED if any(one.level == "error" for one in report.findings) else ExitCode.DONE
     return ExitCode.DONE
 
 
@@ -107,8 +107,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
     """Returns the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
-        meeting = Endpoint(LOOPBACK, 0)
-        return Placement("", 1, (host,), 0, here, meeting, attempt=0, reasons={})
+        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK, 0), attempt=0, reasons={})
     endpoint = placement.endpoint
     port = 0 if endpoint.served_by else endpoint.port
     return replace(placement, endpoint=replace(endpoint, host=LOOPBACK, port=port, served_by=""))

@@ -42,15 +42,10 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
     if why_not:
         report.findings += [skipped(name, why_not) for name in CHAIN]
     else:
-        world = World(
-            max(placement.world_size, len(process.children.ranks)),  # A process that is alone has a second child.
-            address,
-            held.endpoint.port if held and not served_by else placement.endpoint.port,
-            served_by=served_by,
-            attempt=placement.attempt,
-            gpu_ranks=tuple(rank for answer in answers for rank in answer["gpu_ranks"]),
-            hosts=tuple(hosts),
-        )
+        size = max(placement.world_size, len(process.children.ranks))  # A process that is alone has a second child.
+        port = held.endpoint.port if held and not served_by else placement.endpoint.port
+        gpus = tuple(rank for answer in answers for rank in answer["gpu_ranks"])
+        world = World(size, address, port, served_by, placement.attempt, gpu_ranks=gpus, hosts=tuple(hosts))
         report.findings += walk_chain(world, ask_every_rank, clock.enter, clock.left)
     for peer in peers:
         peer.connection.send({"do": "end"})

@@ -71,10 +71,8 @@ def gather_peers(
 ) -> tuple[list[OtherProcess], list[str]]:
     """Accepts the other processes of a run until all ranks have connected or the time is up.
 
-    `run` identifies this run: the "run" of a hello must equal it. `listening` is bound and listens.
-
-    Returns:
-        The peers that connected, and a line for each process that was refused.
+    `run` identifies this run: the "run" of a hello must equal it. `listening` is bound and listens. A line is returned
+    for each process that was refused, beside the peers.
     """
     deadline, peers, strangers = time.monotonic() + seconds, list[OtherProcess](), list[str]()
     waiting: dict[Any, JsonLines] = {}

@@ -75,11 +75,9 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
     """Returns this process's placement in the run, or None if the launcher refuses, and the findings."""
-    gpus = facts.driver.gpus if facts.driver is not None else None
+    gpus = FoundGpus(facts.driver.gpus if facts.driver is not None else None)
     try:
-        placement = resolve_placement(
-            launch_request(config), os.environ, facts.host, FoundGpus(gpus), read_process_facts()
-        )
+        placement = resolve_placement(launch_request(config), os.environ, facts.host, gpus, read_process_facts())
     except RequestError as error:
         return None, [refused("launch", error)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
@@ -132,6 +130,7 @@ class RankChildren:
 
     def __init__(self, workers: Sequence[Worker], listening: socket.socket | None) -> None:
         self.ranks = tuple(worker.rank for worker in workers)
+        self.gpu_ranks = [worker.rank for worker in workers if worker.device.kind == "cuda"]
         self._devices = [worker.device.index if worker.device.kind == "cuda" else None for worker in workers]
         self._listening = listening
         environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
@@ -143,11 +142,6 @@ class RankChildren:
         self.versions: dict[str, Any] = {}
         for child in self.children:
             child.tell({"do": "torch"})  # They import torch while the processes connect.
-
-    @property
-    def gpu_ranks(self) -> list[int]:
-        """The ranks that have a CUDA device."""
-        return [rank for rank, device in zip(self.ranks, self._devices, strict=True) if device is not None]
 
     def wait_for_torch(self, seconds: float) -> dict[str, Any]:
         """Waits until all children have imported torch; returns the first error, else the first child's versions."""

@@ -44,11 +44,6 @@ class DoctorReport:
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
-    @property
-    def errors(self) -> int:
-        """The number of different errors."""
-        return sum(finding.level == "error" for finding in merged(self.findings))
-
     def as_dict(self) -> dict[str, Any]:
         """Returns the report for JSON."""
         return {

@@ -13,14 +13,10 @@ POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
 
 def flat_numbers(row: Row) -> dict[str, float]:
     """Returns a row's numbers, named `training/loss` or `validation (ema)/surface_pressure/mae`; {} of other rows."""
-    if row["kind"] == "training":
-        tag, values = "training", row
-    elif row["kind"] == "evaluation":
-        tag, values = f"{row['split']} ({row['weights']})", row["figures"]
-    elif row["kind"] == "epoch":
-        tag, values = "epoch", row["figures"]
-    else:
+    if row["kind"] not in ("training", "evaluation", "epoch"):
         return {}
+    tag = f"{row['split']} ({row['weights']})" if row["kind"] == "evaluation" else row["kind"]
+    values = row if row["kind"] == "training" else row["figures"]
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
 
@@ -101,12 +97,12 @@ class Trackers:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            self.close()
+            self._close()
         except NoetherError:
             if error is None:
                 raise
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Closes each tracker; where a newer start owns the run, rows not yet written are dropped."""
         try:
             with suppress(OSError):

@@ -12,22 +12,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 
-class OutsideRun(OSError):
-    """The path is not a plain file inside the run's folder."""
-
-
 @contextmanager
 def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
     """Opens a plain file inside `root` for reading.
 
     Raises:
-        OutsideRun: it is a link, a pipe or a device, or it lies outside.
-        OSError: it is missing, or cannot be read.
+        OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not _lies_in(root, path):
-            raise OutsideRun(f"{path} is not a plain file of the run")
+            raise OSError(f"{path} is not a plain file of the run")
         yield file
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 from scipy.spatial import QhullError
@@ -67,7 +68,7 @@ class Pictures:
     def listing(self) -> list[Picture]:
         """Returns the pictures that there are now, drawn ones first."""
         with self._lock:
-            found = [*self._drawn(), *self._files()]
+            found = [*self._drawn(), *islice(self._files(), MOST_FILES)]
             self._listed = {picture.id: picture for picture in found}
             return found
 
@@ -93,7 +94,7 @@ class Pictures:
             return made, "image/webp"
 
     def _files(self) -> Iterator[Picture]:
-        count, looked_at = 0, 0
+        looked_at = 0
         for parent, folders, names in os.walk(self._folder.path):
             looked_at += len(names)
             folders[:] = sorted(name for name in folders if name not in _NOT_SEARCHED and not name.startswith("."))
@@ -104,9 +105,6 @@ class Pictures:
                 place = path.relative_to(self._folder.path)
                 group = "Image files" if place.parent == Path(".") else f"Image files in {place.parent}"
                 yield Picture(group, name, "", path, _id(path, path.lstat().st_mtime_ns))
-                count += 1
-                if count >= MOST_FILES:
-                    return
             if looked_at >= MOST_LOOKED_AT:
                 return
 
@@ -123,7 +121,7 @@ class Pictures:
                     group = f"{heading(field.name)}, {source}"
                     for column, (title, _, _) in enumerate(field.columns(case)):
                         own, draw = _id(path, changed, field.name, number, column), partial(_draw, field, case, column)
-                        yield Picture(group, title, note, path, own, field.name, draw)
+                        yield Picture(group, title, note, path, own, field=field.name, draw=draw)
 
 
 def _draw(field: FieldCases, case: DrawnCase, column: int) -> bytes | None:

@@ -1,6 +1,7 @@
 """The settings of runs, flat, and those in which runs differ. No torch here."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,7 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
             content = yaml.load(file.read(MOST_BYTES), _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
-    found: dict[str, str] = {}
-    for name, value in _leaves("", content, _DEEPEST) if isinstance(content, Mapping) else ():
-        found[name] = value
-        if len(found) >= MOST_SETTINGS:
-            break
-    return found
+    return dict(islice(_leaves("", content, _DEEPEST), MOST_SETTINGS)) if isinstance(content, Mapping) else {}
 
 
 # The parser in C, where PyYAML has it: a page asks for many runs at once.

@@ -31,10 +31,7 @@ class Signs:
 def signs(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Signs:
     """Reads a run's state from its folder; its process is looked up only where it runs on this host.
 
-    Args:
-        folder: the run's.
-        recent: its last training rows, which say how often it writes.
-        now: seconds since the epoch; None: the clock's.
+    `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
     """
     now = time.time() if now is None else now
     process = leader(folder)

@@ -34,7 +34,7 @@ class WatchedRun:
     """A run's folder, and what has been read of it so far. Any thread may ask."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+        self.folder, self.name = folder, folder.path.absolute().name
         self.key = sha256(str(folder.path.absolute()).encode(errors="surrogateescape")).hexdigest()[:16]
         self.pictures = Pictures(folder)
         self._followed = FollowedRows(folder.path, folder.metrics)
@@ -42,11 +42,6 @@ class WatchedRun:
         self._lock = threading.Lock()
         self._kept = KeptReadings(folder.path)
         self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
-
-    @property
-    def name(self) -> str:
-        """The run's name: that of its folder."""
-        return self.folder.path.absolute().name
 
     def line(self) -> dict[str, Any]:
         """Returns what a list of runs shows, from the end of the history alone."""
@@ -68,8 +63,7 @@ class WatchedRun:
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
         """Returns all that the page shows of a run but its curves, logs and pictures themselves.
 
-        Args:
-            brief: without what is only shown of the run that is looked at: its pictures, settings and environment.
+        `brief` leaves out what is only shown of the run that is looked at: its pictures, settings and environment.
         """
         with self._lock:
             self._read_on()

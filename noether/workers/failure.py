@@ -156,10 +156,8 @@ def _grouped(phrases: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, phrase in sorted(phrases.items()):
         groups.setdefault(phrase, []).append(rank)
-    parts = []
-    for phrase, ranks in groups.items():
-        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}: {phrase}")
-    return "; ".join(parts)
+    named = {phrase: f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}" for phrase, ranks in groups.items()}
+    return "; ".join(f"{who}: {phrase}" for phrase, who in named.items())
 
 
 def _log_end(path: Path, lines: int = 20) -> list[str]:

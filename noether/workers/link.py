@@ -37,7 +37,7 @@ class Link:
     `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
     others must have. `reports` are those of ranks elsewhere, and `doing` is what they do, once asked; `asked`: the hub
     wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why they cannot; None until that is
-    known.
+    known. After `silence_s` seconds of silence a launcher is lost; `beat_s` are the seconds between two heartbeats.
     """
 
     own_ranks: tuple[int, ...]
@@ -53,20 +53,11 @@ class Link:
     asked: bool = False
     verdict: WorkerReport | None = None
     meeting: MeetingPoint | NoetherError | None = None
-    _beaten: float = 0.0
 
     def __post_init__(self) -> None:
         self._beaten = self._polled = time.monotonic()
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds of silence after which a launcher is lost."""
-        return self.terms.distributed.heartbeat_timeout_s
-
-    @property
-    def beat_s(self) -> float:
-        """Seconds between two heartbeats."""
-        return min(5.0, max(0.2, self.silence_s / 5))
+        self.silence_s = self.terms.distributed.heartbeat_timeout_s
+        self.beat_s = min(5.0, max(0.2, self.silence_s / 5))
 
     def descriptors(self) -> list[Any]:
         """Returns what becomes readable when there is something to do."""

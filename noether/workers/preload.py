@@ -1,8 +1,6 @@
 """What every worker needs, imported once: the fork server imports this module, and its forks start with it.
 
 `import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
-
-Imported anywhere but in a fork server, this module only imports.
 """
 
 import contextlib

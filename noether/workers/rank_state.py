@@ -110,10 +110,8 @@ class LauncherLine:
         """Returns why all ranks stop at this boundary, or 0.
 
         Costs two looks at shared memory while nobody wants to stop. When somebody does, the launchers hold the ranks
-        at their next boundary for a few milliseconds, and agree on one that no rank has passed.
-
-        Args:
-            reason: why this rank wants to stop; 0 where it does not.
+        at their next boundary for a few milliseconds, and agree on one that no rank has passed. `reason` is why this
+        rank wants to stop; 0 where it does not.
         """
         board = self._board
         board[BOUNDARY] += 1

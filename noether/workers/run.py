@@ -16,7 +16,7 @@ from noether.runs.folder import refusals_told
 from noether.workers.context import RunTerms
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
-from noether.workers.listener import RunListener, beside_served, open_listener
+from noether.workers.listener import beside_served, open_listener
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
@@ -52,20 +52,16 @@ def run_placement(
     except KeyboardInterrupt:
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    link = _link(placement, terms, listener)
+    ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
+    link: Hub | Spoke | None = None  # There are no other launchers.
+    if listener is not None:
+        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
+        link = Hub(ranks, placement.host, terms, where, listener)
+    elif 0 not in ranks:
+        link = Spoke(ranks, placement.host, terms, endpoint)
     # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
     return watch_workers(running, link=link, says_more=says_more)
-
-
-def _link(placement: Placement, terms: RunTerms, listener: RunListener | None) -> Hub | Spoke | None:
-    """Returns the link to the other launchers of the run; None where there are none."""
-    ranks = [worker.rank for worker in placement.workers]
-    endpoint = placement.endpoint
-    if listener is not None:
-        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
-        return Hub(ranks, placement.host, terms, where, listener)
-    return Spoke(ranks, placement.host, terms, endpoint) if 0 not in ranks else None
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:

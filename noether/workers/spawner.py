@@ -100,11 +100,9 @@ def start_workers(
 
 def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the start methods to try in order. RequestError: NOETHER_START_METHOD names none."""
-    wanted = environ.get("NOETHER_START_METHOD", "")
-    if wanted in ("", "forkserver"):
-        return START_METHODS
-    if wanted == "spawn":
-        return ("spawn",)
+    wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
+    if wanted in START_METHODS:
+        return START_METHODS[START_METHODS.index(wanted) :]
     raise RequestError(
         f"NOETHER_START_METHOD={wanted} is not a way to start workers",
         seen=f"NOETHER_START_METHOD={wanted}",
