@@ -11,7 +11,7 @@ from noether.watch.inside import opened_inside
 
 MOST_BYTES = 2**20
 MOST_SETTINGS = 5000
-_DEEPEST = 24
+_DEEPEST, _DEEPEST_LIST = 24, 3
 OWN = ("run_id", "output_path", "resume")
 """Settings that say which run it is; they always differ."""
 
@@ -39,7 +39,7 @@ def _leaves(name: str, value: Any, deepest: int) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _leaves(f"{name}.{key}" if name else str(key), item, deepest - 1)
     else:
-        yield name, _text(value, deepest)
+        yield name, _text(value, _DEEPEST_LIST)
 
 
 def _text(value: Any, deepest: int) -> str:
