@@ -16,17 +16,10 @@ class AppendingFile:
 
     A write that was taken in part is continued where it stopped, so that no record is cut or doubled. A file that was
     removed or replaced under its name is noticed: the records go on in the file that has the name, and one that was
-    removed is written again from what this process still has open.
+    removed is written again from what this process still has open; `by` is asked first, and `warn` is told.
     """
 
     def __init__(self, path: Path, by: Publisher = ANYBODY, warn: Callable[[str], None] = lambda text: None) -> None:
-        """Opens the file, which is made where it is missing.
-
-        Args:
-            path: the file.
-            by: asked before a file that was removed or replaced is written to.
-            warn: told that it was.
-        """
         self.path, self._by, self._warn = path, by, warn
         self._descriptor = self._open()
         self._held_back = bytearray()

@@ -33,13 +33,8 @@ class Console:
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream = stream or sys.stdout
         seen = stream.isatty() and not _is_piped_by_mpirun()
-        self.terminal = _Terminal(
-            file=stream,
-            quiet=not speaks,
-            highlight=False,
-            width=None if seen else 120,
-            force_terminal=None if seen else False,
-        )
+        plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
+        self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, **plain)
         self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
         self.is_live = speaks and self.terminal.is_terminal
 
@@ -47,19 +42,17 @@ class Console:
         """Prints text or tables."""
         with suppress(OSError):  # A log line that the disk refuses is lost; it must not end the run.
             self.terminal.print(*renderables, sep=sep, markup=False)
-        if self._log is not None:
-            with suppress(OSError):
-                self._log.print(*renderables, sep=sep, markup=False)
+        self.only_log(*renderables, sep=sep)
 
     def warn(self, text: str) -> None:
         """Prints a warning."""
         self.say(Text(f"warning: {text}", style="yellow"))
 
-    def only_log(self, text: str) -> None:
-        """Writes a line to the log file alone."""
+    def only_log(self, *renderables: RenderableType, sep: str = " ") -> None:
+        """Prints to the log file alone."""
         if self._log is not None:
             with suppress(OSError):
-                self._log.print(text)
+                self._log.print(*renderables, sep=sep, markup=False)
 
 
 def _is_piped_by_mpirun() -> bool:

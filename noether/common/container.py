@@ -25,32 +25,25 @@ def image_engine(environ: Mapping[str, str]) -> str:
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
     """Returns the line that starts this container with a further option: `docker run --gpus all …`.
 
-    Args:
-        engine: from `container_engine`; "" has no such line, and returns "".
-        environ: where Apptainer names the image, and Slurm the step.
-        option: what the line must have.
+    `engine` is from `container_engine`; outside of containers there is no such line: "".
     """
     if not engine:
         return ""
     if engine != "apptainer":
         return f"{engine} run {option} …"
-    image = os.path.basename(environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or "IMAGE.sif")
     srun = "srun " if environ.get("SLURM_JOB_ID") else ""
-    return f"{srun}apptainer exec {option} {image} train …"
+    return f"{srun}apptainer exec {option} {_image(environ)} train …"
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
     """Returns a fix as it is written outside of this container: its lines, and what the container must be given.
 
-    Args:
-        fix: lines to write, as they are outside of containers: `srun noether train …`.
-        mount: a path that the container may lack, or that its user may not write to; "" for none.
-        engine: from `container_engine`; "" changes nothing.
-        environ: where Apptainer names the image.
+    `fix` are lines as they are outside of containers: `srun noether train …`. `mount` is a path that the container may
+    lack, or that its user may not write to; "" for none. `engine` is from `container_engine`; "" changes nothing.
     """
     if not engine:
         return fix
-    image = os.path.basename(environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or "IMAGE.sif")
+    image = _image(environ)
     run = f"apptainer exec {image} " if engine == "apptainer" else f"{engine} run … IMAGE "
     fix = re.sub(r"(^|\n|(?<=srun )|(?<=--overlap )|(?<=or ))noether (?=[a-z])", lambda match: match[1] + run, fix)
     if not mount:
@@ -60,3 +53,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
     else:
         given = f'{engine} run --user "$(id -u):$(id -g)" -v {mount}:{mount} …      (as its owner, with the folder)'
     return f"{given}\n{fix}" if fix else given
+
+
+def _image(environ: Mapping[str, str]) -> str:
+    return os.path.basename(environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or "IMAGE.sif")

@@ -12,9 +12,7 @@ from noether.errors import RequestError
 def load_object(path: str, setting: str) -> Any:
     """Import the object that `package.module.Name` names, the working directory first on the path.
 
-    Args:
-        path: the dotted path, as the user wrote it.
-        setting: the configuration key it came from, such as `model.kind`, for the error.
+    `setting` is the configuration key it came from, such as `model.kind`, for the error.
 
     Raises:
         RequestError: not a dotted path, no such module, a module it imports is missing, or no such name in
@@ -42,7 +40,11 @@ def load_object(path: str, setting: str) -> Any:
 
 
 def _import(module_name: str, path: str, setting: str) -> Any:
-    _put_working_directory_on_path()
+    # First, as `python -m` has it; and for good, because loader workers that unpickle a user's class are
+    # given this process's sys.path.
+    directory = os.getcwd()
+    if directory not in sys.path and "" not in sys.path:
+        sys.path.insert(0, directory)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -60,11 +62,3 @@ def _import(module_name: str, path: str, setting: str) -> Any:
             expected="every module it imports to be importable here",
             fix=f"install {missing}, or change {setting}=",
         ) from error
-
-
-def _put_working_directory_on_path() -> None:
-    # First, as `python -m` has it; and for good, because loader workers that unpickle a user's class are
-    # given this process's sys.path.
-    directory = os.getcwd()
-    if directory not in sys.path and "" not in sys.path:
-        sys.path.insert(0, directory)

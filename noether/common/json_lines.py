@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import select
 import socket
 import struct
 import time
 from collections.abc import Mapping
+from multiprocessing.connection import wait
 from typing import Any
 
 SEND_S = 2
@@ -75,9 +75,7 @@ class JsonLines:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Unanswered(f"no answer within {seconds:.0f} s")
-            poll = select.poll()
-            poll.register(self.socket, select.POLLIN)
-            if poll.poll(1000 * left):
+            if wait([self.socket], left):
                 alive = self._take_what_has_come()
         return self._waiting.pop(0)
 

@@ -32,8 +32,7 @@ def raise_limits() -> None:
 def read_limits() -> Limits:
     """Returns the hard limits: those that `raise_limits` goes up to."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
-    descriptors, processes = (None if limit == resource.RLIM_INFINITY else limit for limit in hard)
-    return Limits(descriptors, processes)
+    return Limits(*(None if limit == resource.RLIM_INFINITY else limit for limit in hard))
 
 
 def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:
@@ -47,14 +46,7 @@ def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:
 
 
 def why_too_large(world_size: int, local_world_size: int, device_kind: str, limits: Limits) -> list[str]:
-    """Returns a line for each limit of this host that is too low for a world of ranks; an empty list where it fits.
-
-    Args:
-        world_size: ranks of the run.
-        local_world_size: ranks of the run on this host.
-        device_kind: "cpu" or "cuda".
-        limits: from `read_limits`.
-    """
+    """Returns a line for each limit of this host that is too low for a world of ranks; an empty list where it fits."""
     lines = []
     needed = descriptors_of_a_rank(world_size, device_kind)
     if limits.descriptors is not None and needed > limits.descriptors:

@@ -33,34 +33,19 @@ _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 
 
 def process_defaults(
-    environ: Mapping[str, str],
-    *,
-    in_image: bool,
-    user_id: int,
-    user_name: str | None,
-    temporary: Path,
-    home_is_writable: bool,
-    own_folder: Callable[[Path, int], Path],
+    environ: Mapping[str, str], *, in_image: bool, home_is_writable: bool, user: str, own_folder: Callable[[], Path]
 ) -> dict[str, str | None]:
     """Return what to change in the environment: a value to set, or None to remove the variable.
 
-    Outside of images and jobs the tools' own defaults serve, and nothing changes.
-
-    Args:
-        environ: the environment this process was started with.
-        in_image: this process runs in the project's image.
-        user_id: the number of its user.
-        user_name: the user's name, None where the password file does not know the number.
-        temporary: a folder of this node that can be written.
-        home_is_writable: whether files can be made in the user's home.
-        own_folder: returns a folder that only this user can use; asked only where one is needed.
+    Outside of images and jobs the tools' own defaults serve, and nothing changes; `own_folder`, a folder of this node
+    that only this user can use, is made where it is needed.
     """
     job = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
     if not in_image and not job:
         return {}
     # One for each user of a node, and none for each job: the next job finds warm caches, and nothing piles up. The
     # tools that fill them let processes share them.
-    folder = own_folder(temporary, user_id)
+    folder = own_folder()
     changes: dict[str, str | None] = {
         name: str(folder / leaf) for name, leaf in CACHES.items() if not environ.get(name)
     }
@@ -69,7 +54,7 @@ def process_defaults(
             changes["HOME"] = str(folder / "home")
         if not environ.get("USER") and not environ.get("LOGNAME"):
             # getpass.getuser() fails where neither is set and the password file has no entry; torch calls it.
-            changes["USER"] = user_name or f"user{user_id}"
+            changes["USER"] = user
         changes.update(dict.fromkeys((name for name in _LEAKS if name in environ), None))
         changes["PYTHONNOUSERSITE"] = "1"
     return changes
@@ -81,23 +66,16 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
     Raises:
         RequestError: where no folder of this machine can be written, or another user's is in the way.
     """
-    user_id, in_image = os.getuid(), IMAGE_RECORD.exists()
-    try:
-        user_name: str | None = pwd.getpwuid(user_id).pw_name
-    except KeyError:
-        user_name = None
     try:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise _nowhere_to_write(str(error)) from None
     changes = process_defaults(
         environ,
-        in_image=in_image,
-        user_id=user_id,
-        user_name=user_name,
-        temporary=temporary,
+        in_image=IMAGE_RECORD.exists(),
         home_is_writable=_is_writable_folder(environ.get("HOME")),
-        own_folder=own_folder,
+        user=_user(),
+        own_folder=lambda: own_folder(temporary),
     )
     for name, value in changes.items():
         if value is None:
@@ -112,7 +90,7 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
                 raise _nowhere_to_write(f"{environ[name]}: {error.strerror}") from None
 
 
-def own_folder(temporary: Path, user_id: int) -> Path:
+def own_folder(temporary: Path) -> Path:
     """Make a user's folder among everybody's temporary files, and return it: nobody else can put anything into it.
 
     What lies there may be code (compilers' caches), so a folder that another user made, a link, or a folder that
@@ -121,6 +99,7 @@ def own_folder(temporary: Path, user_id: int) -> Path:
     Raises:
         RequestError: no folder can be made.
     """
+    user_id = os.getuid()
     folder = temporary / f"noether-{user_id}"
     try:
         with contextlib.suppress(FileExistsError):
@@ -133,6 +112,13 @@ def own_folder(temporary: Path, user_id: int) -> Path:
     print(f"noether: {folder} {why}; caches are in {other}, and are gone when this run ends", file=sys.stderr)
     atexit.register(shutil.rmtree, other, ignore_errors=True)
     return other
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user{os.getuid()}"
 
 
 def _why_not_own(folder: Path, user_id: int) -> str:

@@ -1,10 +1,11 @@
 """The system's process table: which process is which, and which are its descendants."""
 
-import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+PROC = Path("/proc")
 
 
 class ProcessId(NamedTuple):
@@ -15,56 +16,57 @@ class ProcessId(NamedTuple):
 
 
 class ProcessEntry(NamedTuple):
-    """One line of the process table."""
+    """One line of the process table; `state` is a letter of proc(5), `name` has 15 characters at most."""
 
     pid: int
     parent: int
     started: int
-    zombie: bool
+    state: str
+    name: str = ""
 
     @property
     def identity(self) -> ProcessId:
         """The process, whatever becomes of its number."""
         return ProcessId(self.pid, self.started)
 
-
-def _stat(pid: int | str, proc: Path = Path("/proc")) -> tuple[str, list[bytes]]:
-    """Reads a process's name, and the fields from its state on: proc(5), "pid (any name) state ppid …"."""
-    # The name may hold spaces and brackets itself.
-    before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
-    return before.partition(b"(")[2].decode(errors="replace"), after.split()
+    @property
+    def zombie(self) -> bool:
+        """Whether it has ended and was not waited for yet."""
+        return self.state in "ZX"
 
 
-def process_table() -> dict[int, ProcessEntry]:
-    """Read every process from /proc; empty where there is no /proc."""
-    table = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    _, fields = _stat(name)
-                    pid, gone = int(name), fields[0] in (b"Z", b"X")
-                    table[pid] = ProcessEntry(pid, int(fields[1]), int(fields[19]), gone)
-    return table
-
-
-def process_id(pid: int) -> ProcessId | None:
-    """Return a process's number with its start; None where it is gone, or ended and was not waited for yet."""
+def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
+    """Reads one process, "pid (any name) state ppid …" in proc(5); None where it is gone, or there is no /proc."""
     try:
-        _, fields = _stat(pid)
-        return None if fields[0] in (b"Z", b"X") else ProcessId(pid, int(fields[19]))
+        # The name may hold spaces and brackets itself.
+        before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
+        fields, name = after.split(), before.partition(b"(")[2].decode(errors="replace")
+        return ProcessEntry(int(pid), int(fields[1]), int(fields[19]), fields[0].decode(), name)
     except (OSError, ValueError, IndexError):
         return None
 
 
-def ancestors(proc: Path = Path("/proc")) -> Iterator[tuple[int, str]]:
-    """Yields number and name (15 characters at most) of the parent, its parent, and so on, as far as they are seen."""
+def process_table() -> dict[int, ProcessEntry]:
+    """Read every process from /proc; empty where there is no /proc."""
+    try:
+        numbers = filter(str.isdigit, os.listdir(PROC))
+    except OSError:
+        return {}
+    return {entry.pid: entry for number in numbers if (entry := _entry(number))}
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """Return a process's number with its start; None where it is gone, or ended and was not waited for yet."""
+    entry = _entry(pid)
+    return None if entry is None or entry.zombie else entry.identity
+
+
+def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """Yields number and name of the parent, its parent, and so on, as far as they are seen."""
     pid = os.getppid()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while pid > 0:
-            name, fields = _stat(pid, proc)
-            yield pid, name
-            pid = int(fields[1])
+    while pid > 0 and (entry := _entry(pid, proc)):
+        yield pid, entry.name
+        pid = entry.parent
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -74,10 +76,8 @@ def is_alive(process: ProcessId) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
-    try:
-        return _stat(pid)[1][0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
+    entry = _entry(pid)
+    return entry is not None and entry.state in "Tt"
 
 
 def descendants(table: Mapping[int, ProcessEntry], root: int) -> list[ProcessEntry]:

@@ -4,24 +4,20 @@ NCCL or a dead NFS server can block a thread for ever, and a thread cannot be ki
 """
 
 import contextlib
-import json
 import os
-import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from noether.common.json_lines import JsonLines, Unanswered
+
 END_SECONDS = 1.0
-
-
-class ChildError(Exception):
-    """The child did not answer. The text says that it was too slow, or how it ended and its last line of output."""
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
@@ -45,47 +41,36 @@ class Child:
 
     def __init__(self, module: str, *arguments: str, environ: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        own, its = socket.socketpair()
         # In its own process group, so that everything the child starts can be killed with it.
         self._process = subprocess.Popen(
             child_command(module, *arguments),
             env=dict(environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=its.fileno(),
+            stdout=its.fileno(),
             stderr=self._errors,
             pass_fds=pass_fds,
             start_new_session=True,
         )
-        self._lines: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+        its.close()
+        self._lines = JsonLines(own)
 
     def tell(self, request: Mapping[str, Any]) -> None:
         """Sends a request. If the child has ended, `answer` reports it."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+        self._lines.send(request)
 
     def answer(self, seconds: float) -> dict[str, Any]:
         """Returns the next answer.
 
         Raises:
-            ChildError: there was no answer within `seconds`, or the child has ended.
+            Unanswered: it was too slow, or has ended; the text says how, with its last line of output.
         """
         try:
-            line = self._lines.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            raise ChildError(f"no answer within {seconds:.0f} s") from None
-        if line is None:
-            self._lines.put(None)
-            raise ChildError(self._how_it_ended())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            return self._lines.receive(max(0.05, seconds))
+        except Unanswered:
+            if self._lines.read()[1]:
+                raise
+            raise Unanswered(self._how_it_ended()) from None
 
     def _how_it_ended(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,6 +87,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
+        self._lines.close()
         self._errors.close()
 
 
@@ -111,6 +97,6 @@ def collect(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
     for child in children:
         try:
             answers.append(child.answer(deadline - time.monotonic()))
-        except ChildError as error:
+        except Unanswered as error:
             answers.append({"error": str(error)})
     return answers

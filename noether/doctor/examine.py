@@ -30,20 +30,15 @@ RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) -> int:
-    """Examines this machine, or the job this process is part of, and returns the exit code.
+    """Examines this machine, or the job this process is part of; returns 0 if no error was found, otherwise 1.
 
-    Args:
-        load: reads the configuration; called under the watchdog, because its files may be on a dead file system.
-        seconds: time limit for everything.
-        as_json: print one JSON object.
-
-    Returns:
-        0 if no error was found, otherwise 1.
+    `load` reads the configuration: under the watchdog, because its files may be on a dead file system. `seconds` is the
+    time limit for everything.
 
     Raises:
         RequestError: the configuration is wrong.
     """
-    report = DoctorReport(seconds)
+    report = DoctorReport()
     clock = TimeBudget(seconds)
     watchdog = threading.Timer(seconds + WATCHDOG_SECONDS, _give_up, (report, clock, as_json))
     watchdog.daemon = True
@@ -56,7 +51,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
         watchdog.cancel()
     if speaks:
         print_report(report, as_json)
-        return ExitCode.FAILED if report.errors else ExitCode.DONE
+        return ExitCode.FAILED if any(one.level == "error" for one in report.findings) else ExitCode.DONE
     return ExitCode.DONE
 
 
@@ -73,7 +68,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     facts, found = read_host(config, clock)
     known, launch = find_place(config, facts)
     found += launch
-    report.describe(known, facts.host)
+    report.placement, report.host = known, facts.host
     if known is None or known.world_size == 1:
         placement, address = _alone(known, facts.host), LOOPBACK
         # The connection between ranks is tested with a second child.
@@ -82,10 +77,10 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         placement, workers = known, known.workers
         address, names = resolve_master(placement.endpoint, clock.left(NAME_SECONDS))
         found.append(names)
-    ranks = tuple(worker.rank for worker in placement.workers)
     held: HeldPort | None = None
     served = bool(placement.endpoint.served_by)
-    if 0 in ranks:
+    leads = placement.workers[0].rank == 0
+    if leads:
         clock.enter("the port")
         try:
             held = hold_port(replace(placement.endpoint, port=0) if served else placement.endpoint)
@@ -94,8 +89,8 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     # Rank 0's child serves the store at this port, unless a launcher serves one.
     children = RankChildren(workers, held.socket if held and not served else None)
     try:
-        process = Participant(config, facts, placement, ranks, children=children, clock=clock, found=found)
-        if 0 not in ranks:
+        process = Participant(config, facts, placement, children, clock, found)
+        if not leads:
             return follow(process, address, report)
         lead(process, address, held, report)
     finally:
@@ -112,19 +107,14 @@ def _alone(placement: Placement | None, host: str) -> Placement:
     """Returns the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
-        meeting = Endpoint(LOOPBACK, 0)
-        return Placement("", 1, (host,), 0, here, meeting, attempt=0, reasons={})
+        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK, 0), attempt=0, reasons={})
     endpoint = placement.endpoint
     port = 0 if endpoint.served_by else endpoint.port
     return replace(placement, endpoint=replace(endpoint, host=LOOPBACK, port=port, served_by=""))
 
 
 def read_seconds(text: str | None) -> float:
-    """Reads the value of --timeout.
-
-    Raises:
-        RequestError: it is not a number of seconds, or is too short to find anything.
-    """
+    """Reads the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
     try:
         seconds = DEFAULT_SECONDS if text is None else float(text)
     except ValueError:

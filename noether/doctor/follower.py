@@ -1,10 +1,7 @@
 """Runs the doctor in every process but rank 0's: answers rank 0, or prints its own findings if it cannot reach it."""
 
-import time
-
 from noether.common.json_lines import JsonLines, Unanswered
 from noether.doctor.chain import CHAIN
-from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.meeting import reach
 from noether.doctor.participant import Participant
@@ -23,17 +20,12 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     port = placement.endpoint.port
     if address:
         clock.enter("reaching rank 0")
-        hello = {
-            "run": process.run,
-            "host": process.facts.host,
-            "node_rank": placement.node_rank,
-            "ranks": list(process.ranks),
-        }
+        about = {"host": process.facts.host, "node_rank": placement.node_rank, "ranks": list(process.ranks)}
         try:
             if placement.endpoint.served_by:
                 port = process.served_port(address)
-            connection = reach(address, port, hello, clock.share(JOIN_SHARE))
-        except (Unanswered, ChildError) as error:
+            connection = reach(address, port, {"run": process.run, **about}, clock.share(JOIN_SHARE))
+        except Unanswered as error:
             fix = f"noether doctor      (on {placement.nodes[0]}: check that it starts and that port {port} is open)"
             seen = f"{placement.endpoint.host} ({address}) port {port}: {error}"
             process.found.append(Diagnosis("port", "error", seen, "rank 0 listening there", fix))
@@ -60,11 +52,5 @@ def _serve(process: Participant, connection: JsonLines) -> bool:
             return reported
         if asked["do"] == "end":
             return reported
-        if asked["do"] == "clock":
-            connection.send({"time": time.time()})
-        elif asked["do"] == "report":
-            connection.send(process.report())
-            reported = True
-        else:
-            process.clock.enter(asked["request"]["do"])
-            connection.send({"answers": process.children.step(asked["request"], asked["seconds"])})
+        connection.send(process.answer(asked))
+        reported = reported or asked["do"] == "report"

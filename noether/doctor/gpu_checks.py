@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from noether.doctor.diagnosis import Diagnosis, skipped
-from noether.doctor.gpu_health import Fabric, GpuHealth
+from noether.doctor.gpu_health import GpuHealth
 from noether.doctor.host_facts import HostFacts
 
 BROKEN = {48: "an uncorrected memory error", 64: "faulty memory could not be remapped", 79: "it fell off the bus",
@@ -23,15 +23,14 @@ def check_gpu_health(facts: HostFacts) -> list[Diagnosis]:
         return [skipped("gpu health", "the driver did not answer")]
     if not facts.gpu_health:
         return [Diagnosis("gpu health", "ok", "no NVIDIA GPU here")]
-    found = [finding for gpu in facts.gpu_health for finding in _of_gpu(gpu)]
-    reports = list(_of_kernel_log(facts))
-    if not any(finding.level != "ok" for finding in (*found, *reports)):
-        clocks = ", ".join(f"{gpu.clock} of {gpu.most_clock} MHz" for gpu in facts.gpu_health if gpu.clock is not None)
-        links = sum(gpu.links_up for gpu in facts.gpu_health)
-        words = [f"{len(facts.gpu_health)} GPUs without errors", clocks, f"{links} NVLinks up" if links else ""]
-        words.append("the kernel log cannot be read here" if facts.xids is None else "no Xid errors in the kernel log")
-        return [Diagnosis("gpu health", "ok", "; ".join(word for word in words if word))]
-    return [*found, *reports]
+    found = [*(finding for gpu in facts.gpu_health for finding in _of_gpu(gpu)), *_of_kernel_log(facts)]
+    if found:
+        return found
+    clocks = ", ".join(f"{gpu.clock} of {gpu.most_clock} MHz" for gpu in facts.gpu_health if gpu.clock is not None)
+    links = sum(gpu.links_up for gpu in facts.gpu_health)
+    words = [f"{len(facts.gpu_health)} GPUs without errors", clocks, f"{links} NVLinks up" if links else ""]
+    words.append("the kernel log cannot be read here" if facts.xids is None else "no Xid errors in the kernel log")
+    return [Diagnosis("gpu health", "ok", "; ".join(word for word in words if word))]
 
 
 def _of_gpu(gpu: GpuHealth) -> Iterator[Diagnosis]:
@@ -79,7 +78,13 @@ def check_fabric(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
         return skipped("fabric", "/dev and /sys cannot be read")
     if not found.cxi and not found.efa:
         return Diagnosis("fabric", "ok", "no Slingshot, no EFA")
-    seen, missing = ", ".join((*found.cxi, *found.efa)), _missing(found)
+    seen = ", ".join((*found.cxi, *found.efa))
+    needed = {
+        "libfabric.so.1": found.libfabric,
+        "libcxi.so.1": found.libcxi or not found.cxi,
+        "NCCL plugin (libnccl-net.so)": bool(found.plugin),
+    }
+    missing = ", no ".join(name for name, is_there in needed.items() if not is_there)
     if missing:
         fix = "the host's libfabric and its NCCL plugin in LD_LIBRARY_PATH      (docs/containers.md shows how)"
         return Diagnosis("fabric", "warning", f"{seen}; no {missing}", "all of them: else NCCL silently uses TCP", fix)
@@ -89,12 +94,3 @@ def check_fabric(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
         told = f"{seen}; NCCL_NET={environ['NCCL_NET']}"
         return Diagnosis("fabric", "warning", told, "libfabric", 'export NCCL_NET="AWS Libfabric"')
     return Diagnosis("fabric", "ok", f"{seen}; {found.plugin}")
-
-
-def _missing(found: Fabric) -> str:
-    needed = {
-        "libfabric.so.1": found.libfabric,
-        "libcxi.so.1": found.libcxi or not found.cxi,
-        "NCCL plugin (libnccl-net.so)": bool(found.plugin),
-    }
-    return ", no ".join(name for name, is_there in needed.items() if not is_there)

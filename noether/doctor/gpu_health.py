@@ -163,9 +163,8 @@ def _is_efa(device: Path) -> bool:
 def _plugin(environ: Mapping[str, str]) -> str:
     """Returns the file that NCCL would load as its network plugin, "" for none. Its documentation gives the names."""
     asked = environ.get("NCCL_NET_PLUGIN", "")
-    names = (
-        [asked, f"libnccl-net-{asked}.so"] if asked and asked != "none" else ["libnccl-net.so", "libnccl-net-ofi.so"]
-    )
+    by_default = ["libnccl-net.so", "libnccl-net-ofi.so"]
+    names = by_default if asked in ("", "none") else [asked, f"libnccl-net-{asked}.so"]
     system = ("/usr/lib64", "/usr/lib", "/usr/local/lib", f"/usr/lib/{os.uname().machine}-linux-gnu")
     places = [place for place in environ.get("LD_LIBRARY_PATH", "").split(":") if place]
     candidates = (Path(place) / name for place in (*places, *system) for name in names)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import platform
+import pwd
 import resource
 import site
 import socket
@@ -121,15 +122,12 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
     user = environ.get("USER", "") or str(os.getuid())
     scratch = environ.get("TMPDIR", "/tmp")
+    inductor = environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{scratch}/torchinductor_{user}"
     return [
         ("output", str(output_path.expanduser().absolute()), "output_path"),
         ("data cache", cache, "XDG_CACHE_HOME"),
         ("triton cache", environ.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache", "TRITON_CACHE_DIR"),
-        (
-            "inductor cache",
-            environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{scratch}/torchinductor_{user}",
-            "TORCHINDUCTOR_CACHE_DIR",
-        ),
+        ("inductor cache", inductor, "TORCHINDUCTOR_CACHE_DIR"),
         ("CUDA cache", environ.get("CUDA_CACHE_PATH") or f"{home}/.nv/ComputeCache", "CUDA_CACHE_PATH"),
         ("matplotlib cache", environ.get("MPLCONFIGDIR") or f"{cache}/matplotlib", "MPLCONFIGDIR"),
     ]
@@ -224,8 +222,6 @@ def _driver() -> Driver:
 
 
 def _user(environ: Mapping[str, str]) -> User:
-    import pwd
-
     try:
         entry = pwd.getpwuid(os.getuid())
         name, home = entry.pw_name, entry.pw_dir

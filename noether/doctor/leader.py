@@ -5,13 +5,11 @@ import time
 from typing import Any
 
 from noether.common.json_lines import Unanswered
-from noether.doctor.chain import CHAIN, Ask, World, walk_chain
-from noether.doctor.child import ChildError
+from noether.doctor.chain import CHAIN, World, walk_chain
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.meeting import OtherProcess, ask_peers, clock_offset, gather_peers
-from noether.doctor.own_host import TORCH_SECONDS
-from noether.doctor.participant import MEETING_SHARE, Participant
+from noether.doctor.meeting import OtherProcess, ask_all, clock_offset, gather_peers
+from noether.doctor.participant import MEETING_SHARE, TORCH_SECONDS, Participant
 from noether.doctor.report import DoctorReport
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
 from noether.environments.endpoint import HeldPort
@@ -30,24 +28,25 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
     peers = _accept_peers(process, held.socket, report) if others and held is not None else []
     missing = any(finding.check == "peers" and finding.level == "error" for finding in report.findings)
     clock.enter("what every host found")
-    answers = ask_peers(peers, {"do": "report"}, process.report, clock.left(TORCH_SECONDS + 12))
+    answers = ask_all(peers, {"do": "report"}, process.answer, clock.left(TORCH_SECONDS + 12))
     hosts = _collect(answers, [*peers], report)
     if others:
         report.findings += _compare(answers, peers)
+
+    def ask_every_rank(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+        step = {"do": "step", "request": request, "seconds": seconds}
+        replies = ask_all(peers, step, process.answer, seconds + 2)
+        return [answer for reply in replies for answer in reply.get("answers", [])]
+
     why_not = _reason_to_stop(process, address, held, missing, answers)
     if why_not:
         report.findings += [skipped(name, why_not) for name in CHAIN]
     else:
-        world = World(
-            max(placement.world_size, len(process.children.ranks)),  # A process that is alone has a second child.
-            address,
-            held.endpoint.port if held and not served_by else placement.endpoint.port,
-            served_by=served_by,
-            attempt=placement.attempt,
-            gpu_ranks=tuple(rank for answer in answers for rank in answer["gpu_ranks"]),
-            hosts=tuple(hosts),
-        )
-        report.findings += walk_chain(world, _ask_everyone(process, peers), clock.enter, clock.left)
+        size = max(placement.world_size, len(process.children.ranks))  # A process that is alone has a second child.
+        port = held.endpoint.port if held and not served_by else placement.endpoint.port
+        gpus = tuple(rank for answer in answers for rank in answer["gpu_ranks"])
+        world = World(size, address, port, served_by, placement.attempt, gpu_ranks=gpus, hosts=tuple(hosts))
+        report.findings += walk_chain(world, ask_every_rank, clock.enter, clock.left)
     for peer in peers:
         peer.connection.send({"do": "end"})
         peer.connection.close()
@@ -59,7 +58,7 @@ def _announced(process: Participant, address: str, port: int) -> bool:
     process.clock.enter(f"the store of {endpoint.served_by}")
     try:
         process.served_port(address, str(port))
-    except ChildError as error:
+    except Unanswered as error:
         fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
         seen = f"{address}:{endpoint.port}: {error}"
         process.found.append(Diagnosis("port", "error", seen, "the launcher's store", fix))
@@ -83,26 +82,8 @@ def _accept_peers(process: Participant, listening: socket.socket, report: Doctor
     return peers
 
 
-def _ask_everyone(process: Participant, peers: list[OtherProcess]) -> Ask:
-    """Returns a function that runs one step of the chain on every rank."""
-
-    def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-        def own() -> dict[str, Any]:
-            return {"answers": process.children.step(request, seconds)}
-
-        asked = {"do": "step", "request": request, "seconds": seconds}
-        replies = ask_peers(peers, asked, own, seconds + 2)
-        return [answer for reply in replies for answer in reply.get("answers", [])]
-
-    return ask
-
-
 def _reason_to_stop(
-    process: Participant,
-    address: str,
-    held: HeldPort | None,
-    missing: bool,
-    answers: list[dict[str, Any]],
+    process: Participant, address: str, held: HeldPort | None, missing: bool, answers: list[dict[str, Any]]
 ) -> str:
     """Returns why the chain between the ranks cannot be tested, or "" if it can."""
     if not address:

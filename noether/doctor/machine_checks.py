@@ -30,10 +30,9 @@ def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
         return skipped("shared memory", "/dev/shm cannot be read")
     seen = f"/dev/shm has {size(facts.shared_memory)}"
     expected = f"{size(ENOUGH_SHARED_MEMORY)} or more: else loaders crash with 'Bus error', and NCCL cannot start"
-    fix = {
-        "docker": "docker run --shm-size=8g …      (or --ipc=host)",
-        "podman": "podman run --shm-size=8g …      (or --ipc=host)",
-    }.get(facts.container, "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)")
+    fix = "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)"
+    if facts.container in ("docker", "podman"):
+        fix = f"{facts.container} run --shm-size=8g …      (or --ipc=host)"
     if facts.shared_memory >= ENOUGH_SHARED_MEMORY:
         return Diagnosis("shared memory", "ok", seen)
     small = facts.shared_memory <= SMALL_SHARED_MEMORY and needed
@@ -51,9 +50,8 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
     seen = "ports: " + ", ".join(f"{device} {state}" for device, state in found.ports)
     without = "NCCL silently uses TCP instead"
     if not active:
-        return Diagnosis(
-            "infiniband", "warning", seen, f"an ACTIVE port; {without}", "ibstat      (check the cable and the switch)"
-        )
+        fix = "ibstat      (check the cable and the switch)"
+        return Diagnosis("infiniband", "warning", seen, f"an ACTIVE port; {without}", fix)
     if not any(name.startswith("uverbs") for name in found.nodes):
         fix = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 …"
         return Diagnosis("infiniband", "warning", f"{seen}; no /dev/infiniband/uverbs*", f"the devices; {without}", fix)

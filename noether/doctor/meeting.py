@@ -4,11 +4,11 @@ They exchange lines of JSON over plain TCP, so that a host with a broken torch c
 the port that a run would use. It may hand the listening socket on later: the connections stay open.
 """
 
-import select
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
@@ -31,22 +31,19 @@ def reach(address: str, port: int, hello: Mapping[str, Any], seconds: float) -> 
             connection = JsonLines(socket.create_connection((address, port), timeout=min(left, CONNECT_SECONDS)))
         except OSError as error:
             why = _why(error)
-            time.sleep(min(RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
-            continue
-        connection.send(hello)
-        try:
-            answer = connection.receive(max(0.1, deadline - time.monotonic()))
-        except Unanswered as error:
-            connection.close()
-            why = str(error)
-            if isinstance(error, Garbled):
-                break
-            time.sleep(RETRY_SECONDS)
-            continue
-        if answer.get("do") == "welcome":
-            return connection
-        connection.close()
-        raise Unanswered(str(answer.get("why", "another program answers there")))
+        else:
+            connection.send(hello)
+            try:
+                answer = connection.receive(max(0.1, deadline - time.monotonic()))
+                if answer.get("do") == "welcome":
+                    return connection
+                raise Garbled(str(answer.get("why", "another program answers there")))
+            except Unanswered as error:
+                connection.close()
+                if isinstance(error, Garbled):
+                    raise
+                why = str(error)
+        time.sleep(min(RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
     raise Unanswered(why)
 
 
@@ -66,6 +63,7 @@ class OtherProcess:
     host: str
     node_rank: int
     ranks: tuple[int, ...]
+    run: Any
 
 
 def gather_peers(
@@ -73,79 +71,71 @@ def gather_peers(
 ) -> tuple[list[OtherProcess], list[str]]:
     """Accepts the other processes of a run until all ranks have connected or the time is up.
 
-    `run` identifies this run: the "run" of a hello must equal it. `listening` is bound and listens.
-
-    Returns:
-        The peers that connected, and a line for each process that was refused.
+    `run` identifies this run: the "run" of a hello must equal it. `listening` is bound and listens. A line is returned
+    for each process that was refused, beside the peers.
     """
     deadline, peers, strangers = time.monotonic() + seconds, list[OtherProcess](), list[str]()
-    waiting: dict[int, JsonLines] = {}
+    waiting: dict[Any, JsonLines] = {}
     here = set(own_ranks)
     while len(here) < world_size and (left := deadline - time.monotonic()) > 0:
-        poll = select.poll()  # select() cannot wait for descriptors above 1,023.
-        for descriptor in (listening.fileno(), *waiting):
-            poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(1000 * min(left, 1.0)):
-            if descriptor == listening.fileno():
-                _accept(listening, waiting)
-            elif descriptor in waiting:
-                connection = waiting[descriptor]
-                messages, alive = connection.read()
-                if not messages and alive:
-                    continue
-                del waiting[descriptor]
-                other = _other_process(connection, messages)
-                refusal = _refusal(messages[0], run, other.ranks, here, world_size) if other else ""
-                if other is None or refusal:
-                    if other is not None:
-                        strangers.append(f"a process on {other.host}: {refusal}")
-                        connection.send({"do": "refuse", "why": refusal})
-                    connection.close()
-                    continue
+        for ready in wait([listening, *waiting], left):
+            if ready is listening:
+                accepted, _ = listening.accept()
+                waiting[accepted] = JsonLines(accepted)
+                if len(waiting) > MOST_WAITING:
+                    waiting.pop(next(iter(waiting))).close()
+                continue
+            connection = waiting.get(ready)
+            messages, alive = connection.read() if connection is not None else ([], True)
+            if connection is None or (alive and not messages):
+                continue
+            del waiting[ready]
+            other = _other_process(connection, messages)
+            refusal = _refusal(other, run, here, world_size) if other is not None else ""
+            if other is not None and not refusal:
                 connection.send({"do": "welcome"})
                 here |= set(other.ranks)
                 peers.append(other)
-    for entry in waiting.values():
-        entry.close()
+                continue
+            if other is not None:
+                strangers.append(f"a process on {other.host}: {refusal}")
+                connection.send({"do": "refuse", "why": refusal})
+            connection.close()
+    for left_over in waiting.values():
+        left_over.close()
     return sorted(peers, key=lambda peer: peer.ranks), strangers
-
-
-def _accept(listening: socket.socket, waiting: dict[int, JsonLines]) -> None:
-    accepted, _ = listening.accept()
-    waiting[accepted.fileno()] = JsonLines(accepted)
-    if len(waiting) > MOST_WAITING:
-        waiting.pop(next(iter(waiting))).close()
 
 
 def _other_process(connection: JsonLines, messages: Sequence[Mapping[str, Any]]) -> OtherProcess | None:
     """Returns the process that sent a hello, or None if the message is not a hello."""
     try:
         hello = messages[0]
-        return OtherProcess(connection, str(hello["host"]), int(hello["node_rank"]), tuple(map(int, hello["ranks"])))
+        ranks = tuple(map(int, hello["ranks"]))
+        return OtherProcess(connection, str(hello["host"]), int(hello["node_rank"]), ranks, hello.get("run"))
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 
 
-def _refusal(hello: Mapping[str, Any], run: Sequence[Any], ranks: Sequence[int], here: set[int], world: int) -> str:
-    if list(hello.get("run", ())) != list(run):
-        return f"it belongs to another run: {hello.get('run')}, not {list(run)}"
-    twice = sorted(here & set(ranks))
+def _refusal(other: OtherProcess, run: Sequence[Any], here: set[int], world: int) -> str:
+    if other.run != list(run):
+        return f"it belongs to another run: {other.run}, not {list(run)}"
+    twice = sorted(here & set(other.ranks))
     if twice:
         return f"rank {twice[0]} has already connected: two processes were given the same rank"
-    return f"rank {max(ranks)} of {world}" if max(ranks, default=0) >= world else ""
+    return f"rank {max(other.ranks)} of {world}" if max(other.ranks, default=0) >= world else ""
 
 
-def ask_peers(
-    peers: Sequence[OtherProcess], request: Mapping[str, Any], own: Callable[[], dict[str, Any]], seconds: float
+def ask_all(
+    peers: Sequence[OtherProcess], request: dict[str, Any], own: Callable[[dict[str, Any]], Any], seconds: float
 ) -> list[dict[str, Any]]:
-    """Sends a request to all peers and returns the answers: first this process's own, from `own()`, then the peers'.
+    """Returns what all processes answer to a request: first this one, as `own` answers, then the peers.
 
     The answer of a peer that does not answer within `seconds` is {"lost": why}.
     """
     deadline = time.monotonic() + seconds
     for peer in peers:
         peer.connection.send(request)
-    answers = [own()]
+    answers = [own(request)]
     for peer in peers:
         try:
             answers.append(peer.connection.receive(max(0.05, deadline - time.monotonic())))

@@ -6,30 +6,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 NETWORK_TYPES = {
-    "9p",
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "cvmfs2",
-    "gcsfuse",
-    "glusterfs",
-    "gpfs",
-    "juicefs",
-    "lustre",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "orangefs",
-    "panfs",
-    "pvfs2",
-    "s3fs",
-    "smb3",
-    "smbfs",
-    "sshfs",
-    "virtiofs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "cvmfs2", "gcsfuse", "glusterfs", "gpfs", "juicefs", "lustre",
+    "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "virtiofs",
     "wekafs",
-}
+}  # fmt: skip
 """Types as mount(8) names them; those in user space have "fuse." before."""
 
 

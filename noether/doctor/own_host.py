@@ -1,4 +1,4 @@
-"""Checks that each process of the doctor makes on its own: its host, its place in the run, torch for each rank."""
+"""What each process of the doctor has of its own: its host's facts, its place in the run, torch for each rank."""
 
 import json
 import os
@@ -7,26 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
+from noether.common.json_lines import Unanswered
 from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
-from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
-from noether.doctor.child import Child, ChildError, collect
+from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
-from noether.doctor.machine_checks import (
-    check_container,
-    check_cores,
-    check_folder,
-    check_infiniband,
-    check_locked_memory,
-    check_shared_memory,
-    check_user,
-)
-from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.devices import Gpu
 from noether.environments.network import resolve_host
 from noether.environments.placement import Endpoint, Placement, Worker
@@ -37,8 +25,6 @@ from noether.planning.plan import launch_request
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
-TORCH_SECONDS = 25.0
-DEVICES_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,7 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
     child = Child("noether.doctor.host_facts", json.dumps(asked), environ=os.environ)
     try:
         return HostFacts.from_dict(child.answer(clock.left(PROBE_SECONDS + 2 * START_SECONDS))), []
-    except ChildError as error:
+    except Unanswered as error:
         finding = Diagnosis("host", "error", f"the facts of this host cannot be read: {error}", "an answer in time")
         return HostFacts(host=socket.gethostname()), [finding]
     finally:
@@ -89,11 +75,9 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
     """Returns this process's placement in the run, or None if the launcher refuses, and the findings."""
-    gpus = facts.driver.gpus if facts.driver is not None else None
+    gpus = FoundGpus(facts.driver.gpus if facts.driver is not None else None)
     try:
-        placement = resolve_placement(
-            launch_request(config), os.environ, facts.host, FoundGpus(gpus), read_process_facts()
-        )
+        placement = resolve_placement(launch_request(config), os.environ, facts.host, gpus, read_process_facts())
     except RequestError as error:
         return None, [refused("launch", error)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
@@ -146,6 +130,7 @@ class RankChildren:
 
     def __init__(self, workers: Sequence[Worker], listening: socket.socket | None) -> None:
         self.ranks = tuple(worker.rank for worker in workers)
+        self.gpu_ranks = [worker.rank for worker in workers if worker.device.kind == "cuda"]
         self._devices = [worker.device.index if worker.device.kind == "cuda" else None for worker in workers]
         self._listening = listening
         environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
@@ -157,11 +142,6 @@ class RankChildren:
         self.versions: dict[str, Any] = {}
         for child in self.children:
             child.tell({"do": "torch"})  # They import torch while the processes connect.
-
-    @property
-    def gpu_ranks(self) -> list[int]:
-        """The ranks that have a CUDA device."""
-        return [rank for rank, device in zip(self.ranks, self._devices, strict=True) if device is not None]
 
     def wait_for_torch(self, seconds: float) -> dict[str, Any]:
         """Waits until all children have imported torch; returns the first error, else the first child's versions."""
@@ -189,39 +169,3 @@ class RankChildren:
         """Ends all children."""
         for child in self.children:
             child.end()
-
-
-def host_findings(
-    config: RunConfig, facts: HostFacts, placement: Placement, children: RankChildren, clock: TimeBudget
-) -> list[Diagnosis]:
-    """Runs all checks that concern this host alone and returns their findings."""
-    clock.enter("import torch")
-    torch = children.wait_for_torch(clock.left(TORCH_SECONDS))
-    devices: dict[str, Any] = {}
-    if "error" not in torch:
-        clock.enter("the devices")
-        devices = children.ask_first({"do": "devices"}, clock.left(DEVICES_SECONDS))
-    needs_memory = config.num_workers > 0 or len(children.gpu_ranks) > 1
-    return [
-        check_versions(facts, torch),
-        check_torch(torch),
-        check_driver(facts, torch),
-        check_devices(facts, devices, os.environ),
-        *check_gpu_health(facts),
-        check_imports(facts),
-        check_container(facts),
-        check_shared_memory(facts, needs_memory),
-        check_infiniband(facts),
-        check_fabric(facts, os.environ),
-        check_locked_memory(facts),
-        check_cores(facts, os.environ, placement.local_world_size),
-        check_user(facts, os.environ),
-        *(check_folder(folder) for folder in facts.folders),
-    ]
-
-
-def versions_of(config: RunConfig, facts: HostFacts, torch: dict[str, Any]) -> dict[str, str]:
-    """Returns, by name, the versions and the configuration digest that should be the same on every host."""
-    text = dump_config(config.model_copy(update={"node_rank": None}))
-    built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-    return {**facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}

@@ -1,15 +1,32 @@
-"""One of the doctor's processes in a run of several, and what it found on its own host."""
+"""One of the doctor's processes in a run of several: its ranks, what it finds on its own host, and what it answers."""
 
+import os
+import time
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from typing import Any
 
+from noether.common.json_lines import Unanswered
+from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
-from noether.doctor.child import ChildError
 from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.own_host import TORCH_SECONDS, RankChildren, TimeBudget, host_findings, versions_of
+from noether.doctor.machine_checks import (
+    check_container,
+    check_cores,
+    check_folder,
+    check_infiniband,
+    check_locked_memory,
+    check_shared_memory,
+    check_user,
+)
+from noether.doctor.own_host import RankChildren, TimeBudget
+from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.placement import Placement
 
+TORCH_SECONDS = 25.0
+DEVICES_SECONDS = 10.0
 MEETING_SHARE = 0.36
 """How long to wait for the other ranks, as a share of the whole time: 18 s by default."""
 
@@ -21,28 +38,75 @@ class Participant:
     config: RunConfig
     facts: HostFacts
     placement: Placement
-    ranks: tuple[int, ...]
     children: RankChildren
     clock: TimeBudget
     found: list[Diagnosis]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the run that this process answers for."""
+        return tuple(worker.rank for worker in self.placement.workers)
 
     @property
     def run(self) -> list[Any]:
         """Identifies the run in a hello, because ranks of another run may connect to the same port."""
         return [self.placement.launcher, self.placement.world_size, self.placement.attempt, len(self.placement.nodes)]
 
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answers rank 0, which asks itself too: a report, the time, or a step of the chain on each rank here."""
+        if asked["do"] == "report":
+            return self.report()
+        if asked["do"] == "clock":
+            return {"time": time.time()}
+        self.clock.enter(asked["request"]["do"])
+        return {"answers": self.children.step(asked["request"], asked["seconds"])}
+
     def report(self) -> dict[str, Any]:
         """Runs this host's checks and returns everything that this process found."""
-        mine = [*self.found, *host_findings(self.config, self.facts, self.placement, self.children, self.clock)]
+        mine = [*self.found, *self._host_findings()]
         return {
             "findings": [asdict(replace(found, hosts=(self.facts.host,), ranks=self.ranks)) for found in mine],
             "facts": asdict(self.facts),
-            "versions": versions_of(self.config, self.facts, self.children.versions),
+            "versions": self._versions(),
             "torch_works": "error" not in self.children.versions,
             "gpu_ranks": self.children.gpu_ranks,
             "node_rank": self.placement.node_rank,
             "ranks": list(self.ranks),
         }
+
+    def _host_findings(self) -> list[Diagnosis]:
+        facts, torch = self.facts, self._torch()
+        devices: dict[str, Any] = {}
+        if "error" not in torch:
+            self.clock.enter("the devices")
+            devices = self.children.ask_first({"do": "devices"}, self.clock.left(DEVICES_SECONDS))
+        needs_memory = self.config.num_workers > 0 or len(self.children.gpu_ranks) > 1
+        return [
+            check_versions(facts, torch),
+            check_torch(torch),
+            check_driver(facts, torch),
+            check_devices(facts, devices, os.environ),
+            *check_gpu_health(facts),
+            check_imports(facts),
+            check_container(facts),
+            check_shared_memory(facts, needs_memory),
+            check_infiniband(facts),
+            check_fabric(facts, os.environ),
+            check_locked_memory(facts),
+            check_cores(facts, os.environ, self.placement.local_world_size),
+            check_user(facts, os.environ),
+            *(check_folder(folder) for folder in facts.folders),
+        ]
+
+    def _torch(self) -> dict[str, Any]:
+        self.clock.enter("import torch")
+        return self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
+
+    def _versions(self) -> dict[str, str]:
+        """The versions and the configuration's digest, by name, that should be the same on every host."""
+        text, torch = dump_config(self.config.model_copy(update={"node_rank": None})), self.children.versions
+        built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
+        return {**self.facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
 
     def served_port(self, address: str, value: str = "") -> int:
         """Writes `value`, the port that rank 0 listens on, to the launcher's store, or reads it if `value` is empty.
@@ -50,11 +114,10 @@ class Participant:
         Returns the port.
 
         Raises:
-            ChildError: the store does not answer, or torch cannot be imported.
+            Unanswered: the store does not answer, or torch cannot be imported.
         """
-        torch = self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
-        if "error" in torch:
-            raise ChildError(torch["error"])
+        if "error" in (torch := self._torch()):
+            raise Unanswered(torch["error"])
         seconds = self.clock.share(MEETING_SHARE)
         request = {
             "do": "publish",
@@ -65,5 +128,5 @@ class Participant:
         }
         answer = self.children.ask_first(request | ({"value": value} if value else {}), seconds + 1)
         if "error" in answer:
-            raise ChildError(answer["error"])
+            raise Unanswered(answer["error"])
         return int(answer["value"])

@@ -24,21 +24,12 @@ HOSTS_SHOWN = 4
 class DoctorReport:
     """Everything found so far; the watchdog may print it at any time."""
 
-    limit: float
     findings: list[Diagnosis] = field(default_factory=list)
-    launcher: str = ""
-    world_size: int = 0
-    nodes: tuple[str, ...] = ()
+    placement: Placement | None = None
     host: str = ""
     hosts: list[dict[str, Any]] = field(default_factory=list)
     to_stderr: bool = False
     started: float = field(default_factory=time.monotonic)
-
-    def describe(self, placement: Placement | None, host: str) -> None:
-        """Records this process's host and its place in the run."""
-        self.host = host
-        if placement is not None:
-            self.launcher, self.world_size, self.nodes = placement.launcher, placement.world_size, placement.nodes
 
     def add_host(self, facts: HostFacts, ranks: tuple[int, ...]) -> None:
         """Records the facts of a process's host. Each host is kept once, with all its ranks."""
@@ -53,19 +44,14 @@ class DoctorReport:
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
-    @property
-    def errors(self) -> int:
-        """The number of different errors."""
-        return sum(finding.level == "error" for finding in merged(self.findings))
-
     def as_dict(self) -> dict[str, Any]:
         """Returns the report for JSON."""
         return {
             "noether": __version__,
             "host": self.host,
-            "launcher": self.launcher,
-            "world_size": self.world_size,
-            "nodes": list(self.nodes),
+            "launcher": self.placement.launcher if self.placement else "",
+            "world_size": self.placement.world_size if self.placement else 0,
+            "nodes": list(self.placement.nodes) if self.placement else [],
             "seconds": round(time.monotonic() - self.started, 1),
             "hosts": self.hosts,
             "findings": [asdict(finding) for finding in merged(self.findings)],
@@ -95,9 +81,10 @@ def print_report(report: DoctorReport, as_json: bool) -> None:
         print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)
         return
     findings = merged(report.findings)
-    on = f" on {', '.join(report.nodes[:HOSTS_SHOWN])}" if report.nodes else f" on {report.host}"
-    ranks = f"{report.world_size} rank{'s' if report.world_size != 1 else ''}" if report.world_size else "no ranks"
-    head = f"noether doctor: {report.launcher + ', ' if report.launcher else ''}{ranks}{on}"
+    head, place = f"noether doctor: no ranks on {report.host}", report.placement
+    if place is not None:
+        ranks = f"{place.world_size} rank{'s' if place.world_size != 1 else ''}"
+        head = f"noether doctor: {place.launcher}, {ranks} on {', '.join(place.nodes[:HOSTS_SHOWN])}"
     if report.to_stderr:
         head = f"noether doctor on {report.host}, which could not report to rank 0"
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -105,8 +92,8 @@ def print_report(report: DoctorReport, as_json: bool) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        place = where(finding, len(report.hosts))
-        seen = Text.assemble((f"{place}: ", "bold"), finding.seen) if place else Text(finding.seen)
+        hosts = where(finding, len(report.hosts))
+        seen = Text.assemble((f"{hosts}: ", "bold"), finding.seen) if hosts else Text(finding.seen)
         table.add_row(Text(finding.level, style=STYLES[finding.level]), finding.check, seen)
         if finding.level in ("error", "warning"):
             for label, text in (("expected", finding.expected), ("fix", finding.fix)):

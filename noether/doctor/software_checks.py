@@ -30,9 +30,8 @@ def check_torch(torch: Mapping[str, Any]) -> Diagnosis:
         fix = "pip install --force-reinstall --constraint constraints.txt torch"
         return Diagnosis("torch", "error", f"import torch: {torch['error']}", expected, fix)
     if not torch["gloo"]:
-        return Diagnosis(
-            "torch", "error", "torch without gloo", "a torch with distributed support", "pip install torch"
-        )
+        wanted = "a torch with distributed support"
+        return Diagnosis("torch", "error", "torch without gloo", wanted, "pip install torch")
     return Diagnosis("torch", "ok", f"torch {torch['version']} imports")
 
 

@@ -1,197 +1,39 @@
-"""Tests torch, its store, gloo and NCCL between the ranks. This is the only part of the doctor that imports torch.
+"""A child of the doctor's that has torch: it answers each line of JSON on standard input with one on standard output.
 
-It is a program that answers each line of JSON on standard input with one on standard output. The doctor starts one for
-each rank and kills it if an answer takes too long. `answer` lists the requests that it understands.
+The doctor starts one for each rank and kills it if an answer takes too long. `TorchSteps` is what it can be asked.
 """
 
 import json
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from datetime import timedelta
+from functools import cache
 from typing import Any
 
-SMALL_BYTES = 4 << 10
-LARGE_BYTES = {"gloo": 16 << 20, "nccl": 128 << 20}
-REPEATS = 5
+from noether.workers.death_signal import die_with_parent
 
 
-class TorchSteps:
-    """The steps of one rank, in the order of the chain. Each step needs the ones before it."""
+@cache
+def _steps() -> Any:
+    from noether.doctor.torch_steps import TorchSteps
 
-    def __init__(self) -> None:
-        self.store: Any = None
-        self.nccl: Any = None
-        self.rank = self.world = 0
-
-    def torch(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns the versions of torch, CUDA and NCCL, and whether torch has gloo."""
-        import torch
-        import torch.distributed as dist
-
-        nccl = ""
-        if dist.is_available() and dist.is_nccl_available():
-            nccl = ".".join(map(str, torch.cuda.nccl.version()))
-        gloo = dist.is_available() and dist.is_gloo_available()
-        return {"version": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "gloo": gloo}
-
-    def devices(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns the CUDA devices that torch can use, after computing a sum on the first."""
-        import torch
-
-        if torch.version.cuda is None:
-            return {"count": 0, "names": [], "why": "this torch is built without CUDA"}
-        count, why = torch.cuda.device_count(), ""
-        try:
-            if count:
-                torch.ones(8, device="cuda").sum().item()
-        except Exception as error:  # A run would get the same error from CUDA.
-            why = str(error).splitlines()[0]
-        names = [torch.cuda.get_device_name(index) for index in range(count)] if not why else []
-        return {"count": count, "names": names, "why": why}
-
-    def publish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Writes a value to a store that a launcher serves, or reads it there."""
-        store = self._join(request, is_master=False)
-        if "value" in request:
-            store.set(request["key"], request["value"])
-            return {"value": request["value"]}
-        return {"value": store.get(request["key"]).decode()}
-
-    def store_step(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Joins the ranks' store, writes a value, and reads what the next rank wrote."""
-        import torch.distributed as dist
-
-        self.rank, self.world = request["rank"], request["world"]
-        is_master = self.rank == 0 and not request["served"]
-        store = self._join(request, is_master=is_master, listen_fd=request.get("listen_fd"))
-        self.store = dist.PrefixStore(request["prefix"], store)
-        self.store.set_timeout(timedelta(seconds=request["seconds"]))
-        self.store.set(f"here/{self.rank}", "1")
-        self.store.get(f"here/{(self.rank + 1) % self.world}")
-        return {}
-
-    def gloo(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Forms a gloo group and sums a tensor over all ranks."""
-        import torch
-        import torch.distributed as dist
-
-        from noether.environments.network import interface_towards
-
-        # The trainer does the same: otherwise gloo binds the address that the host's own name resolves to.
-        interface = interface_towards(request["address"])
-        if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-        limit = timedelta(seconds=request["seconds"])
-        dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.world, timeout=limit)
-        return self._sum(torch.device("cpu"), None) | {"interface": os.environ.get("GLOO_SOCKET_IFNAME", "")}
-
-    def nccl_step(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Forms an NCCL group of the ranks with a GPU and sums a tensor over them."""
-        import torch
-        import torch.distributed as dist
-
-        limit = timedelta(seconds=request["seconds"])
-        self.nccl = dist.new_group(request["gpu_ranks"], timeout=limit, backend="nccl")
-        if self.rank not in request["gpu_ranks"]:
-            return {}
-        torch.cuda.set_device(request["device"])
-        return self._sum(torch.device("cuda", request["device"]), self.nccl)
-
-    def bandwidth(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Times sums of a small and a large tensor over all ranks.
-
-        Returns the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
-        bandwidth, 2 (n - 1) / n times that, which is independent of the number n of ranks (nccl-tests, PERFORMANCE.md).
-        """
-        import torch
-        import torch.distributed as dist
-
-        backend = request["backend"]
-        device = torch.device("cuda", request["device"]) if backend == "nccl" else torch.device("cpu")
-        group = self.nccl if backend == "nccl" else None
-        if backend == "nccl" and self.rank not in request["gpu_ranks"]:
-            return {}
-
-        def seconds(size: int, repeats: int) -> float:
-            data, times = torch.zeros(size // 4, device=device), []
-            for _ in range(repeats + 1):
-                started = time.perf_counter()
-                dist.all_reduce(data, group=group)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                times.append(time.perf_counter() - started)
-            return statistics.median(times[1:])
-
-        small, large = seconds(SMALL_BYTES, 4 * REPEATS), LARGE_BYTES[backend]
-        rate = large / seconds(large, REPEATS) / 1e6
-        count = len(request["gpu_ranks"]) if backend == "nccl" else self.world
-        return {
-            "small_us": small * 1e6,
-            "large_bytes": large,
-            "mb_per_s": rate,
-            "bus_mb_per_s": rate * 2 * (count - 1) / count,
-        }
-
-    def _join(self, request: dict[str, Any], *, is_master: bool, listen_fd: int | None = None) -> Any:
-        import torch.distributed as dist
-
-        return dist.TCPStore(
-            request["address"],
-            request["port"],
-            request.get("world"),
-            is_master=is_master,
-            timeout=timedelta(seconds=request["seconds"]),
-            master_listen_fd=listen_fd,
-            wait_for_workers=False,
-        )
-
-    def _sum(self, device: Any, group: Any) -> dict[str, Any]:
-        import torch
-        import torch.distributed as dist
-
-        ones = torch.ones(1024, device=device)
-        dist.all_reduce(ones, group=group)
-        size = dist.get_world_size(group)
-        if not bool((ones == size).all()):
-            raise ArithmeticError(f"the sum of ones over {size} ranks is {ones[0].item():g}")
-        return {"size": size}
+    return TorchSteps()
 
 
-def answer(steps: TorchSteps, request: dict[str, Any]) -> dict[str, Any]:
-    """Runs the requested step and returns its answer; any exception becomes {"error": …}."""
-    known: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "torch": steps.torch,
-        "devices": steps.devices,
-        "publish": steps.publish,
-        "store": steps.store_step,
-        "gloo": steps.gloo,
-        "nccl": steps.nccl_step,
-        "bandwidth": steps.bandwidth,
-    }
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Runs the requested step and returns its answer; any exception, of the import too, becomes {"error": …}."""
     try:
-        return known[request["do"]](request)
+        found: dict[str, Any] = getattr(_steps(), f"on_{request['do']}")(request)
+        return found
     except BaseException as error:  # A broken library may raise anything, SystemExit included.
         words = str(error).strip().splitlines()
         return {"error": f"{type(error).__name__}: {words[0][:300] if words else ''}"}
 
 
-def main() -> None:
-    """Answers requests until standard input ends."""
-    from noether.workers.death_signal import die_with_parent
-
+if __name__ == "__main__":
     die_with_parent()
     # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), so the answers use a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    steps = TorchSteps()
     for line in sys.stdin:
-        print(json.dumps(answer(steps, json.loads(line))), file=answers, flush=True)
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -24,10 +24,7 @@ def _named(ranks: Sequence[int]) -> str:
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
 ) -> Diagnosis:
-    """Checks that all ranks are present.
-
-    `came` has the host and the ranks of those that connected within `seconds`, by node rank.
-    """
+    """Checks that all ranks are present: `came` has host and ranks of those that did within `seconds`, by node rank."""
     here = sorted(rank for _, ranks in came.values() for rank in ranks)
     missing = sorted(set(range(world_size)) - set(here))
     if not missing:
@@ -43,30 +40,24 @@ def check_presence(
 
 
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
-    """Checks that all hosts have the same versions and the same configuration.
-
-    `versions` has, for each host, the versions installed there, by name.
-    """
+    """Checks that all hosts have the same versions and configuration; `versions` has those of each host, by name."""
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
         for host, found in versions.items():
             by_value.setdefault(found.get(name, "none"), []).append(host)
         if len(by_value) > 1:
             seen = "; ".join(f"{name} {value} on {', '.join(hosts)}" for value, hosts in by_value.items())
-            level = "error" if name in MUST_AGREE else "warning"
-            where = "one image or environment on every host" if name != "configuration" else "the same settings on all"
-            fix = "start every rank from one image or one shared environment"
             if name == "configuration":
                 fix = "start every rank with the same command line and the same files"
-            return Diagnosis("agreement", level, seen, where, fix)
+                return Diagnosis("agreement", "error", seen, "the same settings on all", fix)
+            level = "error" if name in MUST_AGREE else "warning"
+            fix = "start every rank from one image or one shared environment"
+            return Diagnosis("agreement", level, seen, "one image or environment on every host", fix)
     return Diagnosis("agreement", "ok", "the same versions and configuration everywhere")
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
-    """Checks that no two machines share a name.
-
-    `boots` has, by node rank, the host's name and its kernel's boot id, which differs between machines.
-    """
+    """Checks that no two machines share a name: `boots` has, by node rank, the host's name and its kernel's boot id."""
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
         by_name.setdefault(name, {})[boot] = node
@@ -76,25 +67,19 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
             fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
             seen = f"nodes {nodes} are all called {name}"
             return Diagnosis("host names", "error", seen, "a different name for each machine", fix)
-    return Diagnosis(
-        "host names", "ok", f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}, each used by one machine"
-    )
+    names = f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}"
+    return Diagnosis("host names", "ok", f"{names}, each used by one machine")
 
 
 def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
-    """Compares the hosts' clocks with rank 0's.
-
-    `offsets` has, for each host, how far its clock is ahead, and the uncertainty of that, in seconds.
-    """
+    """Checks the hosts' clocks; `offsets`: how far each is ahead of rank 0's, and the doubt in that, in seconds."""
     off = {host: ahead for host, (ahead, doubt) in offsets.items() if abs(ahead) - doubt > CLOCK_SECONDS}
     if off:
-        seen = ", ".join(
-            f"{host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" for host, ahead in off.items()
-        )
+        by = {host: f"{abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" for host, ahead in off.items()}
+        seen = ", ".join(f"{host} is {how}" for host, how in by.items())
         fix = "timedatectl set-ntp true      (or chronyc makestep, on the host)"
-        return Diagnosis(
-            "clocks", "warning", seen, f"within {CLOCK_SECONDS:g} s of rank 0's: file and log times are compared", fix
-        )
+        wanted = f"within {CLOCK_SECONDS:g} s of rank 0's: file and log times are compared"
+        return Diagnosis("clocks", "warning", seen, wanted, fix)
     worst = max((abs(ahead) for ahead, _ in offsets.values()), default=0.0)
     return Diagnosis("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
 

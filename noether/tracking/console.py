@@ -8,7 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from noether.common.console import Console
-from noether.tracking.tracker import Row, Tracker
+from noether.runs.records import Row
+from noether.tracking.tracker import Tracker
 
 
 class _Display(Progress):

@@ -7,19 +7,21 @@ from pathlib import Path
 
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import ANYBODY, Publisher, remove, write_whole
-from noether.runs.records import read_metrics, row_line, rows_text
-from noether.tracking.tracker import FileTracker, Row
+from noether.runs.records import Row, read_metrics, row_line, rows_text
+from noether.tracking.tracker import Tracker
 
 UNCOUNTED = ("checkpoint", "time_use")
 """Kinds of rows that are written after the checkpoint of their update, which counts the rows before it."""
 
 
-class MetricsFile(FileTracker):
+class MetricsFile(Tracker):
     """Appends rows to metrics.jsonl.
 
     A resumed run first drops the rows after the update it resumes from: they will be made again. The file is always a
     new one, so that what an earlier start of the run may still append goes to the old one.
     """
+
+    file: AppendingFile
 
     def __init__(
         self,
@@ -30,14 +32,9 @@ class MetricsFile(FileTracker):
         *,
         rows: int = 0,
     ) -> None:
-        """Opens the history.
+        """Opens the history of a run that goes on after an update: `rows` is how many there were, `UNCOUNTED` left out.
 
-        Args:
-            path: the file.
-            resumed_from: the update after which the run goes on.
-            by: replaces the file, where it may.
-            warn: told of rows that cannot be read or are missing, and of a file that is removed under the run.
-            rows: how many there were at that update, those of a kind in `UNCOUNTED` left out.
+        `warn` is told of rows that cannot be read or are missing, and of a file that is removed under the run.
         """
         with suppress(OSError):
             for left in path.parent.glob(f".{path.name}.*"):
@@ -48,7 +45,7 @@ class MetricsFile(FileTracker):
         if missing > 0:
             warn(f"{path} has lost {missing} of its {rows} rows up to update {resumed_from}; the run goes on without")
         write_whole(path, rows_text(kept), by)
-        self._file = AppendingFile(path, by, warn)
+        self.file = AppendingFile(path, by, warn)
 
     def log(self, row: Row) -> None:
         """Writes one row with the time of day.
@@ -59,4 +56,4 @@ class MetricsFile(FileTracker):
             if row["update"] in self._saved:
                 return
             self._saved.add(row["update"])
-        self._file.append(row_line({"time": round(time.time(), 3), **row}).encode())
+        self.file.append(row_line({"time": round(time.time(), 3), **row}).encode())

@@ -42,8 +42,8 @@ class MlflowService:
     def log(self, numbers: Mapping[str, float], update: int) -> None:
         """Logs the numbers over updates."""
         # MLflow takes letters, digits and _-./ : in a name.
-        names = {name: name.replace("(", "").replace(")", "") for name in numbers}
-        self._client.log_batch(self._run, [Metric(names[name], value, 0, update) for name, value in numbers.items()])
+        named = {name.replace("(", "").replace(")", ""): value for name, value in numbers.items()}
+        self._client.log_batch(self._run, [Metric(name, value, 0, update) for name, value in named.items()])
 
     def close(self) -> None:
         """Marks the run as finished; a start that goes on marks it as running again."""

@@ -3,7 +3,6 @@
 A service never ends or slows a run: a thread calls it, and whatever it raises is reported once.
 """
 
-import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import Any, Protocol
 from noether.common.dotted_path import load_object
 from noether.common.whole_file import write_json
 from noether.errors import RequestError
-from noether.tracking.tracker import Row, Tracker, flat_numbers
+from noether.runs.records import Row, read_record
+from noether.tracking.tracker import Tracker, flat_numbers
 
 HELD_ROWS = 10_000
 """Rows that wait for a slow service; beyond that, new ones are dropped, with a warning."""
@@ -53,6 +53,7 @@ CLASSES = {
     "mlflow": "noether.tracking.mlflow_service.MlflowService",
 }
 """The class of each name in `noether.config.tracker.SERVICES`."""
+_ONE_AT_A_TIME = threading.Lock()  # Services open at the same time, and their ids are in one file.
 
 
 class ServiceTracker(Tracker):
@@ -67,7 +68,10 @@ class ServiceTracker(Tracker):
 
     def _work(self) -> None:
         try:
-            _keep_session(self._facts.folder, self._name, self._service.open(self._facts))
+            folder, session = self._facts.folder, self._service.open(self._facts)
+            if session != self._facts.session:
+                with _ONE_AT_A_TIME:
+                    write_json(folder / "trackers.json", {**sessions(folder), self._name: session})
             while (entry := self._rows.get()) is not None:
                 self._service.log(*entry)
             self._service.close()
@@ -114,14 +118,4 @@ def open_services(
 
 def sessions(folder: Path) -> dict[str, str]:
     """Returns the id of the run in each service, by the service's name, as an earlier start kept it."""
-    try:
-        found = json.loads((folder / "trackers.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _keep_session(folder: Path, name: str, session: str) -> None:
-    known = sessions(folder)
-    if known.get(name) != session:
-        write_json(folder / "trackers.json", {**known, name: session})
+    return {name: str(value) for name, value in read_record(folder / "trackers.json").items()}

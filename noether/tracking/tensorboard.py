@@ -12,10 +12,11 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import ANYBODY, Publisher
-from noether.tracking.tracker import FileTracker, Row, flat_numbers
+from noether.runs.records import Row
+from noether.tracking.tracker import Tracker, flat_numbers
 
 
-class TensorBoardFile(FileTracker):
+class TensorBoardFile(Tracker):
     """Writes the numbers of each row as scalars over updates.
 
     Every start of a run has an event file of its own. One that goes on, or that begins anew where an earlier start
@@ -24,13 +25,15 @@ class TensorBoardFile(FileTracker):
     their thread ends for good at the first full disk.
     """
 
+    file: AppendingFile
+
     def __init__(self, folder: Path, resumed_from: int, by: Publisher = ANYBODY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
         newest = max((_second(path) for path in earlier), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
-        self._file = AppendingFile(folder / name, by)
+        self.file = AppendingFile(folder / name, by)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if earlier:
             start = SessionLog(status=SessionLog.START)
@@ -46,7 +49,7 @@ class TensorBoardFile(FileTracker):
     def _add(self, event: Event) -> None:
         record = io.BytesIO()
         RecordWriter(record).write(event.SerializeToString())
-        self._file.append(record.getvalue())
+        self.file.append(record.getvalue())
 
 
 def _second(path: Path) -> int:

@@ -22,23 +22,19 @@ ENDS_WITHIN_S = 5.0
 
 
 def serve_here(paths: tuple[str, ...], port: str | None) -> NoReturn:
-    """Serves the runs until Ctrl-C, which ends this process with exit code 0.
+    """Serves runs, and those in folders of runs, until Ctrl-C, which ends this process with exit code 0.
 
-    Args:
-        paths: run folders, and folders of run folders; none: runs.
-        port: where; None: the first free one from 6006 on.
+    Without a port it is the first free one from 6006 on.
 
     Raises:
         RequestError: a path without events of a run, or a port that is not a number.
     """
-    if port is not None and not (port.isdigit() and int(port) < 65536):
+    if port is not None and not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise RequestError(f"--port is a number, not {port!r}", expected="0 to 65535; 0: any free one", fix="--port 0")
     folders = event_folders(paths or ("runs",))
     with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
-        print(
-            f"tensorboard  {_serve(folders, Path(logdir), int(port) if port else None)}      (Ctrl-C ends it)",
-            flush=True,
-        )
+        address = _serve(folders, Path(logdir), int(port) if port else None)
+        print(f"tensorboard  {address}      (Ctrl-C ends it)", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

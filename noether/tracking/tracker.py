@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
-
-Row = dict[str, Any]
-"""One line of a run's history: `kind` (training, evaluation, checkpoint, …), `update`, `epoch`, `samples`, values."""
+from noether.runs.records import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
 """What says where a row belongs, and is not one of its figures."""
@@ -16,20 +13,18 @@ POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
 
 def flat_numbers(row: Row) -> dict[str, float]:
     """Returns a row's numbers, named `training/loss` or `validation (ema)/surface_pressure/mae`; {} of other rows."""
-    if row["kind"] == "training":
-        tag, values = "training", row
-    elif row["kind"] == "evaluation":
-        tag, values = f"{row['split']} ({row['weights']})", row["figures"]
-    elif row["kind"] == "epoch":
-        tag, values = "epoch", row["figures"]
-    else:
+    if row["kind"] not in ("training", "evaluation", "epoch"):
         return {}
+    tag = f"{row['split']} ({row['weights']})" if row["kind"] == "evaluation" else row["kind"]
+    values = row if row["kind"] == "training" else row["figures"]
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
 
 
 class Tracker:
-    """Receives the rows of a run; a tracker has its own version of what it needs beside `log`."""
+    """Receives the rows of a run, `kind`, `update`, `epoch`, `samples` and values. `file` is where it appends them."""
+
+    file: AppendingFile | None = None
 
     def log(self, row: Row) -> None:
         """Writes one row. Raises OSError where that fails; training goes on without it."""
@@ -40,38 +35,26 @@ class Tracker:
 
     def sync(self) -> None:
         """Returns once every row is on the disk; called by the thread that writes checkpoints."""
+        if self.file is not None:
+            self.file.sync()
 
     def close(self) -> None:
         """Writes what was not written yet, and closes."""
+        if self.file is not None:
+            self.file.close()
 
     def discard(self) -> None:
         """Closes without writing anything more, as far as that can be helped."""
-        self.close()
-
-
-class FileTracker(Tracker):
-    """A tracker that appends to one file."""
-
-    _file: AppendingFile
-
-    def sync(self) -> None:
-        """Returns once every row is on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Writes what was not written yet, and closes the file."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Closes the file and drops what was not written yet."""
-        self._file.discard()
+        if self.file is not None:
+            self.file.discard()
+        else:
+            self.close()
 
 
 class Trackers:
     """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run.
 
-    warn: told where the disk refuses.
-    check: called before anything is written; raises a NoetherError where nothing may be, from now on.
+    `check` is called before anything is written; it raises a NoetherError where nothing may be, from now on.
     """
 
     def __init__(
@@ -114,12 +97,12 @@ class Trackers:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            self.close()
+            self._close()
         except NoetherError:
             if error is None:
                 raise
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Closes each tracker; where a newer start owns the run, rows not yet written are dropped."""
         try:
             with suppress(OSError):

@@ -78,24 +78,18 @@ class FollowedRows:
             self.damaged += not self._skipping
             rest, self._skipping = b"", True
         self._rest = b"" if self._skipping else rest
-        rows = []
-        for line in lines:
-            row = self._row(line)
-            if row is not None:
-                rows.append(row)
-        return rows
+        rows = [_metrics_row(line) for line in lines if line.strip()]
+        self.damaged += rows.count(None)
+        return [row for row in rows if row is not None]
 
-    def _row(self, line: bytes) -> Row | None:
-        if not line.strip():
-            return None
-        try:
-            row = parse_row(line)
-        except ValueError:
-            row = {}
-        if not is_metrics_row(row):
-            self.damaged += 1
-            return None
-        return row
+
+def _metrics_row(line: bytes) -> Row | None:
+    """Returns the row of a line; None where it is damaged."""
+    try:
+        row = parse_row(line)
+    except ValueError:
+        return None
+    return row if is_metrics_row(row) else None
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
@@ -107,14 +101,6 @@ def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
             content = file.read(size)
     except OSError:
         return []
-    lines = content.split(b"\n")
     # The first is cut unless the whole file was read; what follows the last end is not whole yet.
-    rows = []
-    for line in lines[1 if length > size else 0 : -1]:
-        try:
-            row = parse_row(line)
-        except ValueError:
-            continue
-        if is_metrics_row(row):
-            rows.append(row)
-    return rows
+    lines = content.split(b"\n")[1 if length > size else 0 : -1]
+    return [row for line in lines if (row := _metrics_row(line)) is not None]

@@ -5,12 +5,14 @@ whose name was pointed at 127.0.0.1 (DNS rebinding).
 """
 
 import hmac
+import re
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = ("GET", "HEAD")
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
+"""Any port: a tunnel's end may have another than ours."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,7 +54,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or not _is_loopback(hosts[0]):
+        if len(hosts) != 1 or not LOOPBACK.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
         given = scope["path"].split("/")[1].encode(errors="replace")
         if not hmac.compare_digest(given, self._token.encode()):
@@ -60,11 +62,3 @@ class Guard:
         if scope["method"] not in METHODS:
             return PlainTextResponse("This page only reads.\n", 405, {"Allow": ", ".join(METHODS)})
         return None
-
-
-def _is_loopback(host: str) -> bool:
-    # Any port: a tunnel's end may have another than ours.
-    name, colon, port = host.rpartition(":")
-    if not colon or host.endswith("]"):
-        name, port = host, "0"
-    return name.lower() in LOOPBACK and port.isascii() and port.isdigit()

@@ -43,7 +43,7 @@ class _Curve:
 
 @dataclass
 class Evaluation:
-    """One evaluation: after which update, of which split, with which weights, and its figures."""
+    """One evaluation of a split, after an update, with some weights."""
 
     update: int
     split: str

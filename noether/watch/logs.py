@@ -1,5 +1,6 @@
 """The logs of a run's ranks: which there are, and their ends, read on from where a page has read. No torch here."""
 
+import codecs
 import os
 import re
 from pathlib import Path
@@ -41,18 +42,7 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
     if begin and begin != start:
         cut = content.find(b"\n") + 1
         begin, content = begin + cut, content[cut:]
-    end = len(content) - _unfinished(content)
-    text = content[:end].decode(errors="replace")
-    return {"text": _ESCAPES.sub("", text), "from": begin, "next": begin + end}
-
-
-def _unfinished(content: bytes) -> int:
-    """How many bytes at the end begin a UTF-8 character that is not whole."""
-    for back in range(1, min(3, len(content)) + 1):
-        byte = content[-back]
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if back < length else 0
-        if byte < 0x80:
-            break
-    return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(content)
+    unfinished = len(decoder.getstate()[0])
+    return {"text": _ESCAPES.sub("", text), "from": begin, "next": begin + len(content) - unfinished}

@@ -3,20 +3,22 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 from scipy.spatial import QhullError
 
-from noether.report.cases import FieldCases, NothingToDraw, field_cases
+from noether.report.cases import DrawnCase, FieldCases, NothingToDraw, field_cases
 from noether.report.field_picture import field_picture
 from noether.report.numbers import finite, percent
 from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun, read_evaluation
 from noether.runs.folder import RunFolder
-from noether.watch.inside import is_inside, opened_inside
+from noether.watch.inside import KeptReadings, is_inside, opened_inside
 
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 """Image files that are shown. SVG is not: it can hold scripts."""
@@ -30,25 +32,27 @@ _NOT_SEARCHED = ("checkpoints", "tensorboard")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its group's title, its own, and where it comes from.
+    """One picture: its group's title, its own, the field it shows, and what it is drawn by; "" and None of a file.
 
-    field, case, column: of a drawn one; -1 and "" of an image file. changed: the file's time, in nanoseconds.
+    `id` is its name in addresses; another one once its file has changed.
     """
 
     group: str
     title: str
     note: str
     path: Path
-    changed: int
+    id: str
     field: str = ""
-    case: int = -1
-    column: int = -1
+    draw: Callable[[], bytes | None] | None = None
 
-    @property
-    def id(self) -> str:
-        """Its name in addresses; another one once its file has changed."""
-        parts = (str(self.path), str(self.changed), self.field, str(self.case), str(self.column))
-        return sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:24]
+    def described(self) -> dict[str, str]:
+        """Returns the picture for the page."""
+        alt = f"{self.title}, {in_words(self.field) or self.group}, {self.note}".rstrip(", ")
+        return {"id": self.id, "group": self.group, "title": self.title, "note": self.note, "alt": alt}
+
+
+def _id(*parts: object) -> str:
+    return sha256("\0".join(map(str, parts)).encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 class Pictures:
@@ -56,7 +60,7 @@ class Pictures:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._fields: dict[Path, tuple[int, list[FieldCases]]] = {}
+        self._kept = KeptReadings(folder.path)
         self._made: OrderedDict[str, bytes] = OrderedDict()
         self._listed: dict[str, Picture] = {}
         self._lock = threading.Lock()
@@ -64,7 +68,7 @@ class Pictures:
     def listing(self) -> list[Picture]:
         """Returns the pictures that there are now, drawn ones first."""
         with self._lock:
-            found = [*self._drawn(), *self._files()]
+            found = [*self._drawn(), *islice(self._files(), MOST_FILES)]
             self._listed = {picture.id: picture for picture in found}
             return found
 
@@ -74,13 +78,13 @@ class Pictures:
             picture = self._listed.get(name)
             if picture is None:
                 return None
-            if picture.case < 0:
+            if picture.draw is None:
                 try:
                     with opened_inside(self._folder.path, picture.path) as file:
                         return file.read(MOST_BYTES), TYPES[picture.path.suffix.lower()]
                 except OSError:
                     return None
-            made = self._made.get(name) or self._draw(picture)
+            made = self._made.get(name) or picture.draw()
             if made is None:
                 return None
             self._made[name] = made
@@ -90,7 +94,7 @@ class Pictures:
             return made, "image/webp"
 
     def _files(self) -> Iterator[Picture]:
-        count, looked_at = 0, 0
+        looked_at = 0
         for parent, folders, names in os.walk(self._folder.path):
             looked_at += len(names)
             folders[:] = sorted(name for name in folders if name not in _NOT_SEARCHED and not name.startswith("."))
@@ -100,10 +104,7 @@ class Pictures:
                     continue
                 place = path.relative_to(self._folder.path)
                 group = "Image files" if place.parent == Path(".") else f"Image files in {place.parent}"
-                yield Picture(group, name, "", path, path.lstat().st_mtime_ns)
-                count += 1
-                if count >= MOST_FILES:
-                    return
+                yield Picture(group, name, "", path, _id(path, path.lstat().st_mtime_ns))
             if looked_at >= MOST_LOOKED_AT:
                 return
 
@@ -111,27 +112,24 @@ class Pictures:
         for path in sorted(self._folder.evaluation.glob("*.npz")):
             if not is_inside(self._folder.path, path) or path.lstat().st_size > MOST_ARRAYS_BYTES:
                 continue
-            changed = path.lstat().st_mtime_ns
-            if path not in self._fields or self._fields[path][0] != changed:
-                self._fields[path] = (changed, _fields(self._folder, path))
-            for field in self._fields[path][1]:
+            changed, fields = path.lstat().st_mtime_ns, self._kept.of(path, partial(_fields, self._folder), [])
+            for field in fields:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))
                     note = f"{heading(case.label)} case {case.sample}, relative L2 {error}"
                     source = "while training" if path == self._folder.latest_case else f"{path.stem} split"
                     group = f"{heading(field.name)}, {source}"
                     for column, (title, _, _) in enumerate(field.columns(case)):
-                        yield Picture(group, title, note, path, changed, field=field.name, case=number, column=column)
+                        own, draw = _id(path, changed, field.name, number, column), partial(_draw, field, case, column)
+                        yield Picture(group, title, note, path, own, field=field.name, draw=draw)
 
-    def _draw(self, picture: Picture) -> bytes | None:
-        fields = {field.name: field for field in self._fields[picture.path][1]}
-        field = fields[picture.field]
-        case = field.cases[picture.case]
-        _, values, scale = field.columns(case)[picture.column]
-        try:
-            return field_picture(field.view(case), values, scale)
-        except (QhullError, ValueError):  # Too few points, or all in a plane.
-            return None
+
+def _draw(field: FieldCases, case: DrawnCase, column: int) -> bytes | None:
+    _, values, scale = field.columns(case)[column]
+    try:
+        return field_picture(field.view(case), values, scale)
+    except (QhullError, ValueError):  # Too few points, or all in a plane.
+        return None
 
 
 def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
@@ -150,17 +148,3 @@ def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
         except (NothingToDraw, KeyError, TypeError, ValueError, AttributeError):
             continue
     return found
-
-
-def described(pictures: list[Picture]) -> list[dict[str, str]]:
-    """Returns the pictures for the page."""
-    return [
-        {
-            "id": picture.id,
-            "group": picture.group,
-            "title": picture.title,
-            "note": picture.note,
-            "alt": f"{picture.title}, {in_words(picture.field) or picture.group}, {picture.note}".rstrip(", "),
-        }
-        for picture in pictures
-    ]

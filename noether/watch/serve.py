@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import os
 import secrets
 import socket
 from collections.abc import Sequence
@@ -14,11 +15,7 @@ PORT = 8642
 
 
 def watch_here(paths: Sequence[str], port: str | None) -> int:
-    """Serves the page until SIGINT or SIGTERM.
-
-    Args:
-        paths: runs, or folders of runs; none: the folder `runs`.
-        port: the port to listen at, as text; None: PORT, or any free one.
+    """Serves the page of runs, and of those in folders of runs, until SIGINT or SIGTERM.
 
     Raises:
         RequestError: no such run, a port that is not one or is taken, or the extra is not installed.
@@ -60,16 +57,10 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
 def _listen(port: str | None) -> socket.socket:
     wanted = _port(port) if port is not None else PORT
     for number in (wanted,) if port is not None else (wanted, 0):
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind(("127.0.0.1", number))
-            listening.listen()  # A browser that is quicker than the server waits instead of being refused.
+            return socket.create_server(("127.0.0.1", number))  # A browser quicker than the server waits from now on.
         except OSError as error:
-            listening.close()
-            reason = error.strerror
-            continue
-        return listening
+            reason = os.strerror(error.errno or 0)
     raise RequestError(
         f"cannot listen at port {wanted}",
         seen=f"{reason} (127.0.0.1:{wanted})",

@@ -1,6 +1,7 @@
 """The settings of runs, flat, and those in which runs differ. No torch here."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from noether.watch.inside import opened_inside
 
 MOST_BYTES = 2**20
 MOST_SETTINGS = 5000
-_DEEPEST = 24
+_DEEPEST, _DEEPEST_LIST = 24, 3
 OWN = ("run_id", "output_path", "resume")
 """Settings that say which run it is; they always differ."""
 
@@ -26,12 +27,7 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
             content = yaml.load(file.read(MOST_BYTES), _Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
-    found: dict[str, str] = {}
-    for name, value in _leaves("", content, _DEEPEST) if isinstance(content, Mapping) else ():
-        found[name] = value
-        if len(found) >= MOST_SETTINGS:
-            break
-    return found
+    return dict(islice(_leaves("", content, _DEEPEST), MOST_SETTINGS)) if isinstance(content, Mapping) else {}
 
 
 # The parser in C, where PyYAML has it: a page asks for many runs at once.
@@ -43,7 +39,7 @@ def _leaves(name: str, value: Any, deepest: int) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _leaves(f"{name}.{key}" if name else str(key), item, deepest - 1)
     else:
-        yield name, _text(value, deepest)
+        yield name, _text(value, _DEEPEST_LIST)
 
 
 def _text(value: Any, deepest: int) -> str:

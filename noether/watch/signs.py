@@ -2,13 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from noether.runs.folder import RunFolder
 from noether.runs.overview import LOST, RUNNING, WAITING, leader, state_and_reason, submitted_job
 from noether.runs.records import Row, number
+from noether.watch.inside import changed
 
 SILENT = "silent"
 """A run on another host that has not ended, and has written nothing for longer than it usually takes."""
@@ -31,16 +31,14 @@ class Signs:
 def signs(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Signs:
     """Reads a run's state from its folder; its process is looked up only where it runs on this host.
 
-    Args:
-        folder: the run's.
-        recent: its last training rows, which say how often it writes.
-        now: seconds since the epoch; None: the clock's.
+    `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
     """
     now = time.time() if now is None else now
     process = leader(folder)
     state, why = state_and_reason(folder, process, None)
     logs = folder.logs.glob("rank-*.log") if folder.logs.is_dir() else ()
-    sign = _newest((folder.metrics, folder.attempt, folder.plan, *logs))
+    times = map(changed, (folder.metrics, folder.attempt, folder.plan, *logs))
+    sign = max((moment for moment in times if moment is not None), default=None)
     if process is None and state == LOST and (job := submitted_job(folder)):
         return Signs(WAITING, f"submitted as job {job}, not started yet", sign)
     if state == LOST and process is not None and process.exit_code is None and process.alive() is None:
@@ -57,13 +55,3 @@ def patience_s(recent: Sequence[Row]) -> float:
     times = [moment for row in recent if (moment := number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
-
-
-def _newest(paths: Iterable[Path]) -> float | None:
-    times = []
-    for path in paths:
-        try:
-            times.append(path.stat().st_mtime)
-        except OSError:
-            continue
-    return max(times, default=None)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -12,18 +12,19 @@ from noether.checkpoints.table import describe_checkpoints
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.overview import FAILED, LOST, RUNNING, seconds_left
-from noether.runs.records import is_count, mapping, number, read_record
+from noether.runs.records import Row, is_count, mapping, number, read_record
 from noether.runs.status import shown_figures
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.history import Evaluation, History
-from noether.watch.inside import is_inside
+from noether.watch.inside import KeptReadings, changed
 from noether.watch.logs import log_part, rank_logs
-from noether.watch.pictures import Pictures, described
+from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
-from noether.watch.signs import signs
+from noether.watch.signs import Signs, signs
 
 READ_S = 0.4
 """Seconds for which one answer may read a history; the next answer goes on."""
+PLAN = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons", "warnings")
 RANKS_SHOWN = 512
 CHECKPOINTS_SHOWN = 100
 TRACEBACK = "Traceback (most recent call last)"
@@ -33,77 +34,61 @@ class WatchedRun:
     """A run's folder, and what has been read of it so far. Any thread may ask."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+        self.folder, self.name = folder, folder.path.absolute().name
         self.key = sha256(str(folder.path.absolute()).encode(errors="surrogateescape")).hexdigest()[:16]
         self.pictures = Pictures(folder)
         self._followed = FollowedRows(folder.path, folder.metrics)
         self._history = History()
         self._lock = threading.Lock()
+        self._kept = KeptReadings(folder.path)
         self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
-        self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
-
-    @property
-    def name(self) -> str:
-        """The run's name: that of its folder."""
-        return self.folder.path.absolute().name
 
     def line(self) -> dict[str, Any]:
         """Returns what a list of runs shows, from the end of the history alone."""
-        rows = self._kept_of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
+        rows = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
         training = [row for row in rows if row["kind"] == "training"]
-        seen = signs(self.folder, training[-20:])
-        total = self._total()
         return {
-            "key": self.key,
-            "name": self.name,
-            "state": seen.state,
-            "why": seen.why,
-            "last_sign": seen.last_sign,
+            **self._summary(signs(self.folder, training[-20:]), training),
             "update": max((row["update"] for row in rows), default=None),
-            "total": total,
             "loss": number(training[-1], "loss") if training else None,
-            "seconds_left": seconds_left(training, total) if seen.state == RUNNING else None,
         }
+
+    def _summary(self, seen: Signs, recent: Sequence[Row]) -> dict[str, Any]:
+        """What a list of runs and the page of one show alike."""
+        total = mapping(self._record(self.folder.plan), "length").get("total_updates")
+        total = total if is_count(total) and total else None
+        left = seconds_left(recent, total) if seen.state == RUNNING else None
+        return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
         """Returns all that the page shows of a run but its curves, logs and pictures themselves.
 
-        Args:
-            brief: without what is only shown of the run that is looked at: its pictures, settings and environment.
+        `brief` leaves out what is only shown of the run that is looked at: its pictures, settings and environment.
         """
         with self._lock:
             self._read_on()
-            history, total = self._history, self._total()
-            recent = list(history.recent)
-            seen = signs(self.folder, recent)
-            result = self._record(self.folder.result)
-            pace = history.recent_pace()
+            history, recent = self._history, list(self._history.recent)
+            seen, pace = signs(self.folder, recent), history.recent_pace()
             return {
-                "key": self.key,
+                **self._summary(seen, recent),
                 "brief": brief,
-                "name": self.name,
                 "path": str(self.folder.path),
                 "now": time.time(),
-                "state": seen.state,
-                "why": seen.why,
-                "last_sign": seen.last_sign,
                 "update": history.update,
-                "total": total,
                 "epoch": history.epoch,
                 "epochs": number(mapping(self._record(self.folder.plan), "length"), "epochs"),
-                "seconds_left": seconds_left(recent, total) if seen.state == RUNNING else None,
                 "reading": self._reading(),
                 "damaged": self._followed.damaged,
                 "pace": pace,
                 "last": _evaluation(history.last),
                 "best": _evaluation(history.best),
-                "result": _result(result),
+                "result": _result(self._record(self.folder.result)),
                 "time": _whole_time(history),
-                "plan": self._plan(),
+                "plan": {name: self._record(self.folder.plan).get(name) for name in PLAN},
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
-                "pictures": [] if brief else described(self.pictures.listing()),
+                "pictures": [] if brief else [picture.described() for picture in self.pictures.listing()],
                 "settings": {} if brief else self.settings(),
                 "environment": {} if brief else self._environment(),
             }
@@ -126,9 +111,8 @@ class WatchedRun:
 
     def settings(self) -> dict[str, str]:
         """Returns the run's settings by dotted names."""
-        found: dict[str, str] = self._kept_of(
-            self.folder.config, lambda path: flat_settings(self.folder.path, path), {}
-        )
+        root = self.folder.path
+        found: dict[str, str] = self._kept.of(self.folder.config, lambda path: flat_settings(root, path), {})
         return found
 
     def final_figures(self) -> dict[str, float]:
@@ -165,31 +149,9 @@ class WatchedRun:
         """The share of the history that has been read."""
         return self._followed.offset / self._followed.size if self._followed.size else 1.0
 
-    def _kept_of(self, path: Path, read: Callable[[Path], Any], empty: Any) -> Any:
-        """What a file holds, read again once it has changed."""
-        if not is_inside(self.folder.path, path):
-            return empty
-        try:
-            status = path.stat()
-        except OSError:
-            return empty
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if path not in self._kept or self._kept[path][0] != signature:
-            self._kept[path] = (signature, read(path))
-        return self._kept[path][1]
-
     def _record(self, path: Path) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._kept_of(path, read_record, {})
+        found: Mapping[str, Any] = self._kept.of(path, read_record, {})
         return found
-
-    def _total(self) -> int | None:
-        total = mapping(self._record(self.folder.plan), "length").get("total_updates")
-        return total if is_count(total) and total else None
-
-    def _plan(self) -> dict[str, Any]:
-        plan = self._record(self.folder.plan)
-        names = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons")
-        return {name: plan.get(name) for name in (*names, "warnings")}
 
     def _ranks(self, state: str, slowest: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         plan, logs = self._record(self.folder.plan), rank_logs(self.folder)
@@ -209,9 +171,9 @@ class WatchedRun:
                     "host": self._history.hosts.get(rank) or planned,
                     "device": str(worker.get("device", "")),
                     "state": self._rank_state(state, logs.get(rank)),
-                    "last_sign": _changed(logs.get(rank)),
+                    "last_sign": changed(logs[rank]) if rank in logs else None,
                     "has_log": rank in logs,
-                    "slowest": bool(slowest) and slowest is not None and slowest.get("rank") == rank,
+                    "slowest": slowest is not None and slowest.get("rank") == rank,
                 }
             )
         return rows
@@ -220,17 +182,16 @@ class WatchedRun:
         """A run's state for each of its ranks: of one that failed, those whose log ends with a traceback failed."""
         if state not in (FAILED, LOST) or log is None:
             return state if log is not None or state != RUNNING else "no log yet"
-        tail = self._kept_of(log, lambda path: log_part(self.folder, path, None)["text"], "")
+        tail = self._kept.of(log, lambda path: log_part(self.folder, path, None)["text"], "")
         return FAILED if TRACEBACK in tail else "ended"
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         """The newest checkpoints; looked at again once the folder's entries have changed."""
         try:
-            changed = self.folder.checkpoints.stat().st_mtime_ns
-            if self._seen_checkpoints[0] != changed:
-                now = time.time()
+            at = self.folder.checkpoints.stat().st_mtime_ns
+            if self._seen_checkpoints[0] != at:
                 rows = describe_checkpoints(self.folder, verify=False)[-CHECKPOINTS_SHOWN:]
-                self._seen_checkpoints = (changed, [{**asdict(row), "saved": now - row.age_s} for row in rows])
+                self._seen_checkpoints = (at, [{**asdict(row), "saved": time.time() - row.age_s} for row in rows])
         except OSError:
             return []
         return self._seen_checkpoints[1]
@@ -248,23 +209,12 @@ def finite_figures(figures: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name in figures if (value := number(figures, name)) is not None}
 
 
-def _changed(path: Path | None) -> float | None:
-    try:
-        return None if path is None else path.stat().st_mtime
-    except OSError:
-        return None
-
-
 def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
-    return {
-        "update": evaluation.update,
-        "split": evaluation.split,
-        "weights": evaluation.weights,
-        "shown": shown_figures(evaluation.figures),
-        "loss": number(evaluation.figures, "loss"),
-    }
+    shown, loss = shown_figures(evaluation.figures), number(evaluation.figures, "loss")
+    about = {"update": evaluation.update, "split": evaluation.split, "weights": evaluation.weights}
+    return {**about, "shown": shown, "loss": loss}
 
 
 def _result(result: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.overview import runs_under
+from noether.watch.inside import changed
 from noether.watch.watched_run import WatchedRun
 
 DEFAULT = "runs"
@@ -75,9 +76,4 @@ def _is_run(path: Path) -> bool:
 
 
 def _began(path: Path) -> float:
-    for marker in (path / "config.yaml", path / "job.json"):
-        try:
-            return marker.stat().st_mtime
-        except OSError:
-            continue
-    return 0.0
+    return changed(path / "config.yaml") or changed(path / "job.json") or 0.0

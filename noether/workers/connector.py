@@ -3,12 +3,12 @@
 import contextlib
 import math
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
 from dataclasses import fields
-from typing import Any
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
 from noether.environments.identity import RunIdentity
@@ -17,7 +17,7 @@ from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.errors import NoetherError, RequestError
 from noether.workers.context import RunTerms
-from noether.workers.handshake import Caller, is_proof, new_nonce, proof
+from noether.workers.handshake import Caller, is_proof, proof
 
 LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
@@ -71,15 +71,14 @@ class Connector(_Search):
         self._met = self._foreign_since = 0.0
         self._where = (endpoint.host, endpoint.port)
         self._why = "the look-up of its name has not come back yet"
-
-    @property
-    def _who(self) -> str:
-        first, last = self._ranks[0], self._ranks[-1]
-        return (f"rank {first}" if first == last else f"ranks {first} to {last}") + f" on {self._host}"
+        self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def look(self) -> None:
         """Tries until it is accepted or refused, or the time is over."""
-        endpoint, published = self._endpoint, self._published()
+        endpoint, folder = self._endpoint, self._terms.shared_folder
+        published: PublishedPort | None = None
+        if folder is not None and not (endpoint.asked_by or endpoint.served_by):
+            published = PublishedPort(folder, self._terms.identity)
         quiet_until, pause = time.monotonic() + QUIET_S, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
@@ -95,12 +94,6 @@ class Connector(_Search):
                 raise self.late()
             time.sleep(min(pause, max(0.0, self.deadline - now)))
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
-
-    def _published(self) -> PublishedPort | None:
-        endpoint, folder = self._endpoint, self._terms.shared_folder
-        if endpoint.asked_by or endpoint.served_by or folder is None:
-            return None
-        return PublishedPort(folder, self._terms.identity)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
         """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
@@ -134,10 +127,13 @@ class Connector(_Search):
 
     def _is_accepted(self, connection: JsonLines) -> bool:
         terms = self._terms
-        caller = Caller(self._host, os.getpid(), self._ranks, terms.identity, new_nonce())
+        caller = Caller(self._host, os.getpid(), self._ranks, terms.identity, secrets.token_hex(16))
         connection.send(caller.as_message())
         answer = connection.receive(LOOK_S)
-        nonce, met = str(answer.get("nonce")), _identity(answer)
+        try:
+            nonce, met = str(answer.get("nonce")), RunIdentity.from_text(str(answer["run"]))
+        except (KeyError, ValueError, AttributeError):
+            raise Garbled("it sent JSON that does not describe a run") from None
         if met != terms.identity:
             raise self._stranger(met)
         if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
@@ -207,13 +203,6 @@ class Connector(_Search):
             expected=f"the run of this rank: {own}",
             fix=fix,
         )
-
-
-def _identity(answer: dict[str, Any]) -> RunIdentity:
-    try:
-        return RunIdentity.from_text(str(answer["run"]))
-    except (KeyError, ValueError, AttributeError):
-        raise Garbled("it sent JSON that does not describe a run") from None
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:

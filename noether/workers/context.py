@@ -68,7 +68,9 @@ class WorkerReport:
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
     "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
     rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its launcher is gone, or
-    its host). `time` is seconds since the epoch on that host; `standing` is where the rank stood at its last.
+    its host). Of a rank that has not ended when another fails, its launcher says "busy", or "stopped" (by a signal):
+    `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `standing` is
+    where the rank stood at its last.
     """
 
     rank: int

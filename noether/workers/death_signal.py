@@ -62,13 +62,10 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:
-    """Leave `patience_s` seconds to the descendants of `root` to end by themselves, then SIGKILL them.
+    """Leave `patience_s` seconds to the descendants of `root` to end by themselves, then SIGKILL them; return whom.
 
     Repeats until none is left, for at most 5 s more: a process may start another while it is being ended,
     and one in uninterruptible I/O cannot be ended at all.
-
-    Returns:
-        The pids that were sent SIGKILL.
     """
     patience_ends = time.monotonic() + patience_s
     gives_up = patience_ends + 5.0

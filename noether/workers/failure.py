@@ -91,14 +91,10 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 def death_report(
     context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float
 ) -> WorkerReport:
-    """Say how a rank ended that did not say so itself.
+    """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
 
-    Args:
-        context: what the rank was told.
-        pid: its process.
-        exitcode: as multiprocessing gives it: minus the signal's number, or what the process exited with.
-        forwarded: the signals this launcher passed on.
-        seen: seconds since the epoch when the death was seen.
+    `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
+    are the signals that this launcher passed on.
     """
     code = failing_code(exitcode)
     if exitcode < 0:
@@ -119,14 +115,10 @@ def death_report(
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:
     """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs."""
     who = f"rank {failure.rank} on {failure.host}"
-    lines = []
+    verb = " failed:" if failure.kind == "failed" else ""
+    lines = [f"noether: {who}{verb} {failure.message}"]
     if failure.kind == "refused":
-        lines.append(f"noether: {failure.message}")
-        if world_size > 1:
-            lines.append(f"  said by   {who}")
-    else:
-        verb = " failed:" if failure.kind == "failed" else ""
-        lines.append(f"noether: {who}{verb} {failure.message}")
+        lines = [f"noether: {failure.message}", *([f"  said by   {who}"] if world_size > 1 else [])]
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
@@ -164,10 +156,8 @@ def _grouped(phrases: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, phrase in sorted(phrases.items()):
         groups.setdefault(phrase, []).append(rank)
-    parts = []
-    for phrase, ranks in groups.items():
-        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}: {phrase}")
-    return "; ".join(parts)
+    named = {phrase: f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}" for phrase, ranks in groups.items()}
+    return "; ".join(f"{who}: {phrase}" for phrase, who in named.items())
 
 
 def _log_end(path: Path, lines: int = 20) -> list[str]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +42,6 @@ class Caller:
             return cls(host, int(message["pid"]), ranks, identity, nonce)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a launcher: {error!r}") from None
-
-
-def new_nonce() -> str:
-    """Returns a random number that is used once, in hexadecimal."""
-    return secrets.token_hex(16)
 
 
 def proof(key: str, side: str, *nonces: str) -> str:

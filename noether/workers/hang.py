@@ -5,26 +5,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from noether.workers.context import DistributedTerms, WorkerReport
-from noether.workers.rank_state import Doing, Standing, listed
+from noether.workers.rank_state import listed
 
 
 def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, Doing], settings: DistributedTerms
+    waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedTerms
 ) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
     A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
-    Ranks that wait in the same one are those whose own time is not over yet.
-
-    Args:
-        waited: the reports of the ranks whose collective took too long; at least one.
-        doing: what the ranks do that have not reported.
-        settings: the `distributed` section of the run, for the one to name.
+    Ranks that wait in the same one are those whose own time is not over yet. `waited` are the reports of those whose
+    collective took too long, at least one; `doing` is what ranks do that have not reported.
     """
     waited = sorted(waited, key=lambda report: report.standing.entered)
     first = waited[-1]
     there = first.standing
-    missing = [entry for _, entry in sorted(doing.items()) if entry.stopped or not _is_there(entry.standing, there)]
+    missing = [
+        entry
+        for _, entry in sorted(doing.items())
+        if entry.kind == "stopped" or not entry.standing.collective or entry.standing.entered < there.entered
+    ]
     if not missing:
         return None
     culprit, *others = missing
@@ -32,23 +32,9 @@ def name_missing(
     lines = [
         f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",
         f"  waited    rank {listed(report.rank for report in waited)}{_how_long(first.message, settings)}",
-        *(f"  rank {entry.rank:<4} {entry.phrase}" for entry in missing),
+        *(f"  rank {entry.rank:<4} {entry.message}" for entry in missing),
     ]
-    return replace(
-        first,
-        rank=culprit.rank,
-        host=culprit.host,
-        pid=0,
-        kind="hung",
-        message="\n".join(lines),
-        traceback=own_frames(culprit.stack),
-        exit_code=1,
-        standing=culprit.standing,
-    )
-
-
-def _is_there(standing: Standing, there: Standing) -> bool:
-    return bool(standing.collective) and standing.entered >= there.entered
+    return replace(culprit, kind="hung", message="\n".join(lines), traceback=own_frames(culprit.traceback))
 
 
 def own_frames(stack: str) -> str:

@@ -10,7 +10,7 @@ from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.workers.connector import QUIET_S, OwnAddress, say_waiting
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.link import Link, Peer, doing_from, report_from
+from noether.workers.link import Link, Peer, report_from
 from noether.workers.listener import RunListener
 from noether.workers.rank_state import MeetingPoint, listed
 
@@ -114,7 +114,7 @@ class Hub(Link):
         elif "doing" in message:
             peer.answered = True
             for entry in message["doing"]:
-                self.doing[int(entry["rank"])] = doing_from(entry)
+                self.doing[int(entry["rank"])] = report_from(entry)
         elif "stop" in message:
             self.stop_wanted = self.stop_wanted or int(message["stop"])
         elif "boundary" in message:

@@ -1,12 +1,8 @@
-"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats.
+"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here.
 
-The launcher of rank 0 is the hub. Every launcher tells the hub which of its ranks have joined and how they ended. Once
-all have joined, the hub says where they meet; at the first failure it asks the others what their ranks are doing,
-works out who failed first, and tells them. A launcher that disconnects without saying so, or is silent for too long, is
-lost with its ranks; one that loses the hub ends its own ranks.
-
-Launchers do this and not ranks: a launcher holds no lock that a stuck rank could hold, sees a rank's exit code, and can
-end a rank that is stopped. No torch here.
+The launcher of rank 0 is the hub: it says where the ranks meet once all have joined, and who failed first. A launcher
+that disconnects without saying so, or is silent for too long, is lost with its ranks; one that loses the hub ends its
+own ranks.
 """
 
 import math
@@ -19,7 +15,7 @@ from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
 from noether.workers.context import RunTerms, WorkerReport
-from noether.workers.rank_state import Doing, MeetingPoint, Standing, listed
+from noether.workers.rank_state import MeetingPoint, Standing, listed
 
 
 @dataclass
@@ -41,7 +37,7 @@ class Link:
     `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
     others must have. `reports` are those of ranks elsewhere, and `doing` is what they do, once asked; `asked`: the hub
     wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why they cannot; None until that is
-    known.
+    known. After `silence_s` seconds of silence a launcher is lost; `beat_s` are the seconds between two heartbeats.
     """
 
     own_ranks: tuple[int, ...]
@@ -53,24 +49,15 @@ class Link:
     arrived: set[int] = field(default_factory=set)
     deadline: float = math.inf
     reports: dict[int, WorkerReport] = field(default_factory=dict)
-    doing: dict[int, Doing] = field(default_factory=dict)
+    doing: dict[int, WorkerReport] = field(default_factory=dict)
     asked: bool = False
     verdict: WorkerReport | None = None
     meeting: MeetingPoint | NoetherError | None = None
-    _beaten: float = 0.0
 
     def __post_init__(self) -> None:
         self._beaten = self._polled = time.monotonic()
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds of silence after which a launcher is lost."""
-        return self.terms.distributed.heartbeat_timeout_s
-
-    @property
-    def beat_s(self) -> float:
-        """Seconds between two heartbeats."""
-        return min(5.0, max(0.2, self.silence_s / 5))
+        self.silence_s = self.terms.distributed.heartbeat_timeout_s
+        self.beat_s = min(5.0, max(0.2, self.silence_s / 5))
 
     def descriptors(self) -> list[Any]:
         """Returns what becomes readable when there is something to do."""
@@ -110,19 +97,15 @@ class Link:
             if messages:
                 peer.heard = now
             for message in messages:
-                alive = self._takes(peer, message) and alive
+                try:
+                    self._take(peer, message)
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    alive = False  # Not a line of this program.
             silent = now - peer.heard > self.silence_s
             if alive and not silent and beat:
                 alive = peer.connection.send({"beat": 1})
             if not alive or silent:
                 self._drop(peer, silent)
-
-    def _takes(self, peer: Peer, message: dict[str, Any]) -> bool:
-        try:
-            self._take(peer, message)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False  # Not a line of this program.
-        return True
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -148,8 +131,3 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
     """Reads a report that another launcher sent."""
     # Clocks differ between hosts: what counts is when it was heard here.
     return WorkerReport(**{**fields, "standing": Standing(**fields["standing"]), "time": time.time()})
-
-
-def doing_from(fields: Mapping[str, Any]) -> Doing:
-    """Reads what another launcher says that a rank does."""
-    return Doing(**{**fields, "standing": Standing(**fields["standing"])})

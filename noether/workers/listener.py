@@ -1,10 +1,10 @@
 """The listener of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
 
-A client speaks first, and must prove within a few seconds that it is of this run. Only a few connections may be
-unproven at a time: when more come, the oldest are closed, so that idle connections can neither use up the launcher's
-descriptors nor keep a launcher of the run out.
+A client speaks first, and must prove within a few seconds that it is of this run. When many connections are unproven,
+the oldest are closed: idle ones can neither use up the launcher's descriptors nor keep a launcher of the run out.
 """
 
+import secrets
 import socket
 import sys
 import time
@@ -18,7 +18,7 @@ from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
 from noether.workers.context import RunTerms, WorkerContext
-from noether.workers.handshake import Caller, is_proof, new_nonce, proof
+from noether.workers.handshake import Caller, is_proof, proof
 from noether.workers.link import Peer
 
 MOST_UNPROVEN = 64
@@ -37,7 +37,7 @@ class UnprovenConnection:
     connection: JsonLines
     came: float
     caller: Caller | None = None
-    nonce: str = field(default_factory=new_nonce)
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
 class RunListener:
@@ -45,14 +45,10 @@ class RunListener:
 
     def __init__(self, held: HeldPort, identity: RunIdentity, key: str) -> None:
         self._held, self._identity, self._key = held, identity, key
+        self.port = held.endpoint.port
         held.socket.setblocking(False)
         self.unproven: list[UnprovenConnection] = []
         self._strays: set[tuple[str, int]] = set()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._held.endpoint.port
 
     def descriptors(self) -> list[socket.socket]:
         """Returns the sockets to wait for: the port's, and those of unproven connections."""
@@ -61,8 +57,7 @@ class RunListener:
     def poll(self, taken: Collection[int]) -> list[Peer]:
         """Accepts connections, reads what they sent, and closes those that took too long; returns new launchers.
 
-        Args:
-            taken: ranks that a launcher answers for already.
+        A launcher that claims a rank of `taken` is refused.
         """
         now = time.monotonic()
         self._accept(now)
@@ -74,9 +69,13 @@ class RunListener:
                     alive = alive and self._read_hello(candidate, message)
                 elif is_proof(message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce):
                     self.unproven.remove(candidate)
-                    answered_for = {rank for peer in accepted for rank in peer.ranks}
-                    if self._admit(candidate.connection, candidate.caller, {*taken, *answered_for}):
-                        accepted.append(Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks))
+                    peer = Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks)
+                    double = {*taken, *(rank for other in accepted for rank in other.ranks)} & set(peer.ranks)
+                    if double:
+                        peer.connection.send({"double": min(double)})
+                        peer.connection.close()
+                    elif peer.connection.send({"welcome": 1}):
+                        accepted.append(peer)
                     break
                 else:
                     alive = False
@@ -125,14 +124,6 @@ class RunListener:
             file=sys.stderr,
             flush=True,
         )
-
-    def _admit(self, connection: JsonLines, caller: Caller, taken: Collection[int]) -> bool:
-        double = set(taken) & set(caller.ranks)
-        if not double:
-            return connection.send({"welcome": 1})
-        connection.send({"double": min(double)})
-        connection.close()
-        return False
 
     def _drop(self, candidate: UnprovenConnection) -> None:
         self.unproven.remove(candidate)
@@ -190,11 +181,6 @@ def _hold(placement: Placement, terms: RunTerms) -> HeldPort:
 
 
 def beside_served(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
-    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough.
-
-    Args:
-        place: the ranks.
-        port: 0 is a free one.
-    """
+    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

@@ -12,19 +12,10 @@ from typing import Any
 
 from noether.common.processes import is_stopped
 from noether.errors import NoetherError
-from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.context import WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
-from noether.workers.rank_state import (
-    BOUNDARY,
-    HELD,
-    STOP_AT,
-    STOP_REASON,
-    Doing,
-    MeetingPoint,
-    RankNote,
-    read_board,
-)
+from noether.workers.rank_state import MeetingPoint, RankNote, read_board
 from noether.workers.spawner import RunningWorker
 from noether.workers.worker import STACK_SIGNAL
 
@@ -41,6 +32,7 @@ class LocalRanks:
 
     def __init__(self, running: Sequence[RunningWorker]) -> None:
         self.workers = {worker.rank: worker for worker in running}
+        self.context, self._bystanders = running[0].context, running[0].bystanders
         self.alive = set(self.workers)
         self.reports: dict[int, WorkerReport] = {}
         self.forwarded: dict[int, float] = {}
@@ -50,22 +42,13 @@ class LocalRanks:
         self._meeting: MeetingPoint | NoetherError | None = None
         self._answered: set[int] = set()
 
-    @property
-    def context(self) -> WorkerContext:
-        """What the first of them was told."""
-        return next(iter(self.workers.values())).context
-
     def sources(self) -> list[Any]:
         """Returns what becomes readable when one of them reports or ends."""
         words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
     def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
-        """Takes what they say and who has ended; returns the new reports.
-
-        Args:
-            ready: those of `sources` that are readable.
-        """
+        """Takes what they say and who has ended, of those of `sources` that are ready; returns the new reports."""
         known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
@@ -107,21 +90,6 @@ class LocalRanks:
             with contextlib.suppress(OSError):
                 self.workers[rank].reports.send(self._meeting)
 
-    def hold(self) -> None:
-        """Makes each rank wait at its next boundary until `stop_at` is said."""
-        for worker in self.workers.values():
-            worker.board[HELD] = 1
-
-    def furthest_boundary(self) -> int:
-        """Returns the last boundary that any rank has reached."""
-        return max(int(worker.board[BOUNDARY]) for worker in self.workers.values())
-
-    def stop_at(self, boundary: int, reason: int) -> None:
-        """Lets the ranks go on to a boundary, and stop there for a reason."""
-        for worker in self.workers.values():
-            worker.board[STOP_REASON] = reason
-            worker.board[STOP_AT] = boundary
-
     def forward(self, number: int, moment: float) -> None:
         """Passes a signal on to every rank."""
         self.forwarded[number] = moment
@@ -129,7 +97,7 @@ class LocalRanks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.workers[rank].pid, number)
 
-    def ask_where_they_are(self, log_folder: Path) -> list[Doing]:
+    def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
         """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
         asked = {worker.stacks: worker for worker in silent}
@@ -156,13 +124,18 @@ class LocalRanks:
         After a clean end, processes that the workers left running get a moment to end.
         """
         for worker in self.workers.values():
-            _kill_tree(worker, alive=worker.rank in self.alive, group=not clean)
+            # A dead worker's group lives on while one of its children does, and its number is not used again before.
+            if not clean:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+            if worker.rank in self.alive:  # It may have been so young that it had no group of its own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
         while self.alive and (left := deadline - time.monotonic()) > 0:
             ready = wait([self.workers[rank].ended for rank in self.alive], left)
             self.alive = {rank for rank in self.alive if self.workers[rank].ended not in ready}
-        bystanders = next(iter(self.workers.values())).bystanders
-        end_descendants(os.getpid(), bystanders, patience_s=LEFTOVER_S if clean else 0.0)
+        end_descendants(os.getpid(), self._bystanders, patience_s=LEFTOVER_S if clean else 0.0)
         adopt_orphans(False)
         for worker in self.workers.values():
             worker.reports.close()
@@ -174,7 +147,7 @@ class LocalRanks:
         return sorted(self.alive)
 
 
-def _doing(worker: RunningWorker, stack: str) -> Doing:
+def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
     standing, stopped = read_board(worker.board), is_stopped(worker.pid)
     if stopped:
         where = f"in {standing}" if standing.collective else standing
@@ -183,17 +156,8 @@ def _doing(worker: RunningWorker, stack: str) -> Doing:
         phrase = f"waiting in {standing}, ended by the launcher"
     else:
         phrase = f"{where_in_stack(stack)}, ended by the launcher"
-    return Doing(worker.rank, worker.context.host, phrase, stack, standing, stopped)
-
-
-def _kill_tree(worker: RunningWorker, *, alive: bool, group: bool) -> None:
-    # A dead worker's group lives on while one of its children does, and its number is not used again before.
-    if group:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker.pid, signal.SIGKILL)
-    if alive:  # It may have been so young that it had no group of its own.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGKILL)
+    kind, host = "stopped" if stopped else "busy", worker.context.host
+    return WorkerReport(worker.rank, host, kind, phrase, pid=worker.pid, traceback=stack, standing=standing)
 
 
 def _exit_code(worker: RunningWorker) -> int:

@@ -8,9 +8,6 @@ an update takes 0.35 of the time beside two busy processes, and 1.07 of it alone
 
 
 def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns what to add to the environment before torch, and with it libgomp, is loaded.
-
-    Nothing where the user has said how threads wait.
-    """
+    """Returns what to add to the environment before libgomp is loaded: nothing where the user has said how to wait."""
     said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}

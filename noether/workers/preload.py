@@ -1,8 +1,6 @@
 """What every worker needs, imported once: the fork server imports this module, and its forks start with it.
 
 `import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
-
-Imported anywhere but in a fork server, this module only imports.
 """
 
 import contextlib
@@ -14,13 +12,7 @@ from types import FrameType
 
 from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, end_descendants, set_death_signal
 
-MODULES = (
-    "numpy",
-    "torch",
-    "torch.distributed",
-    "torch.nn.parallel",
-    "torch.optim",
-)
+MODULES = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim")
 
 
 def import_once() -> None:

@@ -47,18 +47,6 @@ BEFORE_ALL = Standing()
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What a rank was doing when another failed, as its launcher saw it; `stack` is empty where it gave none."""
-
-    rank: int
-    host: str
-    phrase: str
-    stack: str = ""
-    standing: Standing = BEFORE_ALL
-    stopped: bool = False
-
-
-@dataclass(frozen=True)
 class MeetingPoint:
     """Where the ranks of a run meet, once all have come.
 
@@ -122,10 +110,8 @@ class LauncherLine:
         """Returns why all ranks stop at this boundary, or 0.
 
         Costs two looks at shared memory while nobody wants to stop. When somebody does, the launchers hold the ranks
-        at their next boundary for a few milliseconds, and agree on one that no rank has passed.
-
-        Args:
-            reason: why this rank wants to stop; 0 where it does not.
+        at their next boundary for a few milliseconds, and agree on one that no rank has passed. `reason` is why this
+        rank wants to stop; 0 where it does not.
         """
         board = self._board
         board[BOUNDARY] += 1
@@ -139,7 +125,7 @@ class LauncherLine:
         return int(board[STOP_REASON]) if board[BOUNDARY] >= board[STOP_AT] else 0
 
     def tell(self, message: RankNote) -> None:
-        """Tells the launcher something."""
+        """Tells the launcher something, where there is one."""
         if self._messages is not None:
             self._messages.send(message)
 
@@ -155,15 +141,10 @@ class LauncherLine:
         self._messages.send(RankNote("arrived"))
         if not self._messages.poll(limit_s):
             raise RuntimeError(f"the launcher of this rank has said nothing for {limit_s:g} s")
-        answer = self._messages.recv()
+        answer: MeetingPoint | NoetherError = self._messages.recv()
         if isinstance(answer, NoetherError):
             raise answer
-        point: MeetingPoint = answer
-        return point
-
-    def standing(self) -> Standing:
-        """Returns where this rank stands."""
-        return read_board(self._board)
+        return answer
 
 
 def new_board(multiprocess: Any = None) -> Any:

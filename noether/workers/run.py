@@ -16,18 +16,12 @@ from noether.runs.folder import refusals_told
 from noether.workers.context import RunTerms
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
-from noether.workers.listener import RunListener, beside_served, open_listener
+from noether.workers.listener import beside_served, open_listener
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
 from noether.workers.watcher import watch_workers
-from noether.workers.worker import (
-    call_target,
-    changed_environment,
-    error_file,
-    worker_environment,
-    write_error_file,
-)
+from noether.workers.worker import call_target, changed_environment, error_file, worker_environment, write_error_file
 
 
 def run_placement(
@@ -40,12 +34,7 @@ def run_placement(
     printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
     else the first failing rank's.
 
-    Args:
-        placement: from `resolve_placement`.
-        target: dotted path of a function, "package.module.function", that returns its exit code.
-        payload: anything that pickles and is not defined in `__main__`.
-        log_folder: made if it is missing.
-        terms: what all ranks of the run are told alike.
+    `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
 
     Raises:
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
@@ -63,20 +52,16 @@ def run_placement(
     except KeyboardInterrupt:
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    link = _link(placement, terms, listener)
+    ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
+    link: Hub | Spoke | None = None  # There are no other launchers.
+    if listener is not None:
+        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
+        link = Hub(ranks, placement.host, terms, where, listener)
+    elif 0 not in ranks:
+        link = Spoke(ranks, placement.host, terms, endpoint)
     # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
     return watch_workers(running, link=link, says_more=says_more)
-
-
-def _link(placement: Placement, terms: RunTerms, listener: RunListener | None) -> Hub | Spoke | None:
-    """Returns the link to the other launchers of the run; None where there are none."""
-    ranks = [worker.rank for worker in placement.workers]
-    endpoint = placement.endpoint
-    if listener is not None:
-        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
-        return Hub(ranks, placement.host, terms, where, listener)
-    return Spoke(ranks, placement.host, terms, endpoint) if 0 not in ranks else None
 
 
 def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:

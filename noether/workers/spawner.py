@@ -73,17 +73,9 @@ def start_workers(
     A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
     sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
 
-    Call it from the main thread, which must outlive the workers: their death signal follows the thread.
-    `__main__` is not imported again in the workers, so a script that calls this needs no
-    `if __name__ == "__main__"`, and the payload must not hold anything defined there.
-
-    Args:
-        placement: which ranks, and where they meet.
-        target: dotted path of a function, "package.module.function".
-        payload: anything that pickles.
-        log_folder: made if it is missing; gets rank-N.log (stdout and stderr of the ranks above 0, appended)
-            and rank-N.error.json of each rank that failed.
-        terms: what all ranks of the run are told alike.
+    Call it from the main thread, which must outlive the workers: their death signal follows the thread. A script that
+    calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; `log_folder` gets
+    rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
 
     Raises:
         RequestError: the port is taken, or NOETHER_START_METHOD names no start method.
@@ -107,16 +99,10 @@ def start_workers(
 
 
 def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the start methods to try in order: what NOETHER_START_METHOD says, or a fork server, then spawn.
-
-    Raises:
-        RequestError: it names neither.
-    """
-    wanted = environ.get("NOETHER_START_METHOD", "")
-    if wanted in ("", "forkserver"):
-        return START_METHODS
-    if wanted == "spawn":
-        return ("spawn",)
+    """Return the start methods to try in order. RequestError: NOETHER_START_METHOD names none."""
+    wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
+    if wanted in START_METHODS:
+        return START_METHODS[START_METHODS.index(wanted) :]
     raise RequestError(
         f"NOETHER_START_METHOD={wanted} is not a way to start workers",
         seen=f"NOETHER_START_METHOD={wanted}",
@@ -164,13 +150,9 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
 
 
 def hold_store_port(placement: Placement) -> HeldPort | None:
-    """Hold the port of the ranks' store where this process answers for rank 0 of several.
+    """Hold the port of the ranks' store where this process answers for rank 0 of several. RequestError: it is taken.
 
-    Where it answers for all of them, that is the endpoint's port. Where other launchers answer for some, they connect
-    to the endpoint's port, and the store has a free port of its own.
-
-    Raises:
-        RequestError: the port is taken.
+    Where other launchers answer for some ranks, they connect to the endpoint's port, and the store has a free one.
     """
     ranks = {worker.rank for worker in placement.workers}
     if placement.world_size == 1 or 0 not in ranks:
@@ -185,7 +167,7 @@ def worker_contexts(
     held: HeldPort | None,
     environ: Mapping[str, str],
     cpu_count: int,
-    terms: RunTerms | None = None,
+    terms: RunTerms = RunTerms(),  # noqa: B008 - frozen
 ) -> list[WorkerContext]:
     """Return each worker's context; threads are OMP_NUM_THREADS where the user set it, else a share."""
     # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
@@ -199,19 +181,19 @@ def worker_contexts(
     # MASTER_PORT keeps its meaning: the port at which the run is found.
     alone = held is not None and len(placement.workers) == placement.world_size
     endpoint = held.endpoint if held is not None and alone else placement.endpoint
-    context = WorkerContext(
-        placement.workers[0],
-        placement.world_size,
-        placement.local_world_size,
-        placement.host,
-        endpoint,
-        attempt=placement.attempt,
-        threads=threads,
-        store_port=held.endpoint.port if held is not None else 0,
-        terms=terms or RunTerms(),
-    )
     return [
-        replace(context, worker=worker, listen_socket=held.socket if held and worker.rank == 0 else None)
+        WorkerContext(
+            worker,
+            placement.world_size,
+            placement.local_world_size,
+            placement.host,
+            endpoint,
+            attempt=placement.attempt,
+            threads=threads,
+            listen_socket=held.socket if held and worker.rank == 0 else None,
+            store_port=held.endpoint.port if held is not None else 0,
+            terms=terms,
+        )
         for worker in placement.workers
     ]
 
@@ -219,12 +201,14 @@ def worker_contexts(
 def _start_by_any(
     methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes]
 ) -> list[RunningWorker]:
-    for method in methods[:-1]:
-        try:
-            return _start_all(method, contexts, work)
-        except (OSError, EOFError) as error:
-            print(f"noether: no {method} ({error!r}); workers are started by {methods[-1]}", file=sys.stderr)
-    return _start_all(methods[-1], contexts, work)
+    first, *others = methods
+    try:
+        return _start_all(first, contexts, work)
+    except (OSError, EOFError) as error:
+        if not others:
+            raise
+        print(f"noether: no {first} ({error!r}); workers are started by {others[0]}", file=sys.stderr)
+    return _start_all(others[0], contexts, work)
 
 
 def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, bytes]) -> list[RunningWorker]:
@@ -248,22 +232,18 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
 
 
 def _start_one(
-    method: str,
-    context: WorkerContext,
-    work: tuple[str, bytes],
-    bystanders: frozenset[ProcessId],
+    method: str, context: WorkerContext, work: tuple[str, bytes], bystanders: frozenset[ProcessId]
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
     reports, reports_writer = multiprocess.Pipe()  # The launcher answers when all ranks have come.
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
     board = new_board(multiprocess)
-    environment = worker_environment(context, os.environ)
     process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
         target=worker_main,
         name=f"rank-{context.worker.rank}",
         args=(context, *work),
         kwargs={
-            "environment": environment,
+            "environment": worker_environment(context, os.environ),
             "reports": reports_writer,
             "stacks": stacks_writer,
             "board": board,
@@ -273,16 +253,12 @@ def _start_one(
     process.start()
     reports_writer.close()
     stacks_writer.close()
-    ended = _end_descriptor(method, process)
-    return RunningWorker(context, process, reports, stacks, board, ended=ended, bystanders=bystanders)
-
-
-def _end_descriptor(method: str, process: BaseProcess) -> int:
     # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
     # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
+    ended = process.sentinel
     if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
-        return os.pidfd_open(process.pid)
-    return process.sentinel
+        ended = os.pidfd_open(process.pid)
+    return RunningWorker(context, process, reports, stacks, board, ended=ended, bystanders=bystanders)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from noether.errors import NoetherError
 from noether.workers.connector import Connector
 from noether.workers.context import RunTerms, WorkerReport
 from noether.workers.link import Link, Peer, report_from
-from noether.workers.rank_state import Doing, MeetingPoint
+from noether.workers.rank_state import MeetingPoint
 
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may hang."""
@@ -75,7 +75,7 @@ class Spoke(Link):
         """Tells the hub how a rank ended."""
         self.send({"report": asdict(report)})
 
-    def answer(self, doing: Sequence[Doing]) -> None:
+    def answer(self, doing: Sequence[WorkerReport]) -> None:
         """Answers what the hub asked."""
         self.asked = False
         self.send({"doing": [asdict(entry) for entry in doing]})

@@ -1,15 +1,15 @@
 """The launchers agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
 
-Each rank counts its boundaries in memory that its launcher can read. When one wants to stop, the launchers make every
-rank wait at its next boundary, read how far each has come, and let all go on to the boundary after the furthest, which
-none can have passed. A rank counts first and then checks whether it must wait; its launcher first sets that it must
-wait and then reads the count. So no one depends on a rank that is waiting for another in a collective.
+Decision 6 in CONTRIBUTING says how. A rank counts first and then checks whether it must wait; its launcher first sets
+that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no one
+depends on a rank that is waiting for another in a collective.
 """
 
 import time
 
 from noether.workers.hub import Hub
 from noether.workers.local_ranks import LocalRanks
+from noether.workers.rank_state import BOUNDARY, HELD, STOP_AT, STOP_REASON
 from noether.workers.spoke import Spoke
 
 SETTLE_S = 0.001
@@ -20,7 +20,7 @@ class StopAgreement:
     """One launcher's part in the agreement."""
 
     def __init__(self, ranks: LocalRanks) -> None:
-        self._ranks = ranks
+        self._ranks, self._boards = ranks, [worker.board for worker in ranks.workers.values()]
         self._furthest: int | None = None
         self._told = self._is_decided = False
 
@@ -51,11 +51,14 @@ class StopAgreement:
             self._decide(boundary, reason)
 
     def _hold(self) -> int:
-        self._ranks.hold()
+        for board in self._boards:
+            board[HELD] = 1
         time.sleep(SETTLE_S)
-        self._furthest = self._ranks.furthest_boundary()
+        self._furthest = max(int(board[BOUNDARY]) for board in self._boards)
         return self._furthest
 
     def _decide(self, boundary: int, reason: int) -> None:
         self._is_decided = True
-        self._ranks.stop_at(boundary, reason)
+        for board in self._boards:
+            board[STOP_REASON] = reason
+            board[STOP_AT] = boundary

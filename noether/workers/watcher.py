@@ -26,7 +26,7 @@ from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
 from noether.workers.listener import beside_served
 from noether.workers.local_ranks import LocalRanks
-from noether.workers.rank_state import Doing, MeetingPoint, listed
+from noether.workers.rank_state import MeetingPoint, listed
 from noether.workers.signal_inbox import SignalInbox
 from noether.workers.spawner import RunningWorker
 from noether.workers.spoke import Spoke
@@ -56,14 +56,9 @@ def watch_workers(
     SIGUSR2 are passed on once each to every worker, which stops at a boundary agreed with the others and exits
     with 75; a second SIGINT half a second or more after the first ends everything at once.
 
-    Of a run on several hosts, the launcher of rank 0 says who failed, and the others a line each.
-
-    Args:
-        running: from `start_workers`.
-        grace_s: seconds from the first failure to the end of the others.
-        stream: where the first failure is shown; None is stderr.
-        link: the link to the other launchers of the run; None where there are no others.
-        says_more: this terminal shows nothing of rank 0: say when its ranks have joined, and how they ended.
+    The failure is shown on `stream`, or stderr: of a run on several hosts, which are reached through `link`, the
+    launcher of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
+    of rank 0, it is also said when the ranks here have joined, and how they ended.
     """
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
@@ -99,7 +94,7 @@ class _Watch:
         self._ranks, self._link, self._inbox, self._says_more = ranks, link, inbox, says_more
         self._log_folder = ranks.context.terms.log_folder
         self._agreement = StopAgreement(ranks)
-        self._doing: dict[int, Doing] = {}
+        self._doing: dict[int, WorkerReport] = {}
         self._has_met = self.interrupted = False
 
     @property
@@ -195,13 +190,14 @@ class _Watch:
             self._hear(deadline)
         for peer in hub.peers:
             for rank in () if peer.answered else peer.ranks:
-                hub.doing[rank] = Doing(rank, peer.host, "says nothing: its host is down, or out of reach")
+                silent = "says nothing: its host is down, or out of reach"
+                hub.doing[rank] = WorkerReport(rank, peer.host, "busy", silent)
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
         if isinstance(self._link, Spoke) and (failure is self._link.verdict or failure.kind == "lost"):
             return describe_briefly(failure, self._ranks.workers, error_file(self._run_logs, failure.rank))
-        doing = {rank: entry.phrase for rank, entry in self._doing.items()}
+        doing = {rank: entry.message for rank, entry in self._doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
         return describe_failure(failure, doing, self._run_logs, self._ranks.context.world_size)

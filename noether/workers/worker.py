@@ -23,7 +23,7 @@ from noether.common.signals import STOP_SIGNALS
 from noether.errors import ExitCode, InterruptedStartError, NoetherError
 from noether.workers.context import WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
-from noether.workers.rank_state import LauncherLine
+from noether.workers.rank_state import LauncherLine, read_board
 
 Target = Callable[[WorkerContext, Any], int]
 
@@ -73,7 +73,7 @@ def worker_main(
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
 
     line = LauncherLine(reports, board)
-    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=line.standing())
+    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=read_board(board))
     flush_output()
     with contextlib.suppress(OSError):
         reports.send(shortened(report))

@@ -9,11 +9,9 @@ from noether.common.process_defaults import CACHES, own_folder, process_defaults
 
 FACTS = {
     "in_image": False,
-    "user_id": 4321,
-    "user_name": None,
-    "temporary": Path("/tmp"),
     "home_is_writable": True,
-    "own_folder": lambda temporary, user: temporary / f"noether-{user}",
+    "user": "user4321",
+    "own_folder": lambda: Path("/tmp/noether-4321"),
 }
 INSIDE = {**FACTS, "in_image": True}
 HERE = "/tmp/noether-4321"
@@ -84,7 +82,7 @@ def test_a_folder_that_others_laid_is_not_used(lay, why, tmp_path, capsys) -> No
     if lay is _of_another_user and os.getuid():
         pytest.skip("only root can give a folder away")
     lay(trap)
-    taken = own_folder(tmp_path, os.getuid())
+    taken = own_folder(tmp_path)
     assert taken != trap
     assert taken.parent == tmp_path
     assert (taken.lstat().st_mode & 0o777, taken.lstat().st_uid) == (0o700, os.getuid())
@@ -94,9 +92,9 @@ def test_a_folder_that_others_laid_is_not_used(lay, why, tmp_path, capsys) -> No
 
 
 def test_the_next_job_finds_what_the_last_one_has_compiled(tmp_path, capsys) -> None:
-    folder = own_folder(tmp_path, os.getuid())
+    folder = own_folder(tmp_path)
     assert folder.lstat().st_mode & 0o777 == 0o700
-    assert own_folder(tmp_path, os.getuid()) == folder
+    assert own_folder(tmp_path) == folder
     assert capsys.readouterr().err == ""
 
 

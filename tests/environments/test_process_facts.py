@@ -102,5 +102,5 @@ def test_what_cannot_be_read_stays_unknown(tmp_path: Path) -> None:
     assert (facts.ancestors, facts.cgroup) == ((), "")
     (tmp_path / str(os.getppid())).mkdir()
     (tmp_path / str(os.getppid()) / "cmdline").write_bytes(b"")
-    (tmp_path / str(os.getppid()) / "stat").write_text(f"{os.getppid()} (a (b) c) S 0 1 1")
+    (tmp_path / str(os.getppid()) / "stat").write_text(f"{os.getppid()} (a (b) c) S 0" + 50 * " 1")
     assert read_process_facts(tmp_path).ancestors == ("a (b) c",)

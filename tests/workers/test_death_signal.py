@@ -18,7 +18,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="death signals and /p
 
 
 def table_of(**parents: int) -> dict[int, ProcessEntry]:
-    return {int(pid[1:]): ProcessEntry(int(pid[1:]), parent, 0, False) for pid, parent in parents.items()}
+    return {int(pid[1:]): ProcessEntry(int(pid[1:]), parent, 0, "S") for pid, parent in parents.items()}
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ import pytest
 from noether.config.distributed import DistributedConfig
 from noether.workers.context import WorkerReport
 from noether.workers.hang import name_missing, own_frames
-from noether.workers.rank_state import Doing, Standing
+from noether.workers.rank_state import Standing
 
 GRADIENTS = "all_reduce of the gradients"
 TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
 WAITED = WorkerReport(0, "n1", "failed", TIMED_OUT, standing=Standing(7, GRADIENTS, 40))
 
 
-def doing(rank: int, standing: Standing, stopped: bool = False) -> Doing:
-    return Doing(rank, f"n{rank}", "in f (x.py:3)", "", standing, stopped)
+def doing(rank: int, standing: Standing, stopped: bool = False) -> WorkerReport:
+    return WorkerReport(rank, f"n{rank}", "stopped" if stopped else "busy", "in f (x.py:3)", standing=standing)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def doing(rank: int, standing: Standing, stopped: bool = False) -> Doing:
         pytest.param([doing(2, Standing(7, "", 39)), doing(1, Standing(7, "", 39))], [1, 2], id="two"),
     ],
 )
-def test_missing_ranks(others: list[Doing], missing: list[int]) -> None:
+def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
     found = name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedConfig(timeout_s=5))
     assert ([found.rank] if found else []) == missing[:1]
     if found is None:

@@ -19,7 +19,7 @@ from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
 from noether.workers.link import Link
 from noether.workers.listener import MOST_UNPROVEN, RunListener
-from noether.workers.rank_state import Doing, MeetingPoint, Standing
+from noether.workers.rank_state import MeetingPoint, Standing
 from noether.workers.spoke import Spoke
 
 LIMIT_S = 20
@@ -155,7 +155,7 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
     links.hub.ask()
     links.until(lambda: second.asked)
-    second.answer([Doing(3, "n2", "in f (x.py:1)", "stack", AT_3)])
+    second.answer([WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", standing=AT_3)])
     links.until(lambda: 3 in links.hub.doing)
     assert links.hub.silent_ranks() == [2]
     first.answer([])
