@@ -5,6 +5,7 @@ import resource
 import shutil
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError
 from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
-from noether.evaluation.request import ExportRequest
 from noether.evaluation.shape_input import Shape
+from noether.evaluation.start import ExportRequest
 from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
 from noether.workers.context import WorkerContext
 
@@ -66,10 +67,10 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
     """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C)."""
     example = example_inputs(trained, COUNTS[1], BATCHES[1])
-    outputs = tuple(trained.task.outputs)
-    whole = PhysicalModel(trained.model, trained.task, tuple(example), outputs).eval()
-    read = _read_by(whole, example)
-    return PhysicalModel(trained.model, trained.task, tuple(read), outputs).eval(), read
+    physical = PhysicalModel(trained.model, trained.task, tuple(example), tuple(trained.task.outputs)).eval()
+    read = _read_by(physical, example)
+    physical.inputs = tuple(read)
+    return physical, read
 
 
 def _read_by(physical: PhysicalModel, example: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -92,7 +93,7 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     normals = whole / np.linalg.norm(whole, axis=1, keepdims=True)
     features = trained.layout.features.get("surface_points", {})
     values = {key: _typical(trained, key, len(whole)) for key in features if key.partition("_")[2] not in KNOWN}
-    shape = Shape(whole, None, normals, np.zeros(len(whole)), values, np.arange(len(whole)))
+    shape = replace(Shape.of_points(whole), normals=normals, values=values)
     others = {name: places[name] for name in trained.layout.sets if name != "surface_points"}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
     batch = shape_batch(trained, shape, others, parameters)
