@@ -153,10 +153,7 @@ def _write_weights(
         "checkpoint": chosen.checkpoint.name,
         "weights": chosen.weights,
         "inputs": {
-            name: [
-                -1 if axis in trained.axes else length
-                for axis, length in zip(_axes(trained, name, value), value.shape[1:], strict=True)
-            ]
+            name: [-1 if isinstance(axis, str) else axis for axis in _axes(trained, name, value)]
             for name, value in example.items()
         },
         "outputs": list(physical.outputs),
@@ -190,10 +187,9 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
     """The axes of an argument behind the batch's: a set's name for its points, else their number."""
-    prefix = next((axis for axis in trained.axes if name.startswith(f"{axis}_")), None)
-    of_points = prefix is not None and name not in trained.task.parameters
-    first: list[str | int] = [prefix if of_points and prefix else value.shape[1]] if value.ndim > 1 else []
-    return [*first, *value.shape[2:]]
+    sets = () if name in trained.task.parameters else trained.axes
+    prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
+    return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []
 
 
 def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:

@@ -56,10 +56,12 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
 
 def _how_read(request: PredictRequest, files: FileAxes, scale: float, task: FieldsTask) -> str:
     """Says in which axes and unit the mesh is taken, where the files of training had others than the model."""
-    said = [f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})"]
+    said = []
+    if files.words:
+        said.append(f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})")
     if request.scale is None and scale != 1:
         said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
-    return f"{request.mesh}: " + ", ".join(said if files.words else said[1:]) if files.words or said[1:] else ""
+    return f"{request.mesh}: {', '.join(said)}" if said else ""
 
 
 def _shape_warnings(

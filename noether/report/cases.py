@@ -116,13 +116,11 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
 
 def _case(run: ReportedRun, k: int, name: str) -> DrawnCase | None:
     about, arrays, space = run.meta["cases"][k], run.arrays, space_of(run.meta.get("space"))
-    prefix = f"case/{k}/{name}"
-    if not all(f"{prefix}/{part}" in arrays for part in ("points", "truth", "prediction")):
+    keys = [f"case/{k}/{name}/{part}" for part in ("points", "truth", "prediction")]
+    if not all(key in arrays for key in keys):
         return None
-    points, truth, prediction = (
-        np.asarray(arrays[f"{prefix}/{part}"], np.float64) for part in ("points", "truth", "prediction")
-    )
-    normals = arrays.get(f"{prefix}/normals")
+    points, truth, prediction = (np.asarray(arrays[key], np.float64) for key in keys)
+    normals = arrays.get(f"case/{k}/{name}/normals")
     bodies = (f"case/{k}/{other}/points" for other in run.fields if other != name and _on_surface(run, other))
     body = next((arrays[key] for key in bodies if key in arrays), None)
     return DrawnCase(

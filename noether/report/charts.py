@@ -181,15 +181,8 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
             if kind not in named:
                 named.add(kind)
                 # The points rise to the right, so that there is room above to the left.
-                right = x > 0.2 * len(order)
-                axes.annotate(
-                    kind,
-                    (x, y),
-                    (-6 if right else -2, 5 if right else 10),
-                    textcoords="offset points",
-                    ha="right" if right else "left",
-                    color=paint("second"),
-                )
+                off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
+                axes.annotate(kind, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
         top = float(values[order].max()) if order.size else 1.0
         axes.set_ylim(0, top * 1.12 or 1)
         round_ticks(axes.yaxis, 5, ratio=True)

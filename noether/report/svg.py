@@ -27,10 +27,6 @@ class TickLabels(Formatter):
         labels = [tick_labels([value])[0] for value in numbers] if self.log else tick_labels(numbers)
         return [f"{label}\u202f%" for label in labels] if self.ratio else labels
 
-    def __call__(self, value: float, pos: int | None = None) -> str:
-        """The label of one tick alone."""
-        return self.format_ticks([value])[0]
-
 
 def chart_style(name: str) -> Any:
     """Settings of all charts; the name makes the ids inside one SVG differ from those of the others."""
