@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, harmonic_mean
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,7 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {
         "samples_per_second": harmonic_mean(rates) if rates else None,
-        "device_use": fmean(uses) if uses else None,
+        "device_use": float(np.mean(uses)) if uses else None,
     }
 
 
