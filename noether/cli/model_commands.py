@@ -26,11 +26,10 @@ class ModelCommands:
             json: print the figures as one JSON object
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import evaluate_here
+        from noether.evaluation.start import choose_model, evaluate_here
 
-        return evaluate_here(
-            run, split=split, weights=weights, checkpoint=checkpoint, trust=trust, as_json=json, vtk=vtk
-        )
+        chosen = choose_model(run, checkpoint, weights, trust=trust)
+        return evaluate_here(chosen, split, as_json=json, vtk=vtk)
 
     def predict(
         self,
@@ -67,11 +66,11 @@ class ModelCommands:
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import predict_here
+        from noether.evaluation.start import choose_model, predict_here
 
         return predict_here(
-            run, mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk,
-            parameters=set, weights=weights, checkpoint=checkpoint, trust=trust,
+            choose_model(run, checkpoint, weights, trust=trust),
+            mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk, parameters=set,
         )  # fmt: skip
 
     def export(
@@ -96,8 +95,7 @@ class ModelCommands:
             overwrite: replace an export that is in the folder already
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import export_here
+        from noether.evaluation.start import choose_model, export_here
 
-        return export_here(
-            run, out, program=not weights_only, overwrite=overwrite, weights=weights, checkpoint=checkpoint, trust=trust
-        )
+        chosen = choose_model(run, checkpoint, weights, trust=trust)
+        return export_here(chosen, out, program=not weights_only, overwrite=overwrite)

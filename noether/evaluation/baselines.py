@@ -1,10 +1,11 @@
 """Baselines that need no training: the mean field, and the field of the most similar training shape."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from noether.data.loader import Dataset
@@ -12,10 +13,6 @@ from noether.data.points import GEOMETRY, Sample
 from noether.tasks.base import Task
 from noether.tasks.field_errors import by_channel, field_errors, squared_sums, weighted_errors
 from noether.tasks.scores import pooled_error
-
-# SciPy comes in where shapes are compared: by rank 0, at the end; every rank imports this file at the start.
-if TYPE_CHECKING:
-    from scipy.spatial import cKDTree
 
 COARSE_POINTS = 128
 CANDIDATES = 5
@@ -54,7 +51,7 @@ def score_baselines(
                 rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
             batched = ({name: values[None] for name, values in one.items()} for one in (predicted, sample))
             scalars.setdefault(baseline, []).append(task.scalar_figures(*batched))
-    scores = {baseline: _score_scalars(task, figures) for baseline, figures in scalars.items()}
+    scores = {baseline: task.scalar_results(_columns(figures)) for baseline, figures in scalars.items()}
     return {
         "baselines": {
             baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
@@ -68,10 +65,6 @@ def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
     zeros = {name: torch.zeros_like(by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
              for name in task.predicted}  # fmt: skip
     return {name: values[0] for name, values in task.to_physical(zeros).items()}
-
-
-def _score_scalars(task: Task, figures: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
-    return task.scalar_results({name: np.array([float(row[name]) for row in figures]) for name in figures[0]})
 
 
 class ShapeSearch:
@@ -96,7 +89,7 @@ class ShapeSearch:
         order = np.argsort(coarse, kind="stable")
         candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
         points = sample[self._shape].numpy()
-        own_tree = _tree_of(points)
+        own_tree = cKDTree(points)
         exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
         return int(candidates[int(np.argmin(exact))])
 
@@ -112,28 +105,27 @@ class ShapeSearch:
             carried[name] = by_channel(other[name])[torch.from_numpy(rows)]
         return carried
 
-    def _chamfer(self, shape: int, points: np.ndarray, own_tree: "cKDTree") -> float:
+    def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
         other = self._samples[shape][self._shape].numpy()
         there = self._tree(shape, self._shape).query(points)[0]
         return float(np.mean(there) + np.mean(own_tree.query(other)[0]))
 
-    def _tree(self, shape: int, key: str) -> "cKDTree":
+    def _tree(self, shape: int, key: str) -> cKDTree:
         if (shape, key) not in self._trees:
-            self._trees[shape, key] = _tree_of(self._samples[shape][key].numpy())
+            self._trees[shape, key] = cKDTree(self._samples[shape][key].numpy())
         return self._trees[shape, key]
-
-
-def _tree_of(points: np.ndarray) -> "cKDTree":
-    from scipy.spatial import cKDTree
-
-    return cKDTree(points)
 
 
 def _few(points: Tensor) -> Tensor:
     return points[:: max(1, len(points) // COARSE_POINTS)][:COARSE_POINTS].float()
 
 
-def _summarise(errors: list[dict[str, Tensor]]) -> dict[str, float]:
-    columns = {figure: np.array([float(row[figure]) for row in errors]) for figure in errors[0]}
+def _columns(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, np.ndarray]:
+    """Figures of all samples, (S,) by name."""
+    return {figure: np.array([float(row[figure]) for row in rows]) for figure in rows[0]}
+
+
+def _summarise(errors: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    columns = _columns(errors)
     pooled = pooled_error(columns.pop("squared_error"), columns.pop("squared_truth"))
     return pooled | {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}

@@ -1,4 +1,4 @@
-"""What the report shows: the fields of a few chosen samples, and histograms of the errors at all points."""
+"""What the report and ParaView show: the fields of a few chosen samples, and histograms of the errors at points."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from noether.common.whole_file import ANYBODY, Publisher, written_whole
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.evaluation.evaluate import Figures
+from noether.evaluation.vtk_output import field_arrays, write_fields
 from noether.tasks.base import Predictions, Task
 from noether.tasks.field_errors import by_channel
 
@@ -56,12 +57,11 @@ def median_sample(relative_l2: np.ndarray) -> int:
 
 def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
     """Returns the best, the median and the three worst samples as (label, index), without repeats."""
-    order = np.argsort(relative_l2, kind="stable")
-    chosen = [("best", order[0]), ("median", median_sample(relative_l2))]
-    chosen += [("worst" if rank == 1 else f"{rank}. worst", index) for rank, index in enumerate(order[::-1][:3], 1)]
+    order = np.argsort(relative_l2, kind="stable").tolist()
     seen: dict[int, str] = {}
-    for label, index in chosen:
-        seen.setdefault(int(index), label)
+    chosen = (order[0], median_sample(relative_l2), *order[::-1][:3])
+    for label, index in zip(("best", "median", "worst", "2. worst", "3. worst"), chosen, strict=False):
+        seen.setdefault(index, label)
     return [(label, index) for index, label in seen.items()]
 
 
@@ -80,13 +80,11 @@ def write_cases(
     """Writes what the report draws, as one compressed npz file of plain arrays.
 
     Args:
-        path, task: the file, and what names the fields.
         figures, names: of every sample.
         errors: of points, by field, in its unit.
         shown: the cases whose fields are written.
         about: what else the report says of the evaluation.
         most_points: of each set of a case, about evenly chosen (None: all).
-        by: writes the file, where it may.
     """
     arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
     for name, parts in errors.items():
@@ -115,6 +113,28 @@ def write_cases(
     # To an open file: to a name that does not end in .npz NumPy adds it.
     with written_whole(path, by) as partial, partial.open("wb") as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
+
+
+def write_case_files(
+    folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
+) -> list[str]:
+    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, and returns the paths.
+
+    Args:
+        folder, task: where to, and what names the fields and their points.
+        shown, faces: the cases, and the faces of the surface points of each, where they are known.
+        names: names of all samples, by position.
+    """
+    written = []
+    for (label, position, physical, batch), own_faces in zip(shown, faces, strict=True):
+        for points in dict.fromkeys(field.points for field in task.fields.values()):
+            arrays: dict[str, np.ndarray] = {}
+            for name in (name for name, field in task.fields.items() if field.points == points):
+                arrays |= field_arrays(name, *(np.squeeze(_array(one[name][0])) for one in (physical, batch)))
+            path = folder / f"{label.replace('. ', '-')}_{names[position]}_{points.removesuffix('_points')}.vtu"
+            write_fields(path, _array(batch[points][0]), own_faces if points.startswith("surface") else None, arrays)
+            written.append(str(path))
+    return written
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -48,7 +48,6 @@ class Evaluator:
         indices: Sequence[int],
         *,
         measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
-        after_batch: Callable[[Predictions, Batch], None] = lambda predictions, batch: None,
     ) -> Figures:
         """Evaluates the given samples of a data set over all ranks.
 
@@ -57,8 +56,7 @@ class Evaluator:
 
         Args:
             model, dataset, indices: the weights, and the samples of the data set.
-            measure: makes a batch's figures (None: the task's metrics).
-            after_batch: sees this rank's predictions (in the model's units) and batches.
+            measure: makes the figures of a batch of this rank from predictions in the model's units (None: `metrics`).
 
         Returns:
             On rank 0 the figures of all samples; on the others an empty dict.
@@ -75,7 +73,6 @@ class Evaluator:
                 predictions = {name: value.to(self.precision.type_of(value)) for name, value in predictions.items()}
                 figures = (measure or self.task.metrics)(predictions, batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
-                after_batch(predictions, batch)
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
         return _in_order(group.gather(rows), len(indices))

@@ -5,6 +5,7 @@ import resource
 import shutil
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError
 from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
-from noether.evaluation.request import ExportRequest
 from noether.evaluation.shape_input import Shape
+from noether.evaluation.start import ExportRequest
 from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
 from noether.workers.context import WorkerContext
 
@@ -66,10 +67,10 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
     """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C)."""
     example = example_inputs(trained, COUNTS[1], BATCHES[1])
-    outputs = tuple(trained.task.outputs)
-    whole = PhysicalModel(trained.model, trained.task, tuple(example), outputs).eval()
-    read = _read_by(whole, example)
-    return PhysicalModel(trained.model, trained.task, tuple(read), outputs).eval(), read
+    physical = PhysicalModel(trained.model, trained.task, tuple(example), tuple(trained.task.outputs)).eval()
+    read = _read_by(physical, example)
+    physical.inputs = tuple(read)
+    return physical, read
 
 
 def _read_by(physical: PhysicalModel, example: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -92,7 +93,7 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     normals = whole / np.linalg.norm(whole, axis=1, keepdims=True)
     features = trained.layout.features.get("surface_points", {})
     values = {key: _typical(trained, key, len(whole)) for key in features if key.partition("_")[2] not in KNOWN}
-    shape = Shape(whole, None, normals, np.zeros(len(whole)), values, np.arange(len(whole)))
+    shape = replace(Shape.of_points(whole), normals=normals, values=values)
     others = {name: places[name] for name in trained.layout.sets if name != "surface_points"}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
     batch = shape_batch(trained, shape, others, parameters)
@@ -152,10 +153,7 @@ def _write_weights(
         "checkpoint": chosen.checkpoint.name,
         "weights": chosen.weights,
         "inputs": {
-            name: [
-                -1 if axis in trained.axes else length
-                for axis, length in zip(_axes(trained, name, value), value.shape[1:], strict=True)
-            ]
+            name: [-1 if isinstance(axis, str) else axis for axis in _axes(trained, name, value)]
             for name, value in example.items()
         },
         "outputs": list(physical.outputs),
@@ -189,10 +187,9 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
     """The axes of an argument behind the batch's: a set's name for its points, else their number."""
-    prefix = next((axis for axis in trained.axes if name.startswith(f"{axis}_")), None)
-    of_points = prefix is not None and name not in trained.task.parameters
-    first: list[str | int] = [prefix if of_points and prefix else value.shape[1]] if value.ndim > 1 else []
-    return [*first, *value.shape[2:]]
+    sets = () if name in trained.task.parameters else trained.axes
+    prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
+    return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []
 
 
 def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:

@@ -7,8 +7,7 @@ fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": 
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,8 +111,14 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     if program:
         if not (folder / PROGRAM).is_file():
             raise RequestError(f"{folder} has no {PROGRAM}", expected="an export with its program")
-        with _quiet(logging.getLogger("torch._export.serde.serialize")):
+        # torch warns about every size that its simplified graph no longer names, which is harmless.
+        logger = logging.getLogger("torch._export.serde.serialize")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
             return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
+        finally:
+            logger.setLevel(level)
     from safetensors.torch import load_file
 
     from noether.checkpoints.state import load_tensors
@@ -134,14 +139,3 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
     load_tensors(model, load_file(folder / WEIGHTS))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Shows errors only: torch warns about every size that its simplified graph no longer names, which is harmless."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -2,40 +2,40 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
 from torch import nn
 from torch.utils.data import Subset
 
+from noether.checkpoints.format import CheckpointFolder, list_checkpoints
+from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.console import Console
+from noether.common.strict_json import strict_json
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
-from noether.evaluation.baselines import score_baselines
-from noether.evaluation.cases import PointErrors, ShownCase, choose_cases, write_cases
-from noether.evaluation.evaluate import Evaluator, Figures
-from noether.learning.setup import Problem
+from noether.distributed.group import joined_group
+from noether.errors import ExitCode, RequestError
+from noether.evaluation.cases import PointErrors, ShownCase, choose_cases, write_case_files, write_cases
+from noether.evaluation.evaluate import Evaluator, Figures, build_evaluator
+from noether.evaluation.start import EvaluateRequest
+from noether.evaluation.tables import result_tables
+from noether.learning.precision import Precision
+from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.records import number, read_metrics
+from noether.runs.records import number, read_metrics, write_record
 from noether.tasks.base import Predictions, SampleFigures
-
-
-@dataclass(frozen=True)
-class EvaluatedWeights:
-    """The weights that are evaluated, and where they come from; `updates` is what the whole run had made."""
-
-    model: nn.Module
-    weights: str
-    checkpoint: str
-    updates: int
+from noether.workers.context import WorkerContext
 
 
 @dataclass(frozen=True)
 class RunEvaluation:
     """Evaluates a run's splits, and writes what the report draws into its folder.
 
-    world_size: the ranks that trained.
+    about: for result.json: weights, checkpoint, updates that the whole run had made, and world_size that trained.
     vtk: also write the fields of the shown cases as files that ParaView opens.
     by: writes what the report draws, where it may.
     """
@@ -43,45 +43,48 @@ class RunEvaluation:
     problem: Problem
     evaluator: Evaluator
     folder: RunFolder
-    world_size: int
+    about: Mapping[str, Any]
     vtk: bool = False
     by: Publisher = ANYBODY
 
-    def result(self, chosen: EvaluatedWeights, split: str) -> dict[str, Any]:
-        """Evaluates a split with these weights. Every rank calls it.
+    def result(self, model: nn.Module, split: str) -> dict[str, Any]:
+        """Evaluates a split with a model's weights. Every rank calls it.
 
         Returns:
             On rank 0 the content of result.json; on the others an empty dict.
         """
-        task, group = self.problem.task, self.evaluator.group
+        problem, task, group = self.problem, self.problem.task, self.evaluator.group
         dataset, indices = self._samples(split)
         errors = PointErrors(task)
 
         def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
+            errors.add(predictions, batch)
             return {**task.metrics(predictions, batch), **task.details(predictions, batch)}
 
-        figures = self.evaluator.figures(chosen.model, dataset, indices, measure=measure, after_batch=errors.add)
+        figures = self.evaluator.figures(model, dataset, indices, measure=measure)
         gathered = group.gather(errors.values)
         if not group.is_first:
             return {}
         result: dict[str, Any] = {
             "split": split,
             "samples": len(indices),
-            "weights": chosen.weights,
-            "checkpoint": chosen.checkpoint,
+            **self.about,
             "figures": task.summarise(figures),
-            "parameters": count_parameters(chosen.model),
-            "updates": chosen.updates,
+            "parameters": count_parameters(model),
             **mean_pace(self.folder),
-            "world_size": self.world_size,
             "report_parts": list(task.report_parts),
             **task.results(figures),
         }
         if task.baselines and task.fields:
-            result |= self._baselines(split)
+            from noether.evaluation.baselines import score_baselines  # with SciPy, at the end and on rank 0 alone
+
+            # The nearest shape is looked for among what was trained on, for whatever split is scored.
+            scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
+            train = problem.splits.train, problem.train_indices
+            result |= score_baselines(task, *train, scored, among_itself=split == "train")
         if task.fields:
             point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
-            result |= self._write_cases(chosen.model, result, figures, point_errors)
+            result |= self._write_cases(model, result, figures, point_errors)
         return result
 
     def _samples(self, split: str) -> tuple[Dataset, list[int]]:
@@ -91,25 +94,15 @@ class RunEvaluation:
             return problem.splits.test, list(range(len(problem.splits.test)))
         return problem.splits.train, problem.validation_indices if split == "validation" else problem.train_indices
 
-    def _baselines(self, split: str) -> dict[str, Any]:
-        # The nearest shape is looked for among what was trained on, for whatever split is scored.
-        problem = self.problem
-        scored: Any = problem.splits.test if split == "test" else Subset(*self._samples(split))  # type: ignore[arg-type]
-        among_itself = split == "train"
-        return score_baselines(
-            problem.task, problem.splits.train, problem.train_indices, scored, among_itself=among_itself
-        )
-
     def _write_cases(
         self, model: nn.Module, result: Mapping[str, Any], figures: Figures, errors: Mapping[str, Sequence[np.ndarray]]
     ) -> dict[str, Any]:
         """Writes the fields of a few telling cases; returns what result.json says of the files for ParaView."""
         task, split = self.problem.task, result["split"]
         dataset, indices = self._samples(split)
-        chosen = choose_cases(figures[f"{next(iter(task.fields))}/relative_l2"])
         shown = [
             ShownCase(label, position, *self.evaluator.fields(model, dataset, indices[position]))
-            for label, position in chosen
+            for label, position in choose_cases(figures[f"{next(iter(task.fields))}/relative_l2"])
         ]
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
@@ -119,16 +112,9 @@ class RunEvaluation:
             write_cases(path, task, figures, errors=errors, shown=shown, names=names, about=about, by=self.by)
         if not self.vtk:
             return {}
-        from noether.evaluation.case_files import write_case_files
-
-        faces = [faces_of(dataset, indices[case.position]) for case in shown]
+        faces_of = getattr(dataset, "faces", None)
+        faces = [faces_of(indices[case.position]) if callable(faces_of) else None for case in shown]
         return {"files": write_case_files(self.folder.evaluation / f"{split}-vtk", task, shown, names, faces)}
-
-
-def faces_of(dataset: Dataset, index: int) -> np.ndarray | None:
-    """Returns the faces of a sample's surface, (F, 3) or (F, 4), where the data set knows them."""
-    faces = getattr(dataset, "faces", None)
-    return faces(index) if callable(faces) else None
 
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
@@ -136,6 +122,52 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     # Lines cover equally many updates, so the mean time per sample is the mean of the inverse rates.
     rates = [rate for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
-    rate = float(1.0 / np.mean([1.0 / rate for rate in rates])) if rates else None
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
-    return {"samples_per_second": rate, "device_use": float(np.mean(uses)) if uses else None}
+    return {
+        "samples_per_second": harmonic_mean(rates) if rates else None,
+        "device_use": float(np.mean(uses)) if uses else None,
+    }
+
+
+def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
+    """Evaluates a run that was made before on one device, and writes the figures where the report finds them."""
+    config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
+    checkpoint = CheckpointFolder(request.chosen.checkpoint)
+    with joined_group(context) as group:
+        precision = Precision(config.trainer.precision, group.device.type)
+        problem = build_problem(config, request.data, group.device, precision)
+        if request.vtk and not problem.task.fields:
+            raise RequestError(
+                "only fields at points are written for ParaView",
+                seen=f"--vtk, task.kind={config.task.kind}",
+                expected="a run that predicts fields at points",
+                fix="leave out --vtk",
+            )
+        load_task_state(problem.task, checkpoint)
+        load_weights(problem.model, checkpoint, weights)
+        batch_size = samples_of_a_device(checkpoint.meta())
+        evaluator = build_evaluator(config, problem, group, precision, batch_size=batch_size)
+        about = {
+            "weights": weights,
+            "checkpoint": checkpoint.path.name,
+            "updates": list_checkpoints(folder.checkpoints)[-1].updates,
+            "world_size": checkpoint.world_size,
+        }
+        result = RunEvaluation(problem, evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
+    with refusals_told(folder.path):
+        write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
+    if request.as_json:
+        print(strict_json(result, indent=2))
+    else:
+        console = Console(None, speaks=True)
+        for table in result_tables(result, problem.task.fields):
+            console.say(table)
+        if files := result.get("files"):
+            console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")
+    return ExitCode.DONE
+
+
+def samples_of_a_device(meta: Mapping[str, Any]) -> int:
+    """Returns how many samples a device of the run held at once, from a checkpoint's meta.json."""
+    # Checkpoints of older versions do not say; a rank's share is the most that it can have been.
+    return int(meta.get("micro_batch_size") or max(1, meta["effective_batch_size"] // meta["world_size"]))

@@ -10,12 +10,10 @@ import torch
 
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
-from noether.evaluation.file_axes import Axes, FileAxes
 from noether.evaluation.predict import predicted_scalars
-from noether.evaluation.shape_input import Shape, checked_points, read_shape
+from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
-from noether.runs.folder import existing_run
 from noether.runs.records import read_metrics, read_record
 
 
@@ -32,8 +30,8 @@ class LoadedRun:
     """
 
     def __init__(self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None) -> None:
-        self._folder = existing_run(str(run))
-        self._chosen = choose_model(self._folder, checkpoint, weights)
+        self._chosen = choose_model(str(run), checkpoint, weights, trust=True)
+        self._folder = self._chosen.folder
         self.config: RunConfig = self._chosen.config
 
     @cached_property

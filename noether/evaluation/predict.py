@@ -13,11 +13,10 @@ from noether.data.mesh_files import read_array
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.file_axes import FileAxes
-from noether.evaluation.request import PredictRequest
-from noether.evaluation.shape_input import Shape, check_range, open_surface_warnings, read_points, read_shape
+from noether.evaluation.shape_input import FileAxes, Shape, check_range, open_surface_warnings, read_points, read_shape
+from noether.evaluation.start import PredictRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
-from noether.evaluation.vtk_output import write_fields
+from noether.evaluation.vtk_output import field_arrays, write_fields
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
 from noether.workers.context import WorkerContext
@@ -31,50 +30,50 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         files = FileAxes.of(trained.task.space, request.axes)
         scale = files.metres if request.scale is None else request.scale
         given = read_shape(request.mesh, scale)
-        given_volume = read_points(request.volume, scale) if request.volume else None
-        shape, volume = files.shape(given), None if given_volume is None else files.points(given_volume)
+        air = read_points(request.volume, scale) if request.volume else None
+        shape, others = files.shape(given), {} if air is None else {"volume_points": files.points(air)}
         truth = _truth(request, given, trained.task)
         if said := _how_read(request, files, scale, trained.task):
             console.say(said)
-        for words in _shape_warnings(request, trained, shape, volume, scale):
+        for words in _shape_warnings(request, trained, shape, others, scale):
             console.warn(words)
-        others = {} if volume is None else {"volume_points": volume}
         batch = shape_batch(trained, shape, others, request.parameters)
         for words in outside_training(trained, request.parameters):
             console.warn(words)
         started = time.perf_counter()
         fields = predict_shape(trained, batch, request.chunk_size)
         seconds = time.perf_counter() - started
-        for line in _write(request, given, given_volume, trained.task, files.back(fields), truth):
+        for line in _write(request, given, air, trained.task, files.back(fields), truth):
             console.say(line)
         for name, value in predicted_scalars(trained, shape, fields, request.parameters).items():
             console.say(f"{name.replace('_', ' ')}: {value}")
         if shape.faces is not None and trained.task.scalars:
             console.say(f"  {_made_with(trained.task, shape)}")
-        predicted = len(shape.points) + (0 if volume is None else len(volume))
+        predicted = len(shape.points) + sum(map(len, others.values()))
         console.say(f"{predicted:,} points in {seconds:.2f} s, {request.chunk_size:,} at a time, on {group.device}")
     return ExitCode.DONE
 
 
 def _how_read(request: PredictRequest, files: FileAxes, scale: float, task: FieldsTask) -> str:
     """Says in which axes and unit the mesh is taken, where the files of training had others than the model."""
-    said = [f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})"]
+    said = []
+    if files.words:
+        said.append(f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})")
     if request.scale is None and scale != 1:
         said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
-    return f"{request.mesh}: " + ", ".join(said if files.words else said[1:]) if files.words or said[1:] else ""
+    return f"{request.mesh}: {', '.join(said)}" if said else ""
 
 
 def _shape_warnings(
-    request: PredictRequest, trained: TrainedModel, shape: Shape, volume: np.ndarray | None, scale: float
+    request: PredictRequest, trained: TrainedModel, shape: Shape, others: Mapping[str, np.ndarray], scale: float
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
     given = {"surface_points": (request.mesh, shape.points)}
-    if request.volume is not None and volume is not None:
-        given["volume_points"] = (request.volume, volume)
+    if request.volume is not None:
+        given["volume_points"] = (request.volume, others["volume_points"])
     warnings, axes = [], axes_words(trained.task.space)
     for key, (path, points) in given.items():
-        if key in trained.task.seen.points:
-            seen = trained.task.seen.points[key]
+        if seen := trained.task.seen.points.get(key):
             warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes, scale=scale)
     warnings += open_surface_warnings(request.mesh, shape)
     if shape.faces is None and len(shape.points) < trained.points_learned:
@@ -110,39 +109,34 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
 def _write(
     request: PredictRequest,
     shape: Shape,
-    volume: np.ndarray | None,
+    air: np.ndarray | None,
     task: FieldsTask,
-    fields: dict[str, np.ndarray],
-    truth: dict[str, np.ndarray],
+    fields: Mapping[str, np.ndarray],
+    truth: Mapping[str, np.ndarray],
 ) -> list[str]:
-    lines = []
-    for prefix, points, faces in (("surface", shape.points, shape.faces), ("volume", volume, None)):
-        here = [name for name, field in task.fields.items() if field.points == f"{prefix}_points"]
-        own = {name: fields[name] for name in here if name in fields}
-        if points is None or not own:
-            continue
+    lines, out = [], request.out
+    sets = {"surface_points": (out, shape.points, shape.faces)}
+    if air is not None:
+        sets["volume_points"] = (out.with_name(f"{out.stem}_volume{out.suffix}"), air, None)
+    for key, (path, points, faces) in sets.items():
         arrays: dict[str, np.ndarray] = {}
-        for name, values in own.items():
-            arrays[f"{name}_prediction"] = values
-            if prefix == "surface" and name in truth and truth[name].shape == values.shape:
-                arrays |= {name: truth[name], f"{name}_error": values - truth[name]}
-                norm = np.linalg.norm(truth[name])
-                relative = (
-                    f"{np.linalg.norm(values - truth[name]) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
-                )
-                lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
-        out = request.out
-        path = out if prefix == "surface" else out.with_name(f"{out.stem}_volume{out.suffix}")
-        write_fields(path, points, faces, arrays)
-        lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
+        for name in (name for name, field in task.fields.items() if field.points == key):
+            true = truth.get(name) if key == "surface_points" else None
+            if true is None or true.shape != fields[name].shape:
+                arrays |= field_arrays(name, fields[name])
+                continue
+            arrays |= field_arrays(name, fields[name], true)
+            norm = np.linalg.norm(true)
+            relative = f"{np.linalg.norm(fields[name] - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
+            lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
+        if arrays:
+            write_fields(path, points, faces, arrays)
+            lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
     return lines
 
 
 def predicted_scalars(
-    trained: TrainedModel,
-    shape: Shape,
-    fields: Mapping[str, np.ndarray],
-    parameters: Mapping[str, float | list[float]],
+    trained: TrainedModel, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
 ) -> dict[str, str]:
     """The outputs of the case with their units, and for meshes the force coefficients of the predicted fields."""
     task, lines = trained.task, {}

@@ -1,18 +1,22 @@
-"""A user's mesh or points → the input of a trained model: the shape as in training, and the query points.
+"""A user's mesh or points → the input of a trained model: in its axes, as in training, and the query points. No torch.
 
-Without torch: arrays in, arrays out.
+A model has axes of its own where `noether data prepare` turned the files to them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.spatial import cKDTree
 
+from noether.data.cases.case_map import turned
 from noether.data.mesh_files import read_array, read_mesh_apart
 from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
 from noether.errors import RequestError
+
+Axes = Literal["files", "model"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,44 @@ class Shape:
         faces = oriented(points, faces)
         areas, normals = point_areas(points, faces)
         return cls(points, faces, normals, areas, {}, np.arange(len(points)))
+
+
+@dataclass(frozen=True)
+class FileAxes:
+    """From a user's axes to the model's, and back.
+
+    rotation: (3, 3), turns a vector of the user's axes into the model's.
+    metres: of one unit of the user's files, unless they say otherwise.
+    words: what the axes are, such as "wind +x, up +z"; "" where they are the model's.
+    """
+
+    rotation: np.ndarray
+    metres: float = 1.0
+    words: str = ""
+
+    @classmethod
+    def of(cls, space: Mapping[str, Any], axes: Axes = "files") -> "FileAxes":
+        """The axes of the files that the data set has described in its `space`, or the model's own."""
+        files = space.get("files") if axes == "files" else None
+        if not files:
+            return cls(np.eye(3))
+        return cls(np.asarray(files["rotation"], np.float64), float(files["metres"]), str(files["words"]))
+
+    def points(self, points: np.ndarray) -> np.ndarray:
+        """Positions (N, 3) in the model's axes."""
+        return np.asarray(points @ self.rotation.T)
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape in the model's axes, with the vectors and tensors of its file."""
+        into = turned(self.rotation)
+        values = {name: into(np.asarray(value)) for name, value in shape.values.items()}
+        return replace(shape, points=self.points(shape.points), normals=self.points(shape.normals), values=values)
+
+    def back(self, fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) are turned as vectors are."""
+        out = turned(self.rotation.T)
+        return {name: out(value) if value.ndim == 2 else out(value[None])[0] if value.shape == (3,) else value
+                for name, value in fields.items()}  # fmt: skip
 
 
 def read_shape(path: Path, scale: float = 1.0) -> Shape:
@@ -96,7 +138,8 @@ def check_range(
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())
     seen = f"from ({_three(own_low)}) to ({_three(own_high)})"
-    expected = f"positions in m, within about ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
+    box = f"({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
+    expected = f"positions in m, within about {box}"
     if not trained / 4 <= size <= trained * 4:
         factor = min(
             (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
@@ -124,7 +167,7 @@ def check_range(
     along = " and ".join("xyz"[axis] for axis in np.flatnonzero(outside))
     return [
         f"{path} reaches beyond the training range along {along}, and the prediction extrapolates there: "
-        f"{seen}, trained on ({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
+        f"{seen}, trained on {box}"
     ]
 
 
@@ -143,25 +186,22 @@ def open_surface_warnings(path: Path, shape: Shape) -> list[str]:
     ]
 
 
-def as_trained(shape: Shape, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The shape as `count` points and normals, as many as the model has learned to read.
+def as_trained(shape: Shape, count: int) -> Shape:
+    """The shape by `count` points, as many as the model has learned to read, with normals and values.
 
     A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
     without faces are thinned, or taken all where they are fewer.
     """
     if len(shape.points) == count:
-        return shape.points, shape.normals
+        return shape
     if shape.faces is None:
         rows = np.random.default_rng(0).permutation(len(shape.points))[:count]
-        return shape.points[rows], shape.normals[rows]
-    points = sample_surface(shape.points, shape.faces, count)
-    nearest = cKDTree(shape.points).query(points)[1]
-    return points, shape.normals[nearest]
-
-
-def nearest_rows(points: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The row of `points` (N, 3) that is nearest to each of `wanted` (M, 3)."""
-    return np.asarray(cKDTree(points).query(wanted)[1])
+        points = shape.points[rows]
+    else:
+        points = sample_surface(shape.points, shape.faces, count)
+        rows = np.asarray(cKDTree(shape.points).query(points)[1])
+    values = {name: array[rows] for name, array in shape.values.items()}
+    return Shape(points, None, shape.normals[rows], shape.areas[rows], values, shape.rows[rows])
 
 
 def volume_inputs(points: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,10 +1,12 @@
-"""Starts an evaluation, a prediction or an export of a run, on one device of this machine."""
+"""Starts an evaluation, a prediction or an export of a run, on one device of this machine. No torch here."""
 
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
@@ -15,26 +17,83 @@ from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.errors import RequestError
-from noether.evaluation.request import ChosenModel, EvaluateRequest, ExportRequest, PredictRequest
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.trust import check_trust
 from noether.workers.run import run_placement
 
-SPLITS = ("test", "validation", "train")
+
+@dataclass(frozen=True)
+class ChosenModel:
+    """A run's model: a checkpoint, "ema" or "raw" for its weights, and the configuration for one device here."""
+
+    folder: RunFolder
+    config: RunConfig
+    checkpoint: Path
+    weights: str
 
 
-def evaluate_here(
-    run: str, *, split: str, weights: str | None, checkpoint: str | None, trust: bool, as_json: bool, vtk: bool
-) -> int:
-    """Evaluates a run on one device of this machine, prints the figures and keeps them for `noether report`.
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What is evaluated."""
+
+    chosen: ChosenModel
+    data: Path | None
+    split: str
+    as_json: bool
+    vtk: bool
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What is predicted: the fields of a run's model on a user's shape. scale: None: the unit of training's files."""
+
+    chosen: ChosenModel
+    mesh: Path
+    out: Path
+    volume: Path | None
+    truth: Path | None
+    scale: float | None
+    axes: Literal["files", "model"]
+    chunk_size: int
+    parameters: dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is exported, and where to."""
+
+    chosen: ChosenModel
+    out: Path
+    program: bool
+
+
+def choose_model(run: str, checkpoint: str | None, weights: str | None, *, trust: bool) -> ChosenModel:
+    """Returns a run's model; checkpoint None: the best; weights None: averaged ones if it has them.
 
     Raises:
-        RequestError: where there is no such run, split, kind of weights or checkpoint.
+        RequestError: there is no such run, checkpoint or kind of weights, it is damaged, or the run names code that
+            is not trusted.
     """
-    _one_of("split", split, SPLITS)
-    chosen = choose_model(trusted_run(run, trust), checkpoint, weights)
+    folder = existing_run(run)
+    check_trust(folder, trust)
+    chosen = _choose_checkpoint(folder, checkpoint)
+    if damage := chosen.damage():
+        raise RequestError(
+            f"checkpoint {chosen.path} is damaged",
+            seen=damage,
+            expected="files as they were written",
+            fix="--checkpoint best      (the best that is intact)",
+        )
+    have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
+    weights = _one_of("weights", weights or have[0], have)
+    return ChosenModel(folder, _config_here(folder, chosen), chosen.path, weights)
+
+
+def evaluate_here(chosen: ChosenModel, split: str, *, as_json: bool, vtk: bool) -> int:
+    """Evaluates a split, prints the figures and keeps them for `noether report`. RequestError: no such split."""
     config = chosen.config
+    _one_of("split", split, ("test", "validation", "train"))
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
@@ -43,11 +102,11 @@ def evaluate_here(
             fix="--split test",
         )
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
-    return _run_here("noether.evaluation.worker.evaluate_worker", request)
+    return _run_here("noether.evaluation.final.evaluate_worker", request)
 
 
 def predict_here(
-    run: str,
+    chosen: ChosenModel,
     *,
     mesh: str,
     out: str,
@@ -57,70 +116,46 @@ def predict_here(
     axes: str,
     chunk: str,
     parameters: str,
-    weights: str | None,
-    checkpoint: str | None,
-    trust: bool,
 ) -> int:
-    """Predicts a run's fields on a user's shape, on one device of this machine.
+    """Predicts a run's fields on a user's shape.
 
     Raises:
-        RequestError: there is no such run or file, or the shape is nothing like what was trained on.
+        RequestError: there is no such file, or the shape is nothing like what was trained on.
     """
     from noether.evaluation.vtk_output import check_suffix
 
-    folder = trusted_run(run, trust)
     if not mesh:
-        raise RequestError("--mesh is needed", expected="a mesh or points", fix=f"noether predict {run} --mesh FILE")
-    files = {name: Path(path).expanduser() if path else None for name, path in
-             (("mesh", mesh), ("volume", volume), ("truth", truth))}  # fmt: skip
-    for name, path in files.items():
-        if path is not None and not path.is_file():
-            raise RequestError(f"no file {path}", seen=f"--{name} {path}", expected="a file")
-    check_suffix(target := Path(out).expanduser())
+        fix = f"noether predict {chosen.folder.path} --mesh FILE"
+        raise RequestError("--mesh is needed", expected="a mesh or points", fix=fix)
     request = PredictRequest(
-        mesh=files["mesh"] or Path(mesh),
-        out=target,
-        volume=files["volume"],
-        truth=files["truth"],
+        chosen=chosen,
+        mesh=_file("mesh", mesh),
+        out=Path(out).expanduser(),
+        volume=_file("volume", volume) if volume else None,
+        truth=_file("truth", truth) if truth else None,
         scale=None if scale is None else _number("scale", scale, float),
         axes="model" if _one_of("axes", axes, ["files", "model"]) == "model" else "files",
         chunk_size=int(_number("chunk", chunk, int)),
         parameters=_parameters(parameters),
-        chosen=choose_model(folder, checkpoint, weights),
     )
+    check_suffix(request.out)
     return _run_here("noether.evaluation.predict.predict_worker", request)
 
 
-def export_here(
-    run: str,
-    out: str,
-    *,
-    program: bool,
-    overwrite: bool,
-    weights: str | None,
-    checkpoint: str | None,
-    trust: bool,
-) -> int:
-    """Exports a run's model, on the CPU of this machine.
+def export_here(chosen: ChosenModel, out: str, *, program: bool, overwrite: bool) -> int:
+    """Exports a run's model, on the CPU.
 
     Raises:
-        RequestError: there is no such run or checkpoint, `out` is a folder with other things in it, or it holds an
-            earlier export and `overwrite` was not asked for.
+        RequestError: `out` is a folder with other things in it, or it holds an earlier export and `overwrite` was not
+            asked for.
     """
-    chosen, target = choose_model(trusted_run(run, trust), checkpoint, weights), Path(out).expanduser()
-    _check_export_folder(run, target, overwrite)
+    target = Path(out).expanduser()
+    _check_export_folder(chosen.folder.path, target, overwrite)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
     return _run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
 
 
-def trusted_run(run: str, trust: bool) -> RunFolder:
-    """Returns a run's folder. RequestError: there is no such run, or it names code that is not trusted."""
-    folder = existing_run(run)
-    check_trust(folder, trust)
-    return folder
-
-
-def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
+def _check_export_folder(run: Path, target: Path, overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / "model.json").is_file():
@@ -156,36 +191,16 @@ def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
     for change in compare_configs(saved, config) if saved else ():
         if change.rule is not ResumeRule.FREE:
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
-    here = {"accelerator": "auto", "devices": "1"}
-    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
-    return config.model_copy(update={"trainer": trainer})
+    here = {"accelerator": "auto", "devices": "1", "trainer": trainer}
+    return config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
 
 
 def _run_here(target: str, request: EvaluateRequest | PredictRequest | ExportRequest) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
-    visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
+    visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
     return run_placement(plan.placement, target, request, request.chosen.folder.logs)
-
-
-def choose_model(folder: RunFolder, checkpoint: str | None, weights: str | None) -> ChosenModel:
-    """Returns a run's model; checkpoint None: the best; weights None: averaged ones if it has them.
-
-    Raises:
-        RequestError: there is no such checkpoint or kind of weights, or it is damaged.
-    """
-    chosen = _choose_checkpoint(folder, checkpoint)
-    if damage := chosen.damage():
-        raise RequestError(
-            f"checkpoint {chosen.path} is damaged",
-            seen=damage,
-            expected="files as they were written",
-            fix="--checkpoint best      (the best that is intact)",
-        )
-    have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
-    weights = _one_of("weights", weights or have[0], have)
-    return ChosenModel(folder, _config_here(folder, chosen), chosen.path, weights)
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
@@ -208,6 +223,13 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
     return parameters
 
 
+def _file(name: str, path: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.is_file():
+        raise RequestError(f"no file {found}", seen=f"--{name} {found}", expected="a file")
+    return found
+
+
 def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
     try:
         value = kind(text)
@@ -218,7 +240,7 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
     return value
 
 
-def _one_of(name: str, value: str, known: "list[str] | tuple[str, ...]") -> str:
+def _one_of(name: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
     raise RequestError(

@@ -1,6 +1,7 @@
 """The figures of a run as tables for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeGuard
 
@@ -16,36 +17,36 @@ BASELINES = {"nearest_shape": "nearest training shape", "mean_field": "mean fiel
 """What tables call the baselines, in the order in which they show them."""
 
 
+@dataclass
 class FiguresTable:
     """A table of figures that are never cut: on a narrow terminal its columns come in several tables.
 
-    The first column is repeated in each of them.
+    The first column is repeated in each of them. rows: a style, and a cell for each column.
     """
 
-    def __init__(self, title: str, columns: Sequence[str]) -> None:
-        self.title, self.columns = title, tuple(columns)
-        self.rows: list[tuple[str, tuple[str, ...]]] = []
+    title: str
+    columns: Sequence[str]
+    rows: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     def add_row(self, style: str, *cells: str) -> None:
         """Adds a row, one cell for each column."""
         self.rows.append((style, cells))
 
-    def _part(self, columns: Sequence[int], title: str | None) -> Table:
-        heads = (Column(self.columns[index], no_wrap=True) for index in (0, *columns))
-        table = Table(*heads, title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    def _part(self, columns: Sequence[int], title: str) -> Table:
+        heads = (Column(self.columns[index], no_wrap=True) for index in columns)
+        table = Table(*heads, title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0))
         for style, cells in self.rows:
-            table.add_row(*(cells[index] for index in (0, *columns)), style=style)
+            table.add_row(*(cells[index] for index in columns), style=style)
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields as few tables as the width allows, each with as many columns as fit."""
         left, title, wide = list(range(1, len(self.columns))), self.title, options.update(max_width=1000)
         while left:
-            fits = len(left)
-            part = self._part(left, title or None)
-            while fits > 1 and Measurement.get(console, wide, part).maximum > options.max_width:
-                fits -= 1
-                part = self._part(left[:fits], title or None)
+            for fits in range(len(left), 0, -1):
+                part = self._part((0, *left[:fits]), title)
+                if Measurement.get(console, wide, part).maximum <= options.max_width:
+                    break
             yield part
             left, title = left[fits:], ""
 
@@ -131,11 +132,11 @@ def _cells(figures: dict[str, Any]) -> list[str]:
 
 
 def _ratio(value: float | None) -> str:
-    return f"{value:.2%}" if _is_number(value) else NONE
+    return _quantity(value, ".2%")
 
 
-def _quantity(value: float | None) -> str:
-    return f"{value:.4g}" if _is_number(value) else NONE
+def _quantity(value: float | None, form: str = ".4g") -> str:
+    return format(value, form) if _is_number(value) else NONE
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:

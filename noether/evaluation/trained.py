@@ -16,8 +16,8 @@ from noether.data.layout import Layout
 from noether.data.points import ANCHOR, KNOWN, Sample
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
-from noether.evaluation.request import ChosenModel
-from noether.evaluation.shape_input import Shape, as_trained, nearest_rows, volume_inputs
+from noether.evaluation.shape_input import Shape, as_trained, volume_inputs
+from noether.evaluation.start import ChosenModel
 from noether.learning.precision import Precision
 from noether.learning.setup import place_model, point_draw
 from noether.models.build import build_model
@@ -104,15 +104,8 @@ def shape_batch(
     Raises:
         RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
     """
-    points, normals = as_trained(shape, trained.points_learned)
-    context: Sample = _tensors(surface_points=points)
-    asked = _tensors(surface_points=shape.points)
-    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
-        context |= _tensors(surface_normals=normals)
-        asked |= _tensors(surface_normals=shape.normals)
-    inputs = _surface_inputs(trained.layout, shape)
-    asked |= _tensors(**inputs)
-    context |= _tensors(**{key: values[nearest_rows(shape.points, points)] for key, values in inputs.items()})
+    thinned = as_trained(shape, trained.points_learned)
+    points, context = thinned.points, _surface_tensors(trained.layout, thinned)
     given = others or {}
     needs_anchors = hasattr(trained.model, "attend")
     if needs_anchors:
@@ -123,9 +116,8 @@ def shape_batch(
     shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
     batch = {key: value for key, value in shown.items() if key not in context}
     if needs_anchors:  # sets that training draws no points of attend to all of theirs
-        known = {key for key in context if key in inputs or key.partition("_")[2] in KNOWN}
-        batch = {**{ANCHOR + key: context[key] for key in known}, **batch}
-    batch |= asked
+        batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
+    batch |= _surface_tensors(trained.layout, shape)
     for name, own in given.items():
         batch |= _set_tensors(name, own, points)
     batch |= _parameter_tensors(trained, parameters or {})
@@ -176,10 +168,9 @@ def outside_training(trained: TrainedModel, parameters: Mapping[str, float | lis
         values = np.atleast_1d(value)
         if seen is None or not ((values < seen["low"]) | (values > seen["high"])).any():
             continue
-        low, high = (", ".join(f"{number:.4g}" for number in seen[side]) for side in ("low", "high"))
-        given = ", ".join(f"{number:.4g}" for number in values)
+        given = " ".join(f"{number:.4g}" for number in values)
         words.append(
-            f"{name}={given} lies outside what the model was trained on, {low} to {high} {unit}".rstrip()
+            f"{name}={given} lies outside what the model was trained on, {_span(seen)} {unit}".rstrip()
             + ": the prediction extrapolates"
         )
     return words
@@ -195,8 +186,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
             expected=f"one of {', '.join(known)}" if known else "no parameters",
             fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
         )
-    missing = [name for name in known if name not in given]
-    if missing:
+    if missing := [name for name in known if name not in given]:
         spans = {name: trained.task.seen.parameters.get(name) for name in missing}
         middle = {
             name: 0.5 * (np.array(span["low"]) + span["high"]) if span else np.zeros(1) for name, span in spans.items()
@@ -227,13 +217,14 @@ def _span(span: Span | None) -> str:
     return f"{low} to {high}"
 
 
-def _surface_inputs(layout: Layout, shape: Shape) -> dict[str, np.ndarray]:
-    """Further inputs at the shape's points, from the arrays of its file. RequestError: one is not there."""
-    found = {}
+def _surface_tensors(layout: Layout, shape: Shape) -> Sample:
+    """Points, normals and further inputs, these from the arrays of the shape's file. RequestError: one is not there."""
+    found = {"surface_points": shape.points}
+    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+        found["surface_normals"] = shape.normals
     for points, keys in layout.features.items():
         for key, width in keys.items():
-            known = key.partition("_")[2] in KNOWN
-            if known:
+            if key.partition("_")[2] in KNOWN:
                 continue  # normals and distances are worked out
             name = next((name for name in (key, key.removeprefix("surface_")) if name in shape.values), None)
             if points != "surface_points" or name is None:
@@ -244,7 +235,7 @@ def _surface_inputs(layout: Layout, shape: Shape) -> dict[str, np.ndarray]:
                     fix=f"write {key} into the mesh file" if points == "surface_points" else "predict from Python",
                 )
             found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
-    return found
+    return _tensors(**found)
 
 
 def _points_about(trained: TrainedModel, name: str, surface: np.ndarray) -> np.ndarray:

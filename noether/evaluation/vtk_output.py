@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from noether.data.mesh_files import import_pyvista
+from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
-CELL_TYPES = {1: 1, 3: 5, 4: 9}
-"""VTK's number of the cell with so many corners: vertex, triangle, quadrilateral."""
+CELL_TYPES = {1: 1, 3: VTK_TRIANGLE, 4: VTK_QUAD}
+"""VTK's number of the cell with so many corners: 1 is a vertex."""
 
 
 def check_suffix(path: Path) -> None:
@@ -56,3 +56,9 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
         ) from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Returns the arrays by which a file shows a field: prediction and, where it is known, truth and error."""
+    arrays = {f"{name}_prediction": prediction}
+    return arrays if truth is None else {**arrays, name: truth, f"{name}_error": prediction - truth}

@@ -1,8 +1,7 @@
-"""The charts of the report, as SVG: curves over updates, parity, and how errors are spread."""
+"""The charts of the report, as SVG: curves and shares of the time over updates, parity, and how errors are spread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -10,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from noether.report.numbers import TICK_STEPS, Array
-from noether.report.svg import TickLabels, chart_axes, chart_style, log_ticks, paint, svg_element
+from noether.report.numbers import Array
+from noether.report.svg import TickLabels, chart_axes, chart_style, log_ticks, paint, round_ticks, svg_element
 
 MOST_PATH_POINTS = 400
 
@@ -38,15 +37,9 @@ def _drawable(y: Array, log: bool) -> NDArray[np.bool_]:
 
 
 def curves(
-    name: str,
-    series: Sequence[Series],
-    *,
-    log: bool,
-    ratio: bool,
-    last_update: float,
-    updates_per_epoch: float | None,
+    name: str, series: Sequence[Series], *, log: bool, ratio: bool, last_update: float, updates_per_epoch: float | None
 ) -> Markup:
-    """SVG of lines against updates, with epochs on top where their length is known.
+    """SVG of lines that have something to draw against updates, with epochs on top where their length is known.
 
     Long lines are drawn as means of equal blocks inside the band of their extremes. Values that are not
     finite, or not positive on a log axis, are gaps.
@@ -59,11 +52,9 @@ def curves(
         else:
             top = float(values.max())
             axes.set_ylim(0, top * 1.08 if top > 0 else 1)
-            axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS))
-            axes.yaxis.set_major_formatter(TickLabels(ratio=ratio))
+            round_ticks(axes.yaxis, 5, ratio=ratio)
         axes.set_xlim(-0.012 * last_update, 1.012 * last_update)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(TickLabels())
+        round_ticks(axes.xaxis, 6, whole=True)
         axes.set_xlabel("updates")
         if updates_per_epoch:
             _add_epochs(axes, float(updates_per_epoch))
@@ -71,11 +62,8 @@ def curves(
 
 
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
-    """Draws a line, if it has any point to draw; returns the finite values."""
+    """Draws a line; returns its finite values."""
     y = np.where(_drawable(line.y, log), line.y, np.nan)
-    finite = y[np.isfinite(y)]
-    if not len(finite):
-        return finite
     x, mean, low, high = _blocks(line.x, y)
     colour = paint(line.colour)
     if len(x) < len(y):
@@ -91,24 +79,32 @@ def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
         markersize=2.8,
         label=line.label,
     )
-    return finite
+    return y[np.isfinite(y)]
 
 
 def _add_epochs(axes: Axes, length: float) -> None:
     """Adds the axis of epochs on top; length: updates of an epoch."""
-
-    def epochs(updates: Any) -> Any:
-        return updates / length
-
-    def updates(epochs: Any) -> Any:
-        return epochs * length
-
-    top_axis = axes.secondary_xaxis("top", functions=(epochs, updates))
+    there_and_back = (lambda updates: np.divide(updates, length)), (lambda epochs: np.multiply(epochs, length))
+    top_axis = axes.secondary_xaxis("top", functions=there_and_back)
     top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     top_axis.xaxis.set_major_formatter(TickLabels())
     top_axis.tick_params(length=3, color=paint("line"), labelcolor=paint("muted"), pad=2)
     top_axis.spines["top"].set_color(paint("line"))
     top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
+
+
+def time_strip(updates: Sequence[float], shares: Mapping[str, Array]) -> Markup:
+    """SVG of the shares of bands (n,), by their colours, in the time up to each update, stacked."""
+    with chart_style("time-strip"):
+        figure, axes = chart_axes()
+        edges = [2 * updates[0] - updates[1] if len(updates) > 1 else 0.0, *updates]
+        low = np.zeros(len(updates))
+        for colour, band in shares.items():
+            axes.stairs(low + band, edges, baseline=low, fill=True, facecolor=paint(colour), edgecolor="none")
+            low = low + band
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), xlabel="updates")
+        axes.set_yticks([0, 0.5, 1], labels=["0", "50\u202f%", "100\u202f%"])
+        return svg_element(figure, "time-strip")
 
 
 def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> Markup:
@@ -137,8 +133,7 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, line
         axes.set(xlim=limits, ylim=limits)
         axes.set_box_aspect(1)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(6, steps=TICK_STEPS))
-            axis.set_major_formatter(TickLabels())
+            round_ticks(axis, 6)
         axes.set_xlabel("truth")
         axes.set_ylabel("prediction", rotation_mode="anchor", va="bottom")
         axes.text(0.04, 0.96, "\n".join(lines), transform=axes.transAxes, va="top", color=paint("ink"))
@@ -160,8 +155,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
             reach = np.array([edges[filled[0]], edges[filled[-1] + 1]])
             axes.set_xlim(*(reach + np.array([-0.02, 0.02]) * np.ptp(reach)))
         axes.axvline(0, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
-        axes.xaxis.set_major_locator(MaxNLocator(7, steps=TICK_STEPS))
-        axes.xaxis.set_major_formatter(TickLabels())
+        round_ticks(axes.xaxis, 7)
         axes.set_xlabel(f"prediction − truth ({unit})" if unit else "prediction − truth")
         return svg_element(figure, name)
 
@@ -187,20 +181,12 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
             if kind not in named:
                 named.add(kind)
                 # The points rise to the right, so that there is room above to the left.
-                right = x > 0.2 * len(order)
-                axes.annotate(
-                    kind,
-                    (x, y),
-                    (-6 if right else -2, 5 if right else 10),
-                    textcoords="offset points",
-                    ha="right" if right else "left",
-                    color=paint("second"),
-                )
+                off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
+                axes.annotate(kind, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
         top = float(values[order].max()) if order.size else 1.0
         axes.set_ylim(0, top * 1.12 or 1)
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS))
-        axes.yaxis.set_major_formatter(TickLabels(ratio=True))
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        round_ticks(axes.yaxis, 5, ratio=True)
+        round_ticks(axes.xaxis, 6, whole=True)
         axes.set_xlabel("samples, in the order of their error")
         return svg_element(figure, name)
 

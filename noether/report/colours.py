@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import matplotlib
 import numpy as np
@@ -37,17 +36,12 @@ class Scale:
     high: float
     colour_map: str
 
-    @cached_property
-    def ticks(self) -> tuple[float, ...]:
-        """Round values between the limits."""
-        ticks = MaxNLocator(5, steps=TICK_STEPS).tick_values(self.low, self.high)
-        slack = 1e-9 * (self.high - self.low)
-        return tuple(float(f"{tick:.9g}") for tick in ticks if self.low - slack <= tick <= self.high + slack)
-
     def tick_labels(self) -> list[tuple[float, str]]:
-        """Each tick's place between 0 and 1 and its text."""
-        places = [(tick - self.low) / (self.high - self.low) for tick in self.ticks]
-        return list(zip(places, tick_labels(self.ticks), strict=True))
+        """Each round value between the limits: its place between 0 and 1, and its text."""
+        width = self.high - self.low
+        every = MaxNLocator(5, steps=TICK_STEPS).tick_values(self.low, self.high)
+        ticks = [float(f"{tick:.9g}") for tick in every if -1e-9 <= (tick - self.low) / width <= 1 + 1e-9]
+        return [((tick - self.low) / width, text) for tick, text in zip(ticks, tick_labels(ticks), strict=True)]
 
     def gradient(self, stops: int = 17) -> list[str]:
         """Hex colours from the low end to the high one."""

@@ -1,6 +1,6 @@
-"""Fills the templates of the page, which escape what they show, and the pieces that several sections are made of."""
+"""Fills the templates of the page, which escape what they show and write numbers and names by filters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from noether.report.run import ReportedRun
+from noether.report.numbers import count_text, number, percent, score_text
+from noether.report.phrases import full_stop, heading, in_words, listed, plural
+from noether.report.run import ReportedRun, figure
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -17,6 +19,8 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+for _filter in (count_text, figure, full_stop, heading, in_words, listed, number, percent, plural, score_text):
+    TEMPLATES.filters[_filter.__name__] = _filter
 
 
 @dataclass(frozen=True)
@@ -37,22 +41,12 @@ def fill(template: str, **content: Any) -> Markup:
     return Markup(TEMPLATES.get_template(template).render(content))
 
 
+def charts(shown: Sequence[Chart], *, note: str = "", facts: Sequence[tuple[str, Any]] = ()) -> Markup:
+    """A section of charts beside each other: what is missing before them, and names and values below them."""
+    return fill("charts.html", shown=shown, note=note, facts=facts)
+
+
 def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
     """A paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
     trouble = run.troubles.get(file)
-    text = f"{trouble}: {consequence}." if trouble else f"{consequence[0].upper()}{consequence[1:]}."
-    return _element("absent", text)
-
-
-def fact_list(facts: Iterable[tuple[str, Any]]) -> Markup:
-    """A list of names and values; values that are None are left out."""
-    return _element("fact_list", list(facts))
-
-
-def chart_list(charts: Iterable[Chart]) -> Markup:
-    """Charts beside each other."""
-    return _element("charts", list(charts))
-
-
-def _element(name: str, *content: Any) -> Markup:
-    return Markup(getattr(TEMPLATES.get_template("elements.html").module, name)(*content))
+    return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))

@@ -1,6 +1,7 @@
 """Draws a field on a shape as a picture (WebP) without text, which the page labels in its own type."""
 
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,41 +27,25 @@ def field_picture(view: View, values: Array, scale: Scale) -> bytes:
     figure = Figure(figsize=(columns / 100, rows / 100), dpi=100 * PIXEL_RATIO)
     axes = figure.add_axes((0, 0, 1, 1), aspect="auto")
     axes.set_axis_off()
+    placed: dict[str, Any] = {"extent": frame.extent, "origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
     if view.shadow is not None:
         grey = np.zeros((*frame.grid_shape, 4))
         grey[..., :3], grey[..., 3] = 0.12, view.shadow
-        axes.imshow(grey, extent=frame.extent, origin="lower", aspect="auto", interpolation="bilinear")
+        axes.imshow(grey, **placed)
     if view.wind is not None:
         arrow = {"arrowstyle": "-|>,head_width=0.16,head_length=0.34", "color": OUTLINE_GREY, "lw": 1.1}
         start, end = ((float(x), float(y)) for x, y in view.wind)
         axes.annotate("", end, start, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
-    image = axes.imshow(
-        np.ma.masked_invalid(grid),
-        extent=frame.extent,
-        origin="lower",
-        aspect="auto",
-        cmap=scale.colour_map,
-        vmin=scale.low,
-        vmax=scale.high,
-        interpolation="bilinear",
-    )
+    shown = np.ma.masked_invalid(grid)
+    image = axes.imshow(shown, cmap=scale.colour_map, vmin=scale.low, vmax=scale.high, **placed)
     if view.clip is not None:
         image.set_clip_path(view.clip, axes.transData)
         axes.add_patch(PathPatch(view.clip, fill=False, edgecolor=OUTLINE_GREY, linewidth=0.6))
         levels = np.linspace(scale.low, scale.high, CONTOURS + 2)[1:-1]
         levels = levels[(np.nanmin(grid, initial=np.inf) < levels) & (levels < np.nanmax(grid, initial=-np.inf))]
         if scale.colour_map == VALUE_MAP and levels.size:
-            across, up = frame.axes()
-            lines = axes.contour(
-                across,
-                up,
-                gaussian_filter(grid, 2),
-                levels,
-                colors="white",
-                alpha=0.32,
-                linewidths=0.5,
-                linestyles="solid",
-            )
+            style: dict[str, Any] = {"colors": "white", "alpha": 0.32, "linewidths": 0.5, "linestyles": "solid"}
+            lines = axes.contour(*frame.axes(), gaussian_filter(grid, 2), levels, **style)
             lines.set_clip_path(view.clip, axes.transData)
     if view.body is not None:
         axes.add_patch(PathPatch(view.body, facecolor=BODY_GREY, edgecolor=OUTLINE_GREY, linewidth=0.6))

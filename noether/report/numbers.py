@@ -13,9 +13,9 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times a power of ten
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: Any, digits: int = 3) -> str:
     """Text of a figure with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
-    if value is None or not np.isfinite(value):
+    if finite(value) is None:
         return "–"
     rounded = float(f"{value:.{digits - 1}e}")
     if rounded == 0:
@@ -28,15 +28,14 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def percent(value: float | None, digits: int = 3) -> str:
+def percent(value: Any, digits: int = 3) -> str:
     """Text of a ratio as a percentage."""
-    text = number(None if value is None else 100 * value, digits)
-    return text if text == "–" else f"{text}\u202f%"
+    return "–" if finite(value) is None else f"{number(100 * value, digits)}\u202f%"
 
 
 def count_text(value: Any) -> str:
     """A whole number with thousands separated; any other as a figure."""
-    return f"{value:,}" if isinstance(value, int) else number(finite(value, None))
+    return f"{value:,}" if isinstance(value, int) else number(value)
 
 
 def short_number(value: float) -> str:
@@ -62,7 +61,7 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
     return [(f"{minutes // 60:,}", "h"), (f"{minutes % 60:02d}", "min")]
 
 
-def finite(value: Any, otherwise: Any) -> Any:
+def finite(value: Any, otherwise: Any = None) -> Any:
     """The value where it is a finite number."""
     return value if isinstance(value, (int, float)) and isfinite(value) else otherwise
 

@@ -13,17 +13,30 @@ from markupsafe import Markup
 from noether import __version__
 from noether.common.whole_file import ANYBODY, Publisher, write_whole
 from noether.report.cases import cases_section
-from noether.report.classes import classes_section, confusion
 from noether.report.colours import COLOURS
 from noether.report.elements import fill
-from noether.report.field_errors import distributions_section, errors_section
 from noether.report.provenance import configuration_section, environment_section, plan_section
+from noether.report.results import classes_section, confusion, distributions_section, errors_section, scalars_section
 from noether.report.run import ReportedRun, read_run
-from noether.report.scalars import scalars_section
 from noether.report.summary import summary_header, summary_tiles
-from noether.report.time_strip import time_section
-from noether.report.training import training_section
+from noether.report.training import time_section, training_section
 from noether.runs.folder import RunFolder
+
+Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
+OF_THE_TASK: Sections = {
+    "errors": ("Errors", errors_section),
+    "classes": ("Classes", classes_section),
+    "cases": ("Cases", cases_section),
+    "scalars": ("Force coefficients", scalars_section),
+    "distributions": ("Distributions", distributions_section),
+}
+OF_EVERY_RUN: Sections = {
+    "curves": ("Training", training_section),
+    "time": ("Time", time_section),
+    "plan": ("Plan", plan_section),
+    "environment": ("Environment", environment_section),
+    "configuration": ("Configuration", configuration_section),
+}
 
 
 def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
@@ -40,25 +53,10 @@ def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
 
 def render_report(run: ReportedRun) -> str:
     """Returns the page."""
-    parts: dict[str, tuple[str, Callable[[ReportedRun], Markup]]] = {
-        "errors": ("Errors", errors_section),
-        "classes": ("Classes", classes_section),
-        "cases": ("Cases", cases_section),
-        "scalars": ("Force coefficients", scalars_section),
-        "distributions": ("Distributions", distributions_section),
-    }
-    # result.json names the parts; older results are told apart by what they hold.
+    # result.json names the parts of the task; older results are told apart by what they hold.
     known = ["errors", "classes"] if confusion(run) is not None else ["errors", "cases", "scalars", "distributions"]
-    wanted = [part for part in run.result.get("report_parts") or known if part in parts]
-    of_the_task = [(key, *parts[key]) for key in wanted]
-    sections = [
-        *of_the_task,
-        ("curves", "Training", training_section),
-        ("time", "Time", time_section),
-        ("plan", "Plan", plan_section),
-        ("environment", "Environment", environment_section),
-        ("configuration", "Configuration", configuration_section),
-    ]
+    wanted = run.result.get("report_parts") or known
+    sections = {part: OF_THE_TASK[part] for part in wanted if part in OF_THE_TASK} | OF_EVERY_RUN
     light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
     page = fill(
         "page.html",
@@ -67,7 +65,7 @@ def render_report(run: ReportedRun) -> str:
         dark=dark,
         header=summary_header(run),
         tiles=summary_tiles(run),
-        sections=[(key, title, make(run)) for key, title, make in sections],
+        sections=[(key, title, make(run)) for key, (title, make) in sections.items()],
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M %Z"),
     )

@@ -22,19 +22,14 @@ def full_stop(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
-def sentence(parts: Sequence[str]) -> str:
-    """Parts as one sentence, between commas."""
-    return full_stop(", ".join(parts))
-
-
 def listed(parts: Sequence[str]) -> str:
     """Parts as a list in words: "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
-def plural(value: Any, one: str, many: str = "") -> str:
-    """A count and its noun: "1 rank", "2 ranks"; `many` where the plural is not made with s."""
-    return f"{count_text(value)} {one if value == 1 else many or one + 's'}"
+def plural(value: Any, one: str) -> str:
+    """A count and its noun: "1 rank", "2 ranks"."""
+    return f"{count_text(value)} {one if value == 1 else one + 's'}"
 
 
 def weights_name(kind: Any) -> str:

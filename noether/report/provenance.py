@@ -1,7 +1,7 @@
 """How, where and from what the run was made: its plan, environment and configuration."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -21,41 +21,40 @@ def plan_section(run: ReportedRun) -> Markup:
     plan = run.plan
     if not plan:
         return absent(run, "plan.json", "how the run was spread over devices is not known")
-    reasons = plan.get("reasons")
-    nodes, workers = [str(node) for node in plan.get("nodes") or ()], plan.get("workers") or []
-    rows = [{**{key: str(worker.get(key, "–")) for key in ("rank", "local_rank", "device")},
-             "node": _node(worker.get("node_rank"), nodes)} for worker in workers]  # fmt: skip
-    more = rows[RANKS_SHOWN:]
-    started_elsewhere = workers and (plan.get("world_size") or 0) > len(workers)
+    nodes, workers, reasons = plan.get("nodes") or (), plan.get("workers") or [], plan.get("reasons")
+
+    def node(rank: Any) -> str:
+        return str(nodes[rank]) if isinstance(rank, int) and 0 <= rank < len(nodes) else "this node"
+
     return fill(
         "plan.html",
         batch=batch_arithmetic(plan.get("batch") or {}, plan.get("world_size")),
         facts=list(_plan_facts(plan).items()),
-        shown=rows[:RANKS_SHOWN],
-        more=more,
-        more_words=plural(len(more), "more rank"),
-        host=_node(plan.get("node_rank"), nodes) if started_elsewhere else "",
+        shown=workers[:RANKS_SHOWN],
+        more=workers[RANKS_SHOWN:],
+        node=node,
+        host=node(plan.get("node_rank")) if workers and (plan.get("world_size") or 0) > len(workers) else "",
         reasons=[(in_words(name), reason) for name, reason in reasons.items()] if isinstance(reasons, Mapping) else (),
         warnings=plan.get("warnings") or (),
     )
 
 
-def _plan_facts(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _plan_facts(plan: Mapping[str, Any]) -> dict[str, str | None]:
+    """Names and values; None where the plan says nothing."""
     nodes, length, data = plan.get("nodes") or (), plan.get("length") or {}, plan.get("data") or {}
-    model, endpoint = plan.get("model") or {}, plan.get("endpoint") or {}
+    model, endpoint, attempt = plan.get("model") or {}, plan.get("endpoint") or {}, plan.get("attempt")
     ranks = plural(plan.get("world_size"), "rank")
     sizes = [f"{count_text(size)} {split}" for split, size in data.items()]
-    facts = {
+    port = endpoint.get("port") or "chosen at the start"
+    return {
         "launcher": plan.get("launcher"),
         "ranks": f"{ranks} on {plural(len(nodes), 'node')}" if nodes else ranks,
-        "meeting at": f"{endpoint.get('host')}, port {endpoint.get('port') or 'chosen at the start'}",
-        "attempt": f"{plan.get('attempt')} (the run was started again)",
-        "model": f"{model.get('kind')}, {count_text(model.get('parameters'))} parameters",
-        "data": f"{listed(sizes)} samples",
-        "length": _length_words(length),
+        "meeting at": f"{endpoint.get('host')}, port {port}" if endpoint else None,
+        "attempt": f"{attempt} (the run was started again)" if attempt else None,
+        "model": f"{model.get('kind')}, {count_text(model.get('parameters'))} parameters" if model else None,
+        "data": f"{listed(sizes)} samples" if data else None,
+        "length": _length_words(length) if length.get("total_updates") else None,
     }
-    known = {"meeting at": endpoint, "attempt": plan.get("attempt"), "model": model, "data": data}
-    return {name: text for name, text in facts.items() if known.get(name, True)}
 
 
 def batch_arithmetic(batch: Mapping[str, Any], world_size: Any) -> str:
@@ -67,17 +66,11 @@ def batch_arithmetic(batch: Mapping[str, Any], world_size: Any) -> str:
         return "The batch is not known."
 
 
-def _length_words(length: Mapping[str, Any]) -> str | None:
-    if not length.get("total_updates"):
-        return None
+def _length_words(length: Mapping[str, Any]) -> str:
     text = f"{count_text(length['total_updates'])} updates"
     if length.get("epochs") and length.get("updates_per_epoch"):
         text += f" = {short_number(length['epochs'])} epochs of {plural(length['updates_per_epoch'], 'update')}"
     return text
-
-
-def _node(rank: Any, nodes: Sequence[str]) -> str:
-    return nodes[rank] if isinstance(rank, int) and 0 <= rank < len(nodes) else "this node"
 
 
 def environment_section(run: ReportedRun) -> Markup:
@@ -100,4 +93,4 @@ def _flat(content: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 def configuration_section(run: ReportedRun) -> Markup:
     """The resolved configuration, folded away."""
-    return fill("configuration.html", lines=plural(run.config.count("\n"), "line"), config=run.config)
+    return fill("configuration.html", config=run.config)

@@ -46,6 +46,10 @@ class ReportedRun:
                 about = {}
         return str((about or {}).get("unit") or "")
 
+    def baseline(self, key: str, name: str) -> Mapping[str, Any]:
+        """The figures of a field by a baseline, "mean_field" or "nearest_shape"; empty where there are none."""
+        return ((self.result.get("baselines") or {}).get(key) or {}).get(name) or {}
+
     def figures(self, name: str) -> Array | None:
         """A figure of every sample (S,), such as "surface_pressure/relative_l2"; None where there is none."""
         values = self.arrays.get(f"figures/{name}")
@@ -70,9 +74,8 @@ def read_run(folder: RunFolder) -> ReportedRun:
         damaged: list[str] = []
         rows = read_metrics(path, damaged.append)
         if damaged:
-            troubles[path.name] = f"{damaged[0].replace(str(path), path.name)}" + (
-                f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-            )
+            more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+            troubles[path.name] = damaged[0].replace(str(path), path.name) + more
         return rows
 
     result = read(folder.result, parse_record, {})
@@ -99,5 +102,5 @@ def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def figure(row: Any, key: str = "relative_l2") -> float | None:
     """A figure of a field's row; None where it is missing or not finite."""
-    value: float | None = finite(row.get(key), None) if isinstance(row, Mapping) else None
+    value: float | None = finite(row.get(key)) if isinstance(row, Mapping) else None
     return value

@@ -5,11 +5,11 @@ from io import StringIO
 from typing import Any
 
 import matplotlib
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, Formatter, LogLocator, MaxNLocator, NullLocator
 
 from noether.report.colours import COLOURS
 from noether.report.numbers import TICK_STEPS, Array, tick_labels
@@ -26,10 +26,6 @@ class TickLabels(Formatter):
         numbers = [float(f"{100 * value if self.ratio else value:.9g}") for value in values]
         labels = [tick_labels([value])[0] for value in numbers] if self.log else tick_labels(numbers)
         return [f"{label}\u202f%" for label in labels] if self.ratio else labels
-
-    def __call__(self, value: float, pos: int | None = None) -> str:
-        """The label of one tick alone."""
-        return self.format_ticks([value])[0]
 
 
 def chart_style(name: str) -> Any:
@@ -92,21 +88,21 @@ def svg_element(figure: Figure, name: str) -> Markup:
     return Markup(text)  # Matplotlib has escaped what it wrote
 
 
+def round_ticks(axis: Axis, most: int, *, ratio: bool = False, whole: bool = False) -> None:
+    """At most so many round ticks, at whole numbers alone where asked for."""
+    axis.set_major_locator(MaxNLocator(most, integer=whole, steps=[1, 2, 5, 10] if whole else TICK_STEPS))
+    axis.set_major_formatter(TickLabels(ratio=ratio))
+
+
 def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:
     """A log y axis over positive values, with round ticks that are few enough to be read."""
     low, high = float(values.min()), float(values.max())
     margin = max((high / low) ** 0.06, 1.05)
     low, high = low / margin, high * margin
-    if high / low < 8:
-        ticks = np.asarray(MaxNLocator(5, steps=TICK_STEPS).tick_values(low, high))
-    else:
-        decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-        steps = (1, 2, 5) if high / low < 300 else (1,)
-        if len(decades) > 8:
-            decades = decades[:: -(-len(decades) // 7)]
-        ticks = np.array([step * 10.0**decade for decade in decades for step in steps])
+    decades = LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=8)
+    locator = MaxNLocator(5, steps=TICK_STEPS) if high / low < 8 else decades
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in locator.tick_values(low, high) if low <= tick <= high]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(TickLabels(ratio=ratio, log=True))

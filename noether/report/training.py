@@ -1,4 +1,4 @@
-"""How the training went: loss, validation error, learning rate and speed over the updates."""
+"""How the training went: loss, validation error, learning rate, speed and use of the time over the updates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,12 +6,22 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from noether.report.charts import Series, can_draw, curves
+from noether.report.charts import Series, can_draw, curves, time_strip
 from noether.report.colours import SERIES_COLOURS
-from noether.report.elements import Chart, absent, fill
-from noether.report.numbers import finite
+from noether.report.elements import Chart, absent, charts
+from noether.report.numbers import Array, finite, number, percent
 from noether.report.phrases import in_words, weights_name
 from noether.report.run import ReportedRun
+
+BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "forward": ("accent", ("forward",)),
+    "backward": ("third", ("backward",)),
+    "waiting for other ranks": ("second", ("reduction",)),
+    "waiting for data, copying": ("fourth", ("data", "copy")),
+    "optimiser": ("muted", ("optimizer",)),
+    "logging, evaluation, checkpoints, other": ("line", ("logging", "evaluation", "checkpoint", "other")),
+}
+"""What is drawn as one band of the time: its colour, and the parts that it sums up."""
 
 
 def training_section(run: ReportedRun) -> Markup:
@@ -33,9 +43,6 @@ def training_section(run: ReportedRun) -> Markup:
         _series(in_words(key.removesuffix("/relative_l2")), chosen, key, colour, points=True)
         for key, colour in zip(names, SERIES_COLOURS, strict=False)
     ]
-    rate = [_series("", training, "learning_rate", "accent")]
-    speed = [_series("", training, "samples_per_second", "accent")]
-
     last = float(max(rows[-1]["update"] for rows in (training, *validation.values()) if rows))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or _updates_per_epoch(training)
 
@@ -44,25 +51,35 @@ def training_section(run: ReportedRun) -> Markup:
         if not shown:
             why = "no validation split was evaluated" if not chosen and ratio else "no finite value was logged"
             return Chart(title, f"Not drawn: {why}.")
-        svg = curves(
-            f"curve-{title.replace(' ', '-')}",
-            shown,
-            log=log,
-            ratio=ratio,
-            last_update=last,
-            updates_per_epoch=per_epoch,
-        )
+        name = f"curve-{title.replace(' ', '-')}"
+        svg = curves(name, shown, log=log, ratio=ratio, last_update=last, updates_per_epoch=per_epoch)
         keys = [(line.label, line.colour, "dashed" if line.dashed else "") for line in shown if line.label]
         return Chart(title, words, svg, keys)
 
     unit = "Weighted mean squared error in standardised units. " if run.fields else ""
-    charts = (
+    split = f"Validation split, {weights_name(selected)}. Log scale."
+    shown = [
         chart("Loss", f"{unit}Log scale.", losses, log=True),
-        chart("Relative L2", f"Validation split, {weights_name(selected)}. Log scale.", relative, log=True, ratio=True),
-        chart("Learning rate", "As the schedule set it.", rate),
-        chart("Speed", "Samples per second over all ranks.", speed),
+        chart("Relative L2", split, relative, log=True, ratio=True),
+        chart("Learning rate", "As the schedule set it.", [_series("", training, "learning_rate", "accent")]),
+        chart("Speed", "Samples per second over all ranks.", [_series("", training, "samples_per_second", "accent")]),
+    ]
+    missing = "No validation split was evaluated: the loss is the training loss alone."
+    return charts(shown, note="" if any(validation.values()) else missing)
+
+
+def time_section(run: ReportedRun) -> Markup:
+    """What the time was made of: the shares over the updates, and the seconds of the last start."""
+    rows = by_update(
+        row for row in run.rows if row.get("kind") == "training" and isinstance(row.get("time_use"), Mapping)
     )
-    return fill("training.html", charts=charts, validated=any(validation.values()))
+    whole = run.result.get("time_use")
+    if not rows and not whole:
+        return absent(run, "metrics.jsonl", "no line says what the time was made of")
+    keys = [(name, colour, "") for name, (colour, _) in BANDS.items()]
+    words = "Share of the time since the line before, mean over the ranks."
+    strip = [Chart("Time", words, time_strip([row["update"] for row in rows], _shares(rows)), keys)] if rows else []
+    return charts(strip, facts=_time_facts(run, whole) if isinstance(whole, Mapping) else ())
 
 
 def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping[str, Any]]:
@@ -95,3 +112,29 @@ def _updates_per_epoch(rows: Sequence[Mapping[str, Any]]) -> float | None:
     if not rows or not finite(rows[-1].get("epoch"), 0):
         return None
     return float(rows[-1]["update"] / rows[-1]["epoch"]) or None
+
+
+def _shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """The share of each band (rows,) in the time since the row before, by its colour."""
+    seconds = {
+        colour: np.array([sum(finite(row["time_use"].get(part), 0.0) for part in parts) for row in rows])
+        for colour, parts in BANDS.values()
+    }
+    whole = np.maximum(sum(seconds.values()), 1e-12)
+    return {colour: np.asarray(band / whole, np.float64) for colour, band in seconds.items()}
+
+
+def _time_facts(run: ReportedRun, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
+    parts = whole.get("parts") or {}
+    total = sum(parts.values()) or 1.0
+    facts = [(name, f"{number(seconds)} s, {percent(seconds / total, 2)}") for name, seconds in parts.items()]
+    slowest, arithmetic = whole.get("slowest"), run.result.get("arithmetic") or {}
+    if isinstance(slowest, Mapping):
+        lead = percent(slowest.get("behind"), 2)
+        facts.append(("slowest rank", f"{slowest.get('rank')} on {slowest.get('host')}, {lead} behind the others"))
+    if arithmetic:
+        facts.append(("operations per sample", f"{number(arithmetic.get('flops_per_sample'))}, forward and backward"))
+        share = percent(arithmetic.get("share"), 2)
+        ceiling = number(finite(arithmetic.get("matmul_flops_per_second"), 0.0) / 1e9)
+        facts.append(("share of the matrix products' ceiling", f"{share} of {ceiling} GFLOP/s measured on this device"))
+    return facts

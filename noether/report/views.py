@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.spatial import ConvexHull, Delaunay
 
-from noether.report.grid import (
-    GRID_WIDTH,
-    Frame,
-    pixel_centres,
-    rasterise,
-    shape_triangles,
-    smooth_outline,
-    spacing,
-)
+from noether.report.grid import GRID_WIDTH, Frame, pixel_centres, rasterise, shape_triangles, smooth_outline, spacing
 from noether.report.numbers import Array
 
 SECTION_POINTS = 6000  # points next to the section that take part in its interpolation

@@ -12,7 +12,7 @@ from noether.distributed.group import LONGEST_FINISH_S
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.errors import NoetherError
 from noether.evaluation.evaluate import build_evaluator
-from noether.evaluation.final import EvaluatedWeights, RunEvaluation
+from noether.evaluation.final import RunEvaluation
 from noether.evaluation.tables import result_tables
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.records import write_record
@@ -61,8 +61,9 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     evaluator = build_evaluator(
         run.config, built.problem, group, built.precision, batch_size=built.plan.micro, at_boundary=stop.check
     )
-    chosen = EvaluatedWeights(model, weights, name, built.state.progress.updates)
-    return RunEvaluation(built.problem, evaluator, folder, group.world_size, by=run.lease).result(chosen, "test")
+    updates = built.state.progress.updates
+    about = {"weights": weights, "checkpoint": name, "updates": updates, "world_size": group.world_size}
+    return RunEvaluation(built.problem, evaluator, folder, about, by=run.lease).result(model, "test")
 
 
 def _show_result(run: OpenRun, result: dict[str, Any]) -> None:

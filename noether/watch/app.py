@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from noether.common.strict_json import strict_json
 from noether.report.colours import COLOURS
-from noether.report.time_strip import BANDS
+from noether.report.training import BANDS
 from noether.watch.guard import Guard
 from noether.watch.settings import differing
 from noether.watch.watched_run import WatchedRun, finite_figures

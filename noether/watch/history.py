@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from noether.report.time_strip import BANDS
+from noether.report.training import BANDS
 from noether.runs.records import Row, mapping, number
 from noether.tracking.tracker import POSITION
 from noether.watch.thinning import block_sums, rising, thinned

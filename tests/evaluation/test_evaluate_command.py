@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.evaluation.worker import samples_of_a_device
+from noether.evaluation.final import samples_of_a_device
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record
 

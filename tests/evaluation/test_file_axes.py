@@ -9,8 +9,7 @@ import noether
 from noether.data.cases.case_map import AxesMap
 from noether.data.cases.dataset import CasesDataset
 from noether.errors import RequestError
-from noether.evaluation.file_axes import FileAxes
-from noether.evaluation.shape_input import check_range
+from noether.evaluation.shape_input import FileAxes, check_range
 
 OLD_RUN = Path(__file__).with_name("old_runs") / "upt"
 ROTATION = AxesMap(wind="-y", up="+z").rotation()

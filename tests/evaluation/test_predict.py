@@ -89,8 +89,9 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
     assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
     if "field-data" in name:
         assert set(shape.values) == {"pressure"}
-    points, normals = as_trained(shape, 500)
-    assert points.shape == normals.shape == (500, 3)
+    thinned = as_trained(shape, 500)
+    assert thinned.points.shape == thinned.normals.shape == (500, 3)
+    assert {name: len(values) for name, values in thinned.values.items()} == dict.fromkeys(shape.values, 500)
 
 
 @pytest.mark.parametrize(
