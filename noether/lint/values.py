@@ -39,19 +39,18 @@ def time_limit(text: str) -> float | None:
 def memory_mib(text: str) -> float | None:
     """Returns a size in MiB (Slurm's unit where none is written), or None where Slurm refuses the text."""
     match = re.fullmatch(r"(\d+)(?:([kmgt])b?)?", text, re.IGNORECASE)
-    return (
-        int(match[1]) * {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}[(match[2] or "m").lower()] if match else None
-    )
+    unit = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
+    return int(match[1]) * unit[(match[2] or "m").lower()] if match else None
 
 
-def count(text: str) -> int | None:
+def count(text: str | None) -> int | None:
     """Returns a number of at least 1, or None where Slurm refuses the text (0, -1, 0x10, 1k)."""
-    return int(text) if re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
+    return int(text) if text and re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
 
 
-def node_range(text: str) -> tuple[int, int] | None:
+def node_range(text: str | None) -> tuple[int, int] | None:
     """Returns the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
-    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text)
+    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text or "")
     if not match:
         return None
     least = int(match[1]) * (1024 if match[2] else 1)
@@ -74,10 +73,10 @@ def gpus_in_gres(text: str) -> int | None:
     return total
 
 
-def gpu_count(text: str) -> int | None:
+def gpu_count(text: str | None) -> int | None:
     """Returns the GPUs of `4`, `a100:4`, `a100` (one) or a list of such; None where Slurm refuses the text."""
     total = 0
-    for item in text.split(","):
+    for item in (text or "").split(","):
         match = re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?(\d+)|([A-Za-z_][\w.-]*\d[\w.-]*)", item)
         if not match or match[1] == "gpu":
             return None
@@ -92,6 +91,13 @@ class SignalRequest:
     name: str
     lead_s: int
     to_batch_shell: bool
+
+
+def rising_array(text: str) -> str | None:
+    """Returns the indices of an array (`0-7`, `1,3,5`, `0-7%2`), or None where Slurm refuses them."""
+    form = r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*"
+    rising = all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
+    return text if rising and re.fullmatch(form, text) else None
 
 
 def signal_request(text: str) -> SignalRequest | None:

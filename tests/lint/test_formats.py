@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.lint import precision
-from noether.cli.train_lines import OwnTrainLines
+from noether.cli.train_lines import read_train_line
 from noether.errors import RequestError
 from noether.lint.check import MAX_SIZE, lint_files, lint_text
 from noether.lint.command import run_lint
@@ -28,7 +28,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def run(*words: str, style: str = "text", fix: bool = False) -> int:
-    return run_lint(words, None, fix, style, OwnTrainLines())
+    return run_lint(words, None, fix, style, read_train_line)
 
 
 def test_text_names_line_level_code_and_what_to_write(job: Path, capsys) -> None:
