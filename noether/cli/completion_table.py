@@ -4,8 +4,8 @@ import json
 from typing import Any, Literal, get_args, get_origin
 
 from noether.cli.arguments import is_old_name
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
+from noether.config.section import sections_in
 from noether.config.settings_file import configs_folder
 
 

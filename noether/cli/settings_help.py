@@ -5,9 +5,8 @@ import inspect
 from pydantic import BaseModel
 
 from noether.cli.completion_table import group_options
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
-from noether.config.section import kind_of
+from noether.config.section import kind_of, sections_in
 
 READ_BY = {
     "train": ("", "trainer", "dataset", "model", "task", "optimizer", "schedule"),

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from noether.common.suggest import did_you_mean, nearest
 from noether.config.explain import is_number, twice_quoted
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
+from noether.config.section import sections_in
 from noether.config.settings_file import configs_folder
 from noether.config.sweep import parse_override
 from noether.errors import RequestError
