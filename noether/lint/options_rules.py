@@ -115,7 +115,7 @@ def words(job: Job) -> Iterator[Finding]:
         elif problem.rule == "stray-word" and problem.word and not problem.instead:
             fix = source.replace(problem.word, f"# {problem.word}", 1)
         yield Finding(problem.line, problem.rule, problem.message, fix.strip())
-    steps = [layer.slurm for launch in job.steps for layer in launch.layers if layer.kind == "srun"]
+    steps = [srun.slurm for launch in job.steps if (srun := launch.layer("srun"))]
     for problem in (problem for options in steps for problem in options.problems):
         certain = problem.rule in ("typographic-dash", "unknown-option")
         if certain and "$" not in problem.word and "@" not in problem.word:

@@ -72,11 +72,11 @@ def _own_line(job: Job, launch: Launch, requested: Requested) -> TrainLine | Non
     if {"-h", "--help"} & set(texts) or any(sign in text for text in texts for sign in ("$", "`", "@early")):
         return None
     line = requested.read_line(tuple(texts)) if requested.read_line else None
-    if line is None or line[1] is None or requested.hp:
-        return line and (line[0], requested.hp)
+    if line is None:
+        return None
     overrides, file = line
-    if file.startswith("/"):
-        return line
+    if requested.hp or file is None or file.startswith("/"):
+        return overrides, requested.hp or file
     if job.script.neighbour(file) is None:
         return None  # The script may change folders; a file that is not here says nothing about it.
     beside = job.script.folder / file

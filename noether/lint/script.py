@@ -101,7 +101,7 @@ class Script:
             words = split_directive(rest) or []
             options = read_options(words, number, "sbatch")
             # A word that is not an option is the script's name: the line says how to use it.
-            usage = almost is not None and any(problem.kind == "stray-word" for problem in options.problems)
+            usage = almost is not None and any(problem.rule == "stray-word" for problem in options.problems)
             if words and words[0].startswith("-") and not usage:
                 typo = bool(almost and almost["typo"])
                 found.append(Ignored(number, rest.strip(), options, late=bool(match), typo=typo))
