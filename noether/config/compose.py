@@ -1,7 +1,7 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,11 @@ def _chosen_kind(line: str) -> tuple[str, str] | None:
     return (section, kind) if isinstance(kind, str) and "${" not in kind else None
 
 
-def _apply_kinds(composed: DictConfig, lines: Iterable[str]) -> None:
+def _apply_kinds(composed: DictConfig, lines: Sequence[str]) -> None:
     """Sets the kinds given on the command line. If a kind differs from the files', their settings for it are dropped.
 
     Settings of that section on the command line are kept, in the order given.
     """
-    lines = list(lines)
     kinds = dict(chosen for line in lines if (chosen := _chosen_kind(line)) is not None)
     OmegaConf.set_struct(composed, False)
     for section, kind in kinds.items():

@@ -14,12 +14,8 @@ from noether.lint.rules import RULES
 def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, read_line: ReadLine) -> int:
     """Lints the files among the words, with the others as overrides of the configuration; returns the exit code.
 
-    Args:
-        words: files, folders and overrides.
-        hp: a configuration file whose batch the ranks are to share.
-        fix: write fixed scripts beside the originals.
-        style: one of `formats.FORMATS`.
-        read_line: reads the words after `noether train` as the command line does.
+    `hp` is a configuration file whose batch the ranks are to share; with `fix` fixed scripts are written beside the
+    originals; `style` is one of `formats.FORMATS`.
     """
     if style not in FORMATS:
         expected = ", ".join(FORMATS)

@@ -12,12 +12,15 @@ from noether.lint.values import signal_request
 
 RELIABLE_LEAD_S = 60
 """slurmstepd looks about every 30 s whether a signal is due."""
+_AMD = re.compile(
+    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
+)
 
 
 def _works(job: Job) -> list[Launch]:
     """Returns the launches that do the job's work: the trainings, else the steps."""
-    found = job.trainings or [x for x in job.launches if x.layer("srun") or x.layer("mpirun")]
-    return [launch for launch in found if not is_server(launch)]
+    steps = [x for x in job.launches if x.layer("srun") or x.layer("mpirun")]
+    return job.trainings or [launch for launch in steps if not is_server(launch)]
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
@@ -106,7 +109,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
 
 def signals(job: Job) -> Iterator[Finding]:
     """signal-lead, signal-lost."""
-    option = job.given("signal")
+    option = job.options.last("signal")
     request = signal_request(option.value) if option else None
     if option is None or request is None:
         return
@@ -172,7 +175,7 @@ def output(job: Job) -> Iterator[Finding]:
 
 def requeue(job: Job) -> Iterator[Finding]:
     """requeue-truncates, kill-on-bad-exit."""
-    option, mode = job.given("requeue"), job.options.value("open-mode") or ""
+    option, mode = job.options.last("requeue"), job.options.value("open-mode") or ""
     again = [c for c in job.script.commands if c.name == "scontrol" and "requeue" in c.texts[1:2]]
     if (option or again) and not mode.lower().startswith("a"):
         line = option.line if option else again[0].line
@@ -195,6 +198,7 @@ def requeue(job: Job) -> Iterator[Finding]:
 def containers(job: Job) -> Iterator[Finding]:
     """container-cleanenv, container-without-gpus."""
     text = job.script.text
+    without_nvidia = not any(shape.total_gpus for shape in job.shapes) or _AMD.search(text) is not None
     for launch in job.launches:
         layer, shape, kind = launch.layer("container"), job.shape_at(launch), launch.innermost.kind
         if layer is None:
@@ -210,7 +214,7 @@ def containers(job: Job) -> Iterator[Finding]:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
             fix = re.sub(rf" {re.escape(clean)}(?=\s)", "", source, count=1).strip()
             yield Finding(layer.line, "container-cleanenv", message, fix, certain=ours)
-        if not job.asks_for_gpus or job.is_amd or kind not in ("python", "per-node", "noether", "submitit"):
+        if without_nvidia or kind not in ("python", "per-node", "noether", "submitit"):
             continue
         if docker:
             given = bool({"gpus", "device", "runtime", "gpu"} & set(layer.options)) or "nvidia" in text.lower()

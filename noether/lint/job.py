@@ -7,7 +7,7 @@ from functools import cached_property
 from math import ceil
 
 from noether.lint.launch import Launch, Layer, find_launches
-from noether.lint.options import Given, Options
+from noether.lint.options import Options
 from noether.lint.script import Script
 from noether.lint.shell import Word
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
@@ -15,9 +15,6 @@ from noether.lint.variables import Variables
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
-_AMD = re.compile(
-    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
-)
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
@@ -129,16 +126,6 @@ class Job:
         """Returns the value of the first of a layer's options that was given, where it is a number that is known."""
         return launch.variables.number(layer.option(*names), self.known)
 
-    @property
-    def asks_for_gpus(self) -> bool:
-        """Whether any component asks for a GPU."""
-        return any(shape.total_gpus for shape in self.shapes)
-
-    @cached_property
-    def is_amd(self) -> bool:
-        """Whether the script names AMD's GPUs or tools."""
-        return _AMD.search(self.script.text) is not None
-
     @cached_property
     def has_driver(self) -> bool:
         """Whether something in the script may start programs on the other nodes by its own means."""
@@ -166,10 +153,6 @@ class Job:
         """The names of these variables."""
         return {name for name, _ in self.assignments}
 
-    def given(self, *names: str) -> Given | None:
-        """Returns the option that holds in the first component."""
-        return self.options.last(*names)
-
     def shape_at(self, launch: Launch) -> JobShape | None:
         """Returns what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
         srun = launch.layer("srun")
@@ -188,7 +171,7 @@ class Job:
     def known(self) -> Mapping[str, int | None]:
         """What Slurm sets in the batch shell."""
         shape = self.shape
-        asked_tasks = shape.tasks if self.given("ntasks", "ntasks-per-node") else None
+        asked_tasks = shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
         nodes = shape.nodes if shape.nodes_known else None
         return {
             "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
@@ -224,13 +207,10 @@ def merged(job: JobShape, srun: Layer, variables: Variables, known: Mapping[str,
         shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
     elif per_node := numbers["ntasks-per-node"]:
         shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
-    on_node = gpus_on_node(srun.slurm)
     if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
         return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
     if (whole := gpu_count(srun.option("gpus"))) is not None:
         return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
-    if on_node is not None:
-        return replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
-    if shape.gpus_per_node is not None:
-        shape = replace(shape, total_gpus=shape.gpus_per_node * shape.nodes)
-    return shape
+    own = gpus_on_node(srun.slurm)
+    on_node = shape.gpus_per_node if own is None else own
+    return shape if on_node is None else replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)

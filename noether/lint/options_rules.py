@@ -10,16 +10,7 @@ from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
 from noether.lint.options import DASHES, Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
-from noether.lint.values import (
-    count,
-    gpu_count,
-    gpus_in_gres,
-    memory_mib,
-    node_range,
-    rising_array,
-    signal_request,
-    time_limit,
-)
+from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
 _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
@@ -211,10 +202,17 @@ def _mail(text: str) -> object:
     return names_in(known) & set(text.upper().split(",")) or None
 
 
+def _pattern(rule: str, pattern: str, expected: str, example: str) -> _Form:
+    return _Form(rule, re.compile(pattern).fullmatch, expected, example)
+
+
 def _choice(pattern: str, example: str) -> _Form:
-    return _Form("bad-choice", re.compile(pattern).fullmatch, "one of the words in its manual", example)
+    return _pattern("bad-choice", pattern, "one of the words in its manual", example)
 
 
+# Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
+# `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
+_TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
 _FORMS: Mapping[str, _Form] = {
     "nodes": _Form("bad-nodes", node_range, "a number, or least-most", "2"),
     **dict.fromkeys(
@@ -222,12 +220,10 @@ _FORMS: Mapping[str, _Form] = {
         mincpus sockets-per-node cores-per-socket threads-per-core"""),
         _Form("bad-count", count, "a number of at least 1", "4"),
     ),
-    **dict.fromkeys(
-        ("time", "time-min"), _Form("bad-time", time_limit, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")
-    ),
+    **dict.fromkeys(("time", "time-min"), _pattern("bad-time", _TIME, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
     **dict.fromkeys(
         ("mem", "mem-per-cpu", "mem-per-gpu", "tmp"),
-        _Form("bad-memory", memory_mib, "a whole number with K, M, G or T", "64G"),
+        _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G"),
     ),
     "gres": _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
     **dict.fromkeys(

@@ -122,7 +122,7 @@ def tasks(job: Job) -> Iterator[Finding]:
         idle = f"{shape.total_gpus - shape.tasks} of the GPUs stay idle" if few else "several ranks share a GPU"
         on = f"{counted(shape.tasks, 'task')} on {counted(shape.total_gpus, 'GPU')}"
         rule, message = "one-rank-per-gpu", f"srun starts one process per task: {on}, so {idle}"
-        total, each = job.given("ntasks"), job.given("ntasks-per-node")
+        total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
         if total and each and few and count(total.value) == shape.tasks:
             nodes = node_range(job.options.value("nodes")) or (0, 0)
             if nodes[0] * (count(each.value) or 0) == shape.total_gpus:
@@ -136,9 +136,8 @@ def tasks(job: Job) -> Iterator[Finding]:
 def _shared(job: Job, srun: Layer | None) -> bool:
     """Says whether the step shares GPUs between tasks, or leaves some to other steps, on purpose."""
     given = {option.name for option in job.options.given} | set(srun.options if srun else ())
-    if given & {"gpu-bind", "gres-flags", "ntasks-per-gpu", "overcommit", "gpus-per-task"} or "MPS" in job.script.text:
-        return True
-    return len(job.steps) > 1
+    sharing = given & {"gpu-bind", "gres-flags", "ntasks-per-gpu", "overcommit", "gpus-per-task"}
+    return bool(sharing) or "MPS" in job.script.text or len(job.steps) > 1
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -245,14 +244,14 @@ def step_options(job: Job) -> Iterator[Finding]:
     """srun-tasks-ignored, srun-cpus, gpus-per-task: options that a step takes otherwise than the job says."""
     for launch, srun, shape in job.known_steps:
         each = job.number(launch, srun, "ntasks-per-node")
-        if each and srun.option("ntasks") is None and job.given("ntasks", "ntasks-per-node"):
+        if each and srun.option("ntasks") is None and job.options.last("ntasks", "ntasks-per-node"):
             total = each * (job.number(launch, srun, "nodes") or job.shape.nodes)
             if job.shape.tasks > total:
                 message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
                 message += f"--ntasks-per-node={each} does not make them {total}"
                 fix = f"srun --ntasks={total} --ntasks-per-node={each} …"
                 yield Finding(srun.line, "srun-tasks-ignored", message, fix)
-        option = job.given("gpus-per-task")
+        option = job.options.last("gpus-per-task")
         per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
         flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
         bind = srun.option("gpu-bind") or job.options.value("gpu-bind")
@@ -265,7 +264,7 @@ def step_options(job: Job) -> Iterator[Finding]:
 def step_cpus(job: Job) -> Iterator[Finding]:
     """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
     asked, text = job.options.value("cpus-per-task"), job.script.text
-    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.given("exclusive"):
+    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.options.last("exclusive"):
         return
     for launch, srun, _ in job.known_steps:
         threads = launch.trains or launch.innermost.name == "ray"
@@ -286,7 +285,7 @@ def mpi(job: Job) -> Iterator[Finding]:
         if layer.kind != "mpirun" or layer.name in ("ibrun", "prun", "mpiexec.hydra") or freeing & set(layer.options):
             continue
         asked, slots = job.number(launch, layer, "np", "n", "c"), job.shape.tasks
-        if asked and asked > slots and job.given("ntasks", "ntasks-per-node", "nodes"):
+        if asked and asked > slots and job.options.last("ntasks", "ntasks-per-node", "nodes"):
             has = counted(slots, "task")
             message = f"{layer.name} starts {asked} processes, but the job has {has}: Open MPI refuses more"
             yield Finding(launch.line, "mpi-count", message, f"#SBATCH --ntasks={asked}")

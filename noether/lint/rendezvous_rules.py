@@ -164,7 +164,7 @@ def port(job: Job) -> Iterator[Finding]:
         if setting.name == "rdzv_endpoint":
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
-        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.given("exclusive"):
+        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.options.last("exclusive"):
             # A variable may carry the number to where it is used: the line is that where it is written.
             line = next((word.line for word in assigned if word.text == expanded), setting.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
@@ -178,7 +178,7 @@ def port(job: Job) -> Iterator[Finding]:
 def environment(job: Job) -> Iterator[Finding]:
     """export-drops, not-exported."""
     exported, assigned = _exports(job)
-    of_job = job.given("export")
+    of_job = job.options.last("export")
     for launch, srun, shape in job.known_steps:
         if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
             continue

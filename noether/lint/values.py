@@ -1,46 +1,12 @@
-"""Reads the values of Slurm's options: times, sizes, counts, devices, signals. None: Slurm refuses the text.
-
-Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
-`--time=1:99`, `--mem=4GB`, `--nodes=-1`.
-"""
+"""Reads the values of Slurm's options: counts, nodes, GPUs, arrays, signals. None: Slurm refuses the text."""
 
 import re
 from dataclasses import dataclass
 
-_TIME = re.compile(
-    r"""(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?   # days-hours[:minutes[:seconds]]
-    |   (?P<plain>\d+(?::\d+){0,2})                  # minutes[:seconds], hours:minutes:seconds
-    """,
-    re.VERBOSE,
-)
 _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
             "TTOU", "XCPU")  # fmt: skip
-NO_LIMIT = float("inf")
 DEFAULT_LEAD_S = 60
 """Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""
-
-
-def time_limit(text: str) -> float | None:
-    """Returns a time limit in seconds, infinity for none, or None where Slurm refuses the text."""
-    if text.lower() in ("unlimited", "infinite", "-1") or re.fullmatch(r"-\d+", text):
-        return NO_LIMIT
-    match = _TIME.fullmatch(text)
-    if not match:
-        return None
-    if match["days"] is not None:
-        clock = [int(part) for part in (match["clock"] or "0").split(":")] + [0, 0]
-        return int(match["days"]) * 86_400 + clock[0] * 3_600 + clock[1] * 60 + clock[2]
-    parts = [int(part) for part in match["plain"].split(":")]
-    if len(parts) == 3:
-        return parts[0] * 3_600 + parts[1] * 60 + parts[2]
-    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
-
-
-def memory_mib(text: str) -> float | None:
-    """Returns a size in MiB (Slurm's unit where none is written), or None where Slurm refuses the text."""
-    match = re.fullmatch(r"(\d+)(?:([kmgt])b?)?", text, re.IGNORECASE)
-    unit = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
-    return int(match[1]) * unit[(match[2] or "m").lower()] if match else None
 
 
 def count(text: str | None) -> int | None:
