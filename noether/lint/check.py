@@ -39,11 +39,6 @@ class Report:
     summary: tuple[str, ...] = ()
     unread: bool = False
 
-    @property
-    def text(self) -> str:
-        """The text, with bytes that are not UTF-8 replaced."""
-        return self.data.decode("utf-8", "replace")
-
 
 def lint_text(text: str, path: Path, requested: Requested | None = None) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Returns the findings in a script or a README, and what it would start."""

@@ -53,7 +53,7 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     """Returns an edit that keeps the code, where it cannot be wrong."""
     script, command = job.script, launch.command
-    above = command.node.parent.type if command.node.parent is not None else ""
+    above = command.parent_type
     if loss.kind == "pipe" and above in ("program", "pipeline"):
         # Another pipe may end by the signal that `| head` sends: with pipefail that would count as a failure.
         only = "bash" in script.lines[0] and script.text.replace("||", "").count("|") == 1
@@ -91,8 +91,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         if ends and not launch.command.within("function_definition", "while_statement"):
             message = "the batch script ends here, and Slurm ends what still runs in the background"
             edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"))
-            parent = launch.command.node.parent
-            alone = parent is not None and parent.type == "program" and len(works) == len(job.launches) == 1
+            alone = launch.command.parent_type == "program" and len(works) == len(job.launches) == 1
             once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
             fix = "wait $!" if once else "one wait for each $pid"
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None)

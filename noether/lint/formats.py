@@ -26,7 +26,7 @@ def render(reports: Sequence[Report], style: str) -> list[str]:
 
 def text_of(report: Report) -> list[str]:
     """Returns a report as lines: each finding with the line it is about and what to write, then what would start."""
-    source = report.text.replace("\r", "").split("\n")
+    source = report.data.decode("utf-8", "replace").replace("\r", "").split("\n")
     lines: list[str] = []
     for finding in report.findings:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""

@@ -17,6 +17,7 @@ _SHAPING = names_in(
     mem mem-per-cpu mem-per-gpu signal account array"""
 )
 _NAMES = names_in("partition account qos reservation mail-user")
+_UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
@@ -148,7 +149,7 @@ def values(job: Job) -> Iterator[Finding]:
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
             yield _refused(option, refused)
-        elif match := _literal(option):
+        elif option.name in ("output", "error", "chdir") and (match := _UNEXPANDED.search(option.value)):
             message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
             fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
             yield Finding(option.line, "variable-in-option", message, fix)
@@ -161,11 +162,6 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
     capitals = number and re.fullmatch(r"(gpu:)?[A-Z_]+", option.value) is not None
     return capitals or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
-
-
-def _literal(option: Given) -> re.Match[str] | None:
-    named = option.name in ("output", "error", "chdir")
-    return re.search(r"\$\{?\w+\}?|(?<![\w/])~(?=/)", option.value) if named else None
 
 
 def _refused(option: Given, form: _Form) -> Finding:

@@ -99,6 +99,11 @@ class Command:
         """What the command assigns in the shell itself: `A=1`, `export A=1`, `declare -x A=1`."""
         return [] if self.words and self.node.type == "command" else list(self.assignments)
 
+    @property
+    def parent_type(self) -> str:
+        """The type of the node that the command is in, "program" at the top."""
+        return self.node.parent.type if self.node.parent is not None else ""
+
     def within(self, *kinds: str) -> bool:
         """Says whether the command is inside a node of one of these kinds."""
         return any(node.type in kinds for node in ancestors(self.node))
@@ -157,7 +162,7 @@ class ShellText:
             if node.type in STATEMENTS:
                 command = self._command(node)
                 found.append(command)
-                if command.name == "exit" and node.parent is not None and node.parent.type == "program":
+                if command.name == "exit" and command.parent_type == "program":
                     break
             elif node.type not in ("comment", "heredoc_body", "command_substitution", "process_substitution", "array"):
                 stack += reversed(node.children)
