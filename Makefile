@@ -61,8 +61,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 docs: $(READY)
-	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' > docs/configuration.md
-	$(BIN)/python benchmarks/lint/precision.py --page > docs/lint.md
+	sed -i '/^## Top level/,$$d' docs/configuration.md
+	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' >> docs/configuration.md
+	$(BIN)/python benchmarks/lint/precision.py --page
 	$(BIN)/python -c 'from noether.cli.settings_help import completion_table as t; print(t(), end="")' > noether/cli/completion.json
 	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
 

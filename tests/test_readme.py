@@ -49,7 +49,8 @@ def test_the_error_in_the_readme_is_what_the_program_says(noether) -> None:
 
 
 def test_the_reference_of_settings_is_the_schema_s() -> None:
-    assert (REPOSITORY / "docs/configuration.md").read_text() == settings_reference(), "run `make docs`"
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    assert page[page.index("## Top level") :] == settings_reference(), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/slurm.md"])

@@ -177,7 +177,7 @@ def test_a_lint_rule(house: House) -> None:
     with (house.root / "noether/lint/claim_rules.py").open("a") as file:
         file.write(
             "\n\ndef moon(job: Job) -> Iterator[Finding]:\n"
-            '    if "moon" in job.script.text:\n        yield Finding(1, "warning", "no-moon", "the moon", "the sun")\n'
+            '    if "moon" in job.script.text:\n        yield Finding(1, "no-moon", "the moon", "the sun")\n'
         )
     house.change("noether/lint/check.py", "claim_rules.comments,", "claim_rules.comments, claim_rules.moon,")
     house.write("job.sbatch", "#!/bin/bash\n#SBATCH --ntasks=1\n#SBATCH --job-name=moon\nsrun -K hostname\n")

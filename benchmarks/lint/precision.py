@@ -2,7 +2,7 @@
 
     python benchmarks/lint/precision.py                    # the table, from the verdicts in public_scripts.yaml
     python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
-    python benchmarks/lint/precision.py --page > docs/lint.md
+    python benchmarks/lint/precision.py --page             # writes the table and the rules into docs/lint.md
 
 The scripts themselves are other people's and are not kept here: the list names repository and path. FOLDER holds what
 you have downloaded of them; what is not there is taken from the list as it stands.
@@ -18,10 +18,12 @@ from pathlib import Path
 import yaml
 
 from noether.lint.check import lint_file
-from noether.lint.reference import reference
 from noether.lint.rules import RULES
 
 LIST = Path(__file__).with_name("public_scripts.yaml")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "lint.md"
+HEADING = "## How often it is right"
+"""What stands above it in docs/lint.md is written by hand."""
 ERRORS = {rule.code for rule in RULES if rule.level == "error"}
 
 
@@ -66,7 +68,7 @@ def table(scripts: Sequence[Judged]) -> str:
     repositories = len({script.repository for script in scripts})
     return "\n".join(
         [
-            "## How often it is right",
+            HEADING,
             "",
             f"{len(scripts)} public job scripts of {repositories} repositories, found by search and judged by reading",
             f"(`benchmarks/lint/public_scripts.yaml`): {errors} errors, {levels['error', True]} of them false;",
@@ -89,6 +91,18 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "–"
 
 
+def page(scripts: Sequence[Judged]) -> str:
+    """Returns docs/lint.md with the table of precision and recall, and the rules."""
+    lines = [PAGE.read_text().partition(HEADING)[0] + table(scripts)]
+    for rule in RULES:
+        lines += [f"## {rule.code} {rule.name}", "", f"{rule.level.capitalize()}. {rule.why}", ""]
+        for title, text in (("Wrong", rule.wrong), ("Right", rule.right)):
+            if text and "\0" not in text:
+                shown = text.replace("\r", "␍").rstrip("\n")
+                lines += [f"{title}:", "", "```bash", shown, "```", ""]
+    return "\n".join(lines)
+
+
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
     """Yields a line for each finding that is new, gone, or of another level than in the list."""
     for script in scripts:
@@ -101,13 +115,16 @@ def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the table or the page; with a folder, returns 1 where findings differ from the list."""
+    """Prints the table or writes the page; with a folder, returns 1 where findings differ from the list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--page", action="store_true", help="print docs/lint.md")
+    parser.add_argument("--page", action="store_true", help="write docs/lint.md")
     asked = parser.parse_args()
     scripts = read_list()
-    print(reference(table(scripts)) if asked.page else table(scripts), end="")
+    if asked.page:
+        PAGE.write_text(page(scripts))
+    else:
+        print(table(scripts), end="")
     differing = list(compare(scripts, asked.folder)) if asked.folder else []
     print(*differing, sep="\n", end="\n" if differing else "", file=sys.stderr)
     return bool(differing)

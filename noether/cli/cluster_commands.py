@@ -80,9 +80,9 @@ class ClusterCommands:
 
         if rules:
             return list_rules()
-        from noether.cli.train_lines import OwnTrainLines
+        from noether.cli.train_lines import read_train_line
 
-        return run_lint(scripts, hp, fix, "json" if json else format, OwnTrainLines())
+        return run_lint(scripts, hp, fix, "json" if json else format, read_train_line)
 
     def completion(self, shell: str) -> int:
         """Print the script by which a shell completes commands, flags, settings, groups, runs and files.

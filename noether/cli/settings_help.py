@@ -8,9 +8,8 @@ from pydantic import BaseModel
 
 from noether.cli.arguments import is_old_name
 from noether.cli.help import READ_BY
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
-from noether.config.section import kind_of
+from noether.config.section import kind_of, sections_in
 from noether.config.settings_file import configs_folder
 
 IN_FULL = ("", "trainer", "slurm")

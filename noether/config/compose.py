@@ -1,6 +1,7 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,25 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from noether.config.environment_values import allow_listed_variables
 from noether.config.explain import composition_error, validation_error, yaml_error
 from noether.config.overrides import as_hydra_override, parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file, with_defaults
 from noether.config.sweep import override_value, parse_override
 from noether.config.trainer import LENGTHS
+from noether.errors import RequestError
 
 SECTIONS_WITH_KIND = ("dataset", "model", "task", "optimizer", "schedule")
+
+# What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
+# into the run's names and files.
+ALLOWED = (
+    "USER", "LOGNAME", "HOME", "HOSTNAME", "PWD", "TMPDIR", "SCRATCH", "WORK", "DATA", "PROJECT",
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID", "LSB_JOBNAME",
+)  # fmt: skip
+ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
+NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
+_MISSING = "_the variable has no default_"
 
 
 def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> RunConfig:
@@ -43,7 +54,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
     check_yaml(primary)
     parsed = parse_overrides(overrides)
     roots = (primary.parent, configs_folder())
-    allow_listed_variables()
+    OmegaConf.register_new_resolver("oc.env", _read_variable, replace=True)
     adjusted = [as_hydra_override(override, roots) for override in parsed]
     lines = [line for line in adjusted if _chosen_kind(line) is None]
     try:
@@ -89,12 +100,11 @@ def _chosen_kind(line: str) -> tuple[str, str] | None:
     return (section, kind) if isinstance(kind, str) and "${" not in kind else None
 
 
-def _apply_kinds(composed: DictConfig, lines: Iterable[str]) -> None:
+def _apply_kinds(composed: DictConfig, lines: Sequence[str]) -> None:
     """Sets the kinds given on the command line. If a kind differs from the files', their settings for it are dropped.
 
     Settings of that section on the command line are kept, in the order given.
     """
-    lines = list(lines)
     kinds = dict(chosen for line in lines if (chosen := _chosen_kind(line)) is not None)
     OmegaConf.set_struct(composed, False)
     for section, kind in kinds.items():
@@ -115,3 +125,24 @@ def _with_one_length(settings: dict[str, Any], overrides: list[Override]) -> dic
         kept = {key: value for key, value in trainer.items() if key not in LENGTHS or key in asked}
         return {**settings, "trainer": kept}
     return settings
+
+
+def _read_variable(name: str, default: Any = _MISSING) -> Any:
+    allowed = (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and name not in NEVER
+    if not allowed:
+        raise RequestError(
+            f"a configuration may not read the variable {name}",
+            seen=f"${{oc.env:{name}}}",
+            expected=f"one of {', '.join(ALLOWED)}, or {', '.join(f'{prefix}…' for prefix in ALLOWED_PREFIXES)}",
+            fix=f'the setting on the command line: name="${name}"',
+        )
+    if name in os.environ:
+        return os.environ[name]
+    if default == _MISSING:
+        raise RequestError(
+            f"the variable {name} is not set",
+            seen=f"${{oc.env:{name}}}",
+            expected="a variable that is set, or a default",
+            fix=f"${{oc.env:{name},DEFAULT}}",
+        )
+    return default

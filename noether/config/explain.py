@@ -11,28 +11,27 @@ from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import did_you_mean, nearest
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
-from noether.config.section import kind_of
+from noether.config.section import kind_of, sections_in
 from noether.config.sweep import override_value
 from noether.errors import RequestError
 
 
 def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
     """Returns an error that names the file and the line of broken YAML."""
-    mark = getattr(error, "problem_mark", None)
-    name = Path(mark.name) if mark is not None and mark.name and Path(mark.name).is_file() else path
-    where = f"{name}:{mark.line + 1}" if mark is not None else str(name)
     problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
-    line = ""
+    seen, where, mark = problem or str(error), str(path), getattr(error, "problem_mark", None)
     if mark is not None:
-        lines = name.read_text(errors="replace").splitlines()
-        line = lines[mark.line] if mark.line < len(lines) else ""
+        file = Path(mark.name) if mark.name and Path(mark.name).is_file() else path
+        where = f"line {file}:{mark.line + 1}"
+        lines = file.read_text(errors="replace").splitlines()
+        if line := "".join(lines[mark.line : mark.line + 1]).strip():
+            seen = f"{line}   ({problem})"
     return RequestError(
-        f"{where} is not valid YAML",
-        seen=(f"{line.strip()}   ({problem})" if line.strip() else problem or str(error)),
+        f"{where.removeprefix('line ')} is not valid YAML",
+        seen=seen,
         expected="key: value, indented with spaces",
-        fix=f"fix line {where}" if mark is not None else f"fix {where}",
+        fix=f"fix {where}",
     )
 
 
@@ -47,13 +46,14 @@ def composition_error(
         folder = name.rsplit("/", 1)[0] if "/" in name else ""
         options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
         near = nearest(name.rsplit("/", 1)[-1], options)
+        typed = next((override for override in overrides if override.key_or_group == folder), None)
+        # A group that the defaults list does not have is chosen with +.
+        plus = "+" if (typed is not None and typed.is_add()) or folder.startswith("experiment/") else ""
         return RequestError(
             f"no configuration {name!r}",
             seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
             expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
-            fix=f"{_prefix(folder, overrides)}{folder}={near or options[0]}"
-            if folder and options
-            else f"fix {primary}",
+            fix=f"{plus}{folder}={near or options[0]}" if folder and options else f"fix {primary}",
         )
     delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
     if delete:
@@ -73,12 +73,6 @@ def composition_error(
     )
 
 
-def _prefix(group: str, overrides: Sequence[Override]) -> str:
-    """Returns the prefix of a group on the command line: "+" if the defaults list does not have the group."""
-    typed = next((override for override in overrides if override.key_or_group == group), None)
-    return "+" if (typed is not None and typed.is_add()) or group.startswith("experiment/") else ""
-
-
 def validation_error(error: ValidationError) -> RequestError:
     """Turns the schema's problems into one error: the first in full, and one line for each of the others."""
     problems: dict[str, RequestError] = {}
@@ -87,112 +81,80 @@ def validation_error(error: ValidationError) -> RequestError:
         # A union (int, auto or null) reports a problem for each member; the first is enough.
         problems.setdefault(key, _describe(problem, key, section))
     first, *others = problems.values()
-    if not others:
-        return first
-    more = "\n".join(other.summary + (f"   → {other.fix}" if other.fix else "") for other in others)
-    fix = f"{first.fix}\nand {len(others)} more:\n{more}".lstrip()
+    more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
+    fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
     return RequestError(first.summary, seen=first.seen, expected=first.expected, fix=fix)
 
 
 def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     """Turns one of the schema's problems into a RequestError, with the key as the user writes it."""
-    kind, value = problem["type"], problem["input"]
-    if kind in ("string_type", "path_type") and is_number(value):
+    kind, value, default = problem["type"], problem["input"], _default(key, section)
+    if kind == "extra_forbidden":
+        return _unknown_key(key, value, list(section.model_fields))
+    if kind == "union_tag_invalid":
+        tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
         return RequestError(
-            f"{key} cannot be the number {_short(value)}",
-            seen=f"{key}={_short(value)} ({type(value).__name__})",
-            expected="text in quotes, because YAML reads text that looks like a number as a number",
-            fix=f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)',
+            f"unknown {key}.kind: {did_you_mean(tag, known)}",
+            seen=f"{key}.kind={tag}",
+            expected=f"one of {', '.join(known)}",
+            fix=f"{key}.kind={nearest(tag, known) or known[0]}",
         )
-    return _DESCRIPTIONS.get(kind, _wrong_type)(problem, key, section)
+    if kind == "missing":
+        return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+    if kind == "value_error":
+        return _refused_by_section(problem["msg"], key, value)
+    shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
+    expected = _KINDS.get(kind, problem["msg"][0].lower() + problem["msg"][1:])
+    fix = f"leave {key} out" if default in ("VALUE", {}, ()) else f"{key}={_short(default)}"
+    if kind in ("string_type", "path_type") and is_number(value):
+        shown, expected = (
+            f"the number {shown}",
+            "text in quotes, because YAML reads text that looks like a number as a number",
+        )
+        fix = f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)'
+    elif kind == "string_type" and isinstance(value, bool):
+        fix = f"{key}={twice_quoted(str(value))}"
+    elif kind == "literal_error":
+        known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
+        seen, expected = f"{key}={shown}", f"one of {', '.join(known)}"
+        fix = f"{key}={nearest(str(value), known) or (default if default in known else known[0])}"
+    elif kind == "tuple_type":
+        # For a list of any length, the given value becomes its one element; for a fixed length, show the default.
+        given = (override_value(value),) if isinstance(value, str) else ()
+        elements = default if isinstance(default, tuple) and default else given
+        expected, fix = "a list in brackets", f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}"
+    return RequestError(f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
 
 
-def _unknown_key(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    value, parent, known = problem["input"], key.rpartition(".")[0], list(section.model_fields)
-    near = nearest(key.rpartition(".")[2], known)
-    name = f"{parent}.{near}" if parent else str(near)
+_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
+_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
+_KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
+
+
+def _unknown_key(key: str, value: Any, known: Sequence[str]) -> RequestError:
+    parent, _, name = key.rpartition(".")
+    near = nearest(name, known)
+    meant = f"{parent}.{near}" if parent else str(near)
     return RequestError(
-        f"unknown key {key!r}" + (f", did you mean {name!r}?" if near else ""),
+        f"unknown key {key!r}" + (f", did you mean {meant!r}?" if near else ""),
         seen=_first_setting(key, value),
         expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
-        fix=_first_setting(name, value) if near else f"leave {key} out",
+        fix=_first_setting(meant, value) if near else f"leave {key} out",
     )
 
 
-def _unknown_kind(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
-    return RequestError(
-        f"unknown {key}.kind: {did_you_mean(tag, known)}",
-        seen=f"{key}.kind={tag}",
-        expected=f"one of {', '.join(known)}",
-        fix=f"{key}.kind={nearest(tag, known) or known[0]}",
-    )
-
-
-def _missing(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
-
-
-def _not_a_choice(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    value, default = problem["input"], _default(key, section)
-    known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
-    return RequestError(
-        f"{key} cannot be {_short(value)}",
-        seen=f"{key}={_short(value)}",
-        expected=f"one of {', '.join(known)}",
-        fix=f"{key}={nearest(str(value), known) or (default if default in known else known[0])}",
-    )
-
-
-def _refused_by_section(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+def _refused_by_section(message: str, key: str, value: Any) -> RequestError:
     """Explains a check of the schema itself, whose message already says what was seen and what was expected."""
-    message = re.sub(r"^(Value error|Assertion failed), ", "", problem["msg"])
+    message = message.removeprefix("Value error, ")
     named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
     if named:  # The message of a section's own check begins with the setting: max_batch_size=0: …
         setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
         seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
         return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
-    written = re.search("write '([^']+)'", message)
-    kind = re.search(r"did you mean '([^']+)'", message)
+    written, kind = re.search("write '([^']+)'", message), re.search(r"did you mean '([^']+)'", message)
     fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
-    return RequestError(f"{key}: {message}" if key else message, seen=_seen(key, problem["input"]), fix=fix)
-
-
-def _not_a_list(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    # For a list of any length, the given value becomes its one element; for a fixed length, show the default.
-    value, default = problem["input"], _default(key, section)
-    given = (override_value(value),) if isinstance(value, str) else ()
-    elements = default if isinstance(default, tuple) and default else given
-    return RequestError(
-        f"{key} cannot be {_short(value)}",
-        seen=f"{key}={_short(value)} ({type(value).__name__})",
-        expected="a list in brackets",
-        fix=f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}",
-    )
-
-
-def _wrong_type(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
-    value, message = problem["input"], re.sub(r"^Assertion failed, ", "", problem["msg"])
-    takes_text = problem["type"] == "string_type" and isinstance(value, int | float)
-    return RequestError(
-        f"{key} cannot be {_short(value)}",
-        seen=f"{key}={_short(value)} ({type(value).__name__})",
-        expected=_KINDS.get(problem["type"], message[0].lower() + message[1:]),
-        fix=f"{key}={twice_quoted(str(value))}" if takes_text else _back_to_default(key, section),
-    )
-
-
-_DESCRIPTIONS = {
-    "extra_forbidden": _unknown_key,
-    "union_tag_invalid": _unknown_kind,
-    "missing": _missing,
-    "literal_error": _not_a_choice,
-    "value_error": _refused_by_section,
-    "tuple_type": _not_a_list,
-}
-_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
-_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
-_KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
+    seen = f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
+    return RequestError(f"{key}: {message}" if key else message, seen=seen, fix=fix)
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
@@ -218,21 +180,12 @@ def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
     return ".".join(path), parent
 
 
-def _back_to_default(key: str, section: type[BaseModel]) -> str:
-    default = _default(key, section)
-    return f"leave {key} out" if default in ("VALUE", {}, ()) else f"{key}={_short(default)}"
-
-
 def _default(key: str, section: type[BaseModel]) -> Any:
     field = section.model_fields.get(key.rpartition(".")[2])
     if field is None or field.is_required():
         return "VALUE"
     default = field.get_default(call_default_factory=True, validated_data={})
     return "VALUE" if default is None else default
-
-
-def _seen(key: str, value: Any) -> str:
-    return f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
 
 
 def _first_setting(key: str, value: Any) -> str:

@@ -1,6 +1,6 @@
 """Settings of the model: its kind and its sizes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Tag, model_validator
 
@@ -26,18 +26,17 @@ def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
 
 class _Attention(ComponentSection):
     problem = "fields"
+    rotary: ClassVar[bool] = True
     dim: int = Field(192, gt=0, description="Width of every token.")
     heads: int = Field(3, gt=0, description="Attention heads; must divide dim.")
 
-
-class _RotaryAttention(_Attention):
     @model_validator(mode="after")
-    def _heads_divide_dim(self) -> "_RotaryAttention":
-        check_heads(self.dim, self.heads, rotary=True)
+    def _heads_divide_dim(self) -> "_Attention":
+        check_heads(self.dim, self.heads, rotary=self.rotary)
         return self
 
 
-class _Supernodes(_RotaryAttention):
+class _Supernodes(_Attention):
     supernodes: int | None = Field(None, gt=0, description="Number of geometry tokens; null: every geometry point.")
     radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
     max_neighbours: int = Field(32, gt=0, description="Pool at most this many nearest points into a supernode.")
@@ -60,7 +59,7 @@ class ABUPTConfig(_Supernodes):
     branch_depth: int = Field(2, ge=1, description="Number of last blocks, separate for surface and volume.")
 
 
-class TransformerConfig(_RotaryAttention):
+class TransformerConfig(_Attention):
     """A plain transformer (arXiv 1706.03762) over the surface and volume points."""
 
     kind: Literal["transformer"] = "transformer"
@@ -70,17 +69,13 @@ class TransformerConfig(_RotaryAttention):
 class TransolverConfig(_Attention):
     """Transolver (arXiv 2402.02366): attention between slices, which group points of similar physical state."""
 
+    rotary = False
     kind: Literal["transolver"] = "transolver"
     dim: int = Field(256, gt=0, description="Width of every point.")
     heads: int = Field(8, gt=0, description="Attention heads; must divide dim.")
     depth: int = Field(8, ge=1, description="Number of blocks.")
     slices: int = Field(32, gt=0, description="Number of slices per head.")
     mlp_ratio: int = Field(2, ge=1, description="Hidden width of the MLPs, divided by their outer width.")
-
-    @model_validator(mode="after")
-    def _heads_divide_dim(self) -> "TransolverConfig":
-        check_heads(self.dim, self.heads, rotary=False)
-        return self
 
 
 class ConvNetConfig(ComponentSection):

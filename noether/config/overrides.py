@@ -1,7 +1,7 @@
 """Reads command-line overrides in Hydra's grammar: `key=value`, `+key=value`, `~key`, `group=option`."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Union, get_args, get_origin
@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from noether.common.suggest import did_you_mean, nearest
 from noether.config.explain import is_number, twice_quoted
-from noether.config.reference import sections_in
 from noether.config.schema import RunConfig
+from noether.config.section import sections_in
 from noether.config.settings_file import configs_folder
 from noether.config.sweep import parse_override
 from noether.errors import RequestError
@@ -58,7 +58,7 @@ def _unreadable(text: str) -> RequestError:
     return RequestError(f"cannot read {text!r}", seen=text, expected="key=value, +group=option or ~key", fix=fix)
 
 
-def as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
+def as_hydra_override(override: Override, roots: Sequence[Path]) -> str:
     """Returns the override in a form for which Hydra treats `key=value` and `+key=value` the same.
 
     The schema checks which keys exist, so the files need not contain them.
@@ -68,7 +68,6 @@ def as_hydra_override(override: Override, roots: Iterable[Path]) -> str:
     """
     line = override.input_line
     assert line is not None
-    roots = list(roots)
     is_group = any((root / override.key_or_group).is_dir() for root in roots)
     if override.is_delete() or (is_group and isinstance(override.value(), (str, list))):
         return line

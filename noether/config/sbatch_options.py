@@ -10,43 +10,29 @@ from noether.errors import RequestError
 if TYPE_CHECKING:
     from noether.config.slurm import SlurmConfig
 
-OWN_OPTIONS: Mapping[str, str] = {
-    "partition": "slurm_partition",
+SAME_VALUE: Mapping[str, str] = {
     "nodes": "nodes",
-    "nodelist": "nodelist",
-    "nodefile": "nodelist",
-    "exclude": "slurm_exclude",
-    "gpus-per-node": "gpus_per_node",
-    "gpus": "gpus_per_node",
-    "gpus-per-task": "gpus_per_node",
-    "gpus-per-socket": "gpus_per_node",
+    "partition": "slurm_partition",
     "ntasks-per-node": "tasks_per_node",
     "tasks-per-node": "tasks_per_node",
-    "ntasks-per-gpu": "tasks_per_node",
-    "ntasks-per-tres": "tasks_per_node",
-    "ntasks": "tasks_per_node",
     "cpus-per-task": "cpus_per_task",
-    "mem": "mem_gb",
-    "time": "timeout_min",
     "account": "slurm_account",
     "qos": "slurm_qos",
     "constraint": "slurm_constraint",
-    "signal": "slurm_signal_delay_s",
-    "output": "folder",
-    "error": "folder",
 }
-"""Options of sbatch for which the section has a key of its own."""
-SAME_VALUE = (
-    "nodes",
-    "partition",
-    "ntasks-per-node",
-    "tasks-per-node",
-    "cpus-per-task",
-    "account",
-    "qos",
-    "constraint",
-)
-"""Those whose value can be used for the key unchanged."""
+"""Options of sbatch for which the section has a key that takes the same values."""
+OWN_OPTIONS: Mapping[str, str] = {
+    **SAME_VALUE,
+    **dict.fromkeys(("nodelist", "nodefile"), "nodelist"),
+    **dict.fromkeys(("gpus-per-node", "gpus", "gpus-per-task", "gpus-per-socket"), "gpus_per_node"),
+    **dict.fromkeys(("ntasks-per-gpu", "ntasks-per-tres", "ntasks"), "tasks_per_node"),
+    **dict.fromkeys(("output", "error"), "folder"),
+    "exclude": "slurm_exclude",
+    "mem": "mem_gb",
+    "time": "timeout_min",
+    "signal": "slurm_signal_delay_s",
+}
+"""All options of sbatch for which the section has a key."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -91,14 +77,12 @@ def refuse_contradictions(slurm: "SlurmConfig") -> None:
             )
         if option in OWN_OPTIONS:
             key = f"slurm.{OWN_OPTIONS[option]}"
-            is_gpus = key == "slurm.gpus_per_node"
+            fix = f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {seen.partition('=')[0]})"
             raise RequestError(
                 f"--{option} has its own setting",
                 seen=seen,
                 expected=f"{key}, which the plan of the job uses",
-                fix=_gpus_fix(slurm, name, option, str(value))
-                if is_gpus
-                else f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {seen.partition('=')[0]})",
+                fix=_gpus_fix(slurm, name, option, str(value)) if key == "slurm.gpus_per_node" else fix,
             )
         if option in FIXED_OPTIONS:
             raise RequestError(

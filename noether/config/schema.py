@@ -1,11 +1,12 @@
 """Defines the whole configuration of a run: every key with its type, default and meaning."""
 
+import unicodedata
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from noether.config.control_characters import refuse_control_characters
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
@@ -16,6 +17,9 @@ from noether.config.task import TaskConfig
 from noether.config.tracker import TrackerConfig
 from noether.config.trainer import TrainerConfig
 from noether.errors import RequestError
+
+# Options of components that the user has written, and lines that are copied into the script unchanged.
+_FREE = ("model", "dataset", "task", "slurm.slurm_setup")
 
 
 class RunConfig(Section):
@@ -135,3 +139,38 @@ class RunConfig(Section):
         if value is not None and (not value.strip() or "/" in value or value in (".", "..")):
             raise ValueError(f"run_id={value!r} must be a plain folder name; output_path sets its parent folder")
         return value
+
+
+def refuse_control_characters(settings: Mapping[str, Any]) -> None:
+    """Refuses control characters and Unicode's line ends (U+0085, U+2028, U+2029) in settings.
+
+    A line end would end a comment of the job script, and the text after it would be executed. It would also break up
+    the rows of files that hold one row per line.
+
+    Raises:
+        RequestError: a setting has such characters. The fix is the setting without them.
+    """
+    for name, value in _texts(settings, ""):
+        bad = [letter for letter in value if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
+        if bad:
+            clean = "".join(letter for letter in value if letter not in bad)
+            raise RequestError(
+                f"{name} contains a character that cannot be printed",
+                seen=f"{name}={value!r}, with {', '.join(f'U+{ord(letter):04X}' for letter in dict.fromkeys(bad))}",
+                expected="text on one line",
+                fix=f"{name}={clean}",
+            )
+
+
+def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    if name in _FREE:
+        return
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f"the name of a setting in {name or 'the configuration'}", str(key)
+            yield from _texts(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part, name)

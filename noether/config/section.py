@@ -36,6 +36,13 @@ def kind_of(section: type[BaseModel]) -> str | None:
     return None if field is None else str(next(iter(get_args(field.annotation)), ""))
 
 
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """Returns the sections that an annotation allows, including those inside unions and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in sections_in(argument)]
+
+
 def chosen_by_kind(*known: str) -> Discriminator:
     """Returns a discriminator that chooses the section by `kind`: one of `known`, or "custom" for a dotted path."""
 

@@ -109,12 +109,7 @@ def check_yaml(path: Path) -> None:
     except yaml.YAMLError as error:
         raise yaml_error(error, path) from None
     except RecursionError:
-        raise RequestError(
-            f"{path} is nested too deeply",
-            seen="thousands of nested brackets",
-            expected="keys and values, such as 'seed: 0'",
-            fix=f"--hp FILE      (another file than {path})",
-        ) from None
+        wrong, seen = "is nested too deeply", "thousands of nested brackets"
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
         raise RequestError(
             f"cannot read {path}",
@@ -122,10 +117,13 @@ def check_yaml(path: Path) -> None:
             expected="a YAML file in UTF-8",
             fix=f"file {path}      (shows what it is)",
         ) from None
-    if content is not None and not isinstance(content, dict):
-        raise RequestError(
-            f"{path} contains no settings",
-            seen=f"a {type(content).__name__}",
-            expected="keys and values, such as 'seed: 0'",
-            fix=f"--hp FILE      (another file than {path})",
-        )
+    else:
+        if content is None or isinstance(content, dict):
+            return
+        wrong, seen = "contains no settings", f"a {type(content).__name__}"
+    raise RequestError(
+        f"{path} {wrong}",
+        seen=seen,
+        expected="keys and values, such as 'seed: 0'",
+        fix=f"--hp FILE      (another file than {path})",
+    )

@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import claim_rules, ending_rules, options_rules, rank_rules, rendezvous_rules
-from noether.lint.finding import Finding
+from noether.lint.finding import Finding, counted
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
-from noether.lint.rules import CODES
 from noether.lint.script import Script
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
@@ -20,9 +19,10 @@ OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     rank_rules.tasks, rank_rules.launchers, rank_rules.reach, rank_rules.idle_nodes, rank_rules.step_options,
-    rank_rules.mpi, rank_rules.devices, rendezvous_rules.master, rendezvous_rules.c10d, rendezvous_rules.port,
-    rendezvous_rules.environment, rendezvous_rules.interfaces, ending_rules.exit_code, ending_rules.background_jobs,
-    ending_rules.signals, ending_rules.output, ending_rules.requeue, ending_rules.containers, claim_rules.comments,
+    rank_rules.step_cpus, rank_rules.mpi, rank_rules.devices, rendezvous_rules.master, rendezvous_rules.c10d,
+    rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces, ending_rules.exit_code,
+    ending_rules.background_jobs, ending_rules.signals, ending_rules.output, ending_rules.requeue,
+    ending_rules.containers, claim_rules.comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
 """Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""
@@ -38,11 +38,6 @@ class Report:
     findings: tuple[Finding, ...] = ()
     summary: tuple[str, ...] = ()
     unread: bool = False
-
-    @property
-    def text(self) -> str:
-        """The text, with bytes that are not UTF-8 replaced."""
-        return self.data.decode("utf-8", "replace")
 
 
 def lint_text(text: str, path: Path, requested: Requested | None = None) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -65,7 +60,7 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
                 findings += rank_rules.configuration(job, requested)
                 summary += summarise(job)
             found += [finding for finding in findings if not _silenced(each, finding)]
-    unique = {(f.line, f.rule, f.message): replace(f, code=CODES[f.rule]) for f in found}
+    unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)
 
 
@@ -74,7 +69,7 @@ def _silenced(script: Script, finding: Finding) -> bool:
     while line not in script.silenced and script.source(line).endswith("\\"):
         line += 1  # No comment can follow a backslash: that of the command's last line counts.
     named = script.silenced.get(line)
-    return named is not None and (not named or bool({finding.rule, CODES[finding.rule]} & named))
+    return named is not None and (not named or bool({finding.rule, finding.code} & named))
 
 
 def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
@@ -91,21 +86,19 @@ def summarise(job: Job) -> Iterator[str]:
         if not (launch.trains or under_srun or launch.layer("mpirun")):
             continue
         shape = job.shape_at(launch)
-        chain = " → ".join(dict.fromkeys(layer.name for layer in launch.layers))
+        text = f"line {launch.line}: {' → '.join(dict.fromkeys(layer.name for layer in launch.layers))}: "
         if shape is None:
-            yield f"line {launch.line}: {chain}: how many tasks is known when it runs"
+            yield text + "how many tasks is known when it runs"
             continue
-        world = world_size(job, launch)
-        gpus = shape.total_gpus if under_srun else shape.gpus_per_node
-        parts = [f"{shape.nodes} node{'s' * (shape.nodes != 1)}"]
+        text += counted(shape.nodes, "node")
         if under_srun:
-            parts.append(f"{shape.per_node:g} task{'s' * (shape.per_node != 1)} a node")
+            text += f" × {shape.per_node:g} task{'s' * (shape.per_node != 1)} a node"
         if shape.gpus_per_node:
-            parts.append(f"{shape.gpus_per_node} GPU{'s' * (shape.gpus_per_node != 1)} a node")
-        text = f"line {launch.line}: {chain}: {' × '.join(parts)}"
+            text += f" × {counted(shape.gpus_per_node, 'GPU')} a node"
+        world, gpus = world_size(job, launch), shape.total_gpus if under_srun else shape.gpus_per_node
         if world is not None and launch.trains:
-            text += f" → {world} rank{'s' * (world != 1)}"
-            text += f" on {gpus} GPU{'s' * (gpus != 1)} ({world / gpus:g} per GPU)" if gpus else ""
+            text += f" → {counted(world, 'rank')}"
+            text += f" on {counted(gpus, 'GPU')} ({world / gpus:g} per GPU)" if gpus else ""
         yield text
 
 
@@ -144,9 +137,7 @@ def lint_file(path: Path, requested: Requested | None = None) -> Report:
 
 
 def _unread(path: Path, why: str, data: bytes = b"") -> Report:
-    rule = "unreadable-file"
-    finding = Finding(1, "error", rule, f"could not be read: {why}", code=CODES[rule])
-    return Report(path, data, (finding,), unread=True)
+    return Report(path, data, (Finding(1, "unreadable-file", f"could not be read: {why}"),), unread=True)
 
 
 def _files(name: str) -> list[Path]:

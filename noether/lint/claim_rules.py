@@ -31,7 +31,7 @@ def arithmetic(lines: Sequence[tuple[int, str]]) -> Iterator[Finding]:
             if int(match[name]) != nodes * gpus:
                 message = f"{match[0].strip()}: {nodes} × {gpus} = {nodes * gpus}"
                 fix = text[: match.start(name)] + str(nodes * gpus) + text[match.end(name) :]
-                yield Finding(number, "warning", "claim-arithmetic", message, fix.strip())
+                yield Finding(number, "claim-arithmetic", message, fix.strip())
 
 
 def comments(job: Job) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def comments(job: Job) -> Iterator[Finding]:
             wrong.append(f"{product['gpus']} GPUs per node, the options give {shape.gpus_per_node}")
         if wrong:
             message = f"the comment says {'; '.join(wrong)}"
-            yield Finding(number, "warning", "claim-mismatch", message, "change the comment or the option")
+            yield Finding(number, "claim-mismatch", message, "change the comment or the option")
 
 
 def _comment_of(line: str) -> str:

@@ -7,26 +7,22 @@ from noether.errors import ExitCode, RequestError
 from noether.lint.check import lint_files
 from noether.lint.fix import write_fixed
 from noether.lint.formats import FORMATS, render
-from noether.lint.rank_rules import Requested, TrainLines
+from noether.lint.rank_rules import ReadLine, Requested
 from noether.lint.rules import RULES
 
 
-def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, lines: TrainLines) -> int:
+def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, read_line: ReadLine) -> int:
     """Lints the files among the words, with the others as overrides of the configuration; returns the exit code.
 
-    Args:
-        words: files, folders and overrides.
-        hp: a configuration file whose batch the ranks are to share.
-        fix: write fixed scripts beside the originals.
-        style: one of `formats.FORMATS`.
-        lines: reads `noether train …` as the command line does.
+    `hp` is a configuration file whose batch the ranks are to share; with `fix` fixed scripts are written beside the
+    originals; `style` is one of `formats.FORMATS`.
     """
     if style not in FORMATS:
         expected = ", ".join(FORMATS)
         raise RequestError(f"no format {did_you_mean(style, FORMATS)}", seen=f"--format {style}", expected=expected)
     overrides = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in overrides]
-    reports = lint_files(paths, Requested(lines, hp, tuple(overrides)))
+    reports = lint_files(paths, Requested(read_line, hp, tuple(overrides)))
     print(*render(reports, style), sep="\n")
     for report in reports if fix else ():
         said = [] if report.unread else write_fixed(report)

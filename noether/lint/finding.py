@@ -1,9 +1,14 @@
-"""A finding, a rule, and what a rule's check yields."""
+"""One thing that is wrong with a script, and the change that cannot be wrong."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Level = Literal["error", "warning"]
+from noether.lint.rules import BY_NAME, Level
+
+
+def counted(number: int, word: str) -> str:
+    """Returns a number and its noun: 1 node, 2 nodes."""
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 @dataclass(frozen=True)
@@ -19,30 +24,29 @@ class Edit:
 class Finding:
     """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
 
-    `edit` is set only where the change cannot be wrong: `--fix` makes it.
+    `edit` is set only where the change cannot be wrong: `--fix` makes it. `certain` is set where the finding's level is
+    not its rule's: an error is certain, a warning is not.
     """
 
     line: int
-    level: Level
     rule: str
     message: str
     fix: str = ""
     edit: Edit | None = None
-    code: str = ""
+    certain: bool | None = None
+
+    @property
+    def level(self) -> Level:
+        """Whether it is an error or a warning."""
+        if self.certain is None:
+            return BY_NAME[self.rule].level
+        return "error" if self.certain else "warning"
+
+    @property
+    def code(self) -> str:
+        """The code of its rule."""
+        return BY_NAME[self.rule].code
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding for JSON."""
-        names = ("line", "level", "code", "rule", "message", "fix")
-        return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule: its code, its name, its highest level, why it is one, and a wrong script beside a right one."""
-
-    code: str
-    name: str
-    level: Level
-    why: str
-    wrong: str
-    right: str
+        return {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message", "fix")}

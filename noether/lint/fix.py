@@ -54,19 +54,15 @@ def _apply(text: str, rule: str, edit: Edit) -> str:
     return changed
 
 
-def fixed_path(path: Path) -> Path:
-    """Returns where a fixed script is written: job.sbatch → job.fixed.sbatch."""
-    return path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
-
-
 def write_fixed(report: Report) -> list[str]:
-    """Writes the fixed script beside the original, and returns lines that say what was done.
+    """Writes the fixed script beside the original (job.fixed.sbatch), and returns lines that say what was done.
 
     Raises:
         RequestError: where the file is itself a fixed script, or the new one cannot be written.
     """
     data, left = fix_script(report.data, report.path)
-    target = fixed_path(report.path)
+    path = report.path
+    target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
     if data == report.data:
         return [f"{report.path}: nothing that can be changed without you"] if report.findings else []
     if target == report.path:

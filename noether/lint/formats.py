@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noether.lint.check import Report
-from noether.lint.finding import Finding
+from noether.lint.finding import Finding, counted
 from noether.lint.rules import RULES
 
 FORMATS = ("text", "json", "github", "sarif")
@@ -26,19 +26,18 @@ def render(reports: Sequence[Report], style: str) -> list[str]:
 
 def text_of(report: Report) -> list[str]:
     """Returns a report as lines: each finding with the line it is about and what to write, then what would start."""
-    source = report.text.replace("\r", "").split("\n")
+    source = report.data.decode("utf-8", "replace").replace("\r", "").split("\n")
     lines: list[str] = []
     for finding in report.findings:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
-        lines.append(
-            f"{report.path}:{finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]"
-        )
+        rule = f"[{finding.code} {finding.rule}]"
+        lines.append(f"{report.path}:{finding.line}: {finding.level}: {finding.message} {rule}")
         lines += [f"  line  {_printable(text)}"] if text else []
         lines += [f"  fix   {_printable(finding.fix)}"] if finding.fix else []
     errors = sum(finding.level == "error" for finding in report.findings)
     warnings = len(report.findings) - errors
     lines += [f"{report.path}: {text}" for text in report.summary]
-    count = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    count = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
     return [*lines, f"{report.path}: {count if report.findings else 'nothing wrong found'}"]
 
 

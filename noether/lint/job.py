@@ -1,22 +1,20 @@
 """How many nodes, tasks and GPUs a job asks for, what each step gets, and what the script shows of its program."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
 from noether.lint.launch import Launch, Layer, find_launches
-from noether.lint.options import Given, Options
+from noether.lint.options import Options
 from noether.lint.script import Script
+from noether.lint.shell import Word
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
 from noether.lint.variables import Variables
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
-_AMD = re.compile(
-    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
-)
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
@@ -53,12 +51,12 @@ def shape_of(options: Options) -> JobShape:
     """Returns what the options of a component ask for; what cannot be read counts as not given."""
 
     def number(name: str) -> int | None:
-        return count(options.value(name) or "")
+        return count(options.value(name))
 
-    asked = node_range(options.value("nodes") or "")
+    asked = node_range(options.value("nodes"))
     nodes = asked[0] if asked else None
     tasks, per_node = number("ntasks"), number("ntasks-per-node")
-    gpus = gpu_count(options.value("gpus") or "-")
+    gpus = gpu_count(options.value("gpus"))
     per_gpu, on_node = number("ntasks-per-gpu"), gpus_on_node(options)
     if tasks is None and per_gpu:
         whole = gpus or (on_node * (nodes or 1) if on_node else None)
@@ -72,7 +70,7 @@ def shape_of(options: Options) -> JobShape:
     nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
-    if (per_task := gpu_count(options.value("gpus-per-task") or "-")) is not None:
+    if (per_task := gpu_count(options.value("gpus-per-task"))) is not None:
         gpus = per_task * tasks
     if on_node is None and gpus is not None and known and gpus % nodes == 0:
         on_node = gpus // nodes
@@ -82,7 +80,7 @@ def shape_of(options: Options) -> JobShape:
 
 def gpus_on_node(options: Options) -> int | None:
     """Returns the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
-    if (per_node := gpu_count(options.value("gpus-per-node") or "-")) is not None:
+    if (per_node := gpu_count(options.value("gpus-per-node"))) is not None:
         return per_node
     return gpus_in_gres(options.value("gres") or "") or None
 
@@ -106,11 +104,6 @@ class Job:
         """The shape of the job, or of the first component of a heterogeneous job."""
         return self.shapes[0]
 
-    @property
-    def several_nodes(self) -> bool:
-        """Whether the job has more than one node for certain."""
-        return self.shape.nodes > 1 or len(self.components) > 1
-
     @cached_property
     def trainings(self) -> list[Launch]:
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
@@ -122,14 +115,16 @@ class Job:
         return [launch for launch in self.launches if launch.layer("srun")]
 
     @property
-    def asks_for_gpus(self) -> bool:
-        """Whether any component asks for a GPU."""
-        return any(shape.total_gpus for shape in self.shapes)
+    def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
+        """Yields the launches under srun of which it is known what they start, with srun and that."""
+        for launch in self.steps:
+            srun, shape = launch.layer("srun"), self.shape_at(launch)
+            if srun is not None and shape is not None:
+                yield launch, srun, shape
 
-    @cached_property
-    def is_amd(self) -> bool:
-        """Whether the script names AMD's GPUs or tools."""
-        return _AMD.search(self.script.text) is not None
+    def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
+        """Returns the value of the first of a layer's options that was given, where it is a number that is known."""
+        return launch.variables.number(layer.option(*names), self.known)
 
     @cached_property
     def has_driver(self) -> bool:
@@ -148,51 +143,42 @@ class Job:
         return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 
     @cached_property
-    def set_names(self) -> set[str]:
-        """The names of all variables that the script, or a shell in one of its steps, sets."""
+    def assignments(self) -> list[tuple[str, Word]]:
+        """The variables that the script, or a shell in one of its steps, sets, with their values."""
         commands = [*self.script.commands, *(inner for launch in self.launches for inner in launch.per_task)]
-        return {name for command in commands for name, _ in command.assignments}
+        return [assigned for command in commands for assigned in command.assignments]
 
-    def line_of(self, *names: str) -> int:
-        """Returns the line of the first of these options that was given, or that of the script's first line."""
-        given = (self.options.last(name) for name in names)
-        return next((option.line for option in given if option), self.script.first_line)
+    @cached_property
+    def set_names(self) -> set[str]:
+        """The names of these variables."""
+        return {name for name, _ in self.assignments}
 
-    def given(self, *names: str) -> Given | None:
-        """Returns the option that holds in the first component."""
-        return self.options.last(*names)
-
-    def step_shape(self, launch: Launch) -> JobShape | None:
-        """Returns what a step starts: srun's own options before the job's. None where that cannot be known."""
+    def shape_at(self, launch: Launch) -> JobShape | None:
+        """Returns what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
         srun = launch.layer("srun")
-        if srun is None or srun.slurm is None:
-            return None
+        if srun is None:
+            return self.shape
         if len(self.components) > 1:
             group = srun.option("het-group", "pack-group") or "0"
             index = int(group) if group.isdigit() else len(self.shapes)
             return self.shapes[index] if index < len(self.shapes) else None
-        if re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID") is None or any(
-            "$" in word.raw and "@" in word.raw for word in srun.words[1:4]
-        ):
+        of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
+        if not of_this_job or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
             return None
         return merged(self.shape, srun, launch.variables, self.known)
-
-    def shape_at(self, launch: Launch) -> JobShape | None:
-        """Returns the shape of the step, or of the job for what the batch shell runs itself."""
-        return self.step_shape(launch) if launch.layer("srun") else self.shape
 
     @property
     def known(self) -> Mapping[str, int | None]:
         """What Slurm sets in the batch shell."""
         shape = self.shape
-        asked_tasks = shape.tasks if self.given("ntasks", "ntasks-per-node") else None
+        asked_tasks = shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
         nodes = shape.nodes if shape.nodes_known else None
         return {
             "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
             "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": shape.tasks_per_node,
             "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": shape.total_gpus,
-            "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node") or "-"),
-            "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task") or ""),
+            "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node")),
+            "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task")),
         }  # fmt: skip
 
 
@@ -221,14 +207,10 @@ def merged(job: JobShape, srun: Layer, variables: Variables, known: Mapping[str,
         shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
     elif per_node := numbers["ntasks-per-node"]:
         shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
-    assert srun.slurm is not None
-    on_node = gpus_on_node(srun.slurm)
-    if (per_task := gpu_count(srun.option("gpus-per-task") or "-")) is not None:
+    if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
         return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
-    if (whole := gpu_count(srun.option("gpus") or "-")) is not None:
+    if (whole := gpu_count(srun.option("gpus"))) is not None:
         return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
-    if on_node is not None:
-        return replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
-    if shape.gpus_per_node is not None:
-        shape = replace(shape, total_gpus=shape.gpus_per_node * shape.nodes)
-    return shape
+    own = gpus_on_node(srun.slurm)
+    on_node = shape.gpus_per_node if own is None else own
+    return shape if on_node is None else replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)

@@ -25,23 +25,23 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
     "nsys": ("profile", "*"),  # All its options take one.
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
+# Options without a value, without their dashes.
 _APPTAINER_FLAGS = names_in(
-    """--nv --rocm --nvccli --cleanenv -e --contain -c --containall -C --compat --fakeroot -f --writable -w --silent -s
-    --writable-tmpfs --no-home --no-init --no-umask --no-eval --no-privs --pid -p --ipc -i --userns -u --net --uts
-    --keep-privs --allow-setuid --unsquash --disable-cache --no-https --passphrase --no-pid --sharens --underlay
-    --bind-paths-only --debug -d --quiet -q --verbose -v"""
+    """nv rocm nvccli cleanenv e contain c containall C compat fakeroot f writable w silent s writable_tmpfs no_home
+    no_init no_umask no_eval no_privs pid p ipc i userns u net uts keep_privs allow_setuid unsquash disable_cache
+    no_https passphrase no_pid sharens underlay bind_paths_only debug d quiet q verbose v"""
 )
-_DOCKER_FLAGS = names_in("-i -t -it -ti -d --rm --init --privileged --interactive --tty --detach --read-only -P")
-_TORCHRUN_FLAGS = {"standalone", "no_python", "module", "use_env", "help", "run_path", "virtual_local_rank",
-                   "multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "same_network", "force", "no_local_rank", 
-                   "no_ssh_check", "no_ssh", "debug", "quiet", "enable_each_rank_log"}  # fmt: skip
+_DOCKER_FLAGS = names_in("i t it ti d rm init privileged interactive tty detach read_only P")
+_TORCHRUN_FLAGS = names_in(
+    """standalone no_python m module use_env help run_path virtual_local_rank multi_gpu cpu tpu use_deepspeed use_fsdp
+    same_network force no_local_rank no_ssh_check no_ssh debug quiet enable_each_rank_log"""
+)
 _MPI_FLAGS = names_in(
-    """--oversubscribe -oversubscribe --allow-run-as-root --tag-output --report-bindings --nolocal -nolocal --bynode
-    -bynode --byslot --verbose -v -q --quiet --display-map -display-map --display-allocation --use-hwthread-cpus -l
-    -bind-to-core --bind-to-core --pernode -pernode --noprefix -prepend-rank
-    --display --nooversubscribe -report-bindings"""
+    """oversubscribe allow_run_as_root tag_output report_bindings nolocal bynode byslot verbose v q quiet display_map
+    display_allocation use_hwthread_cpus l bind_to_core pernode noprefix prepend_rank display nooversubscribe"""
 )
-_MPI_VALUES_2 = {"-mca", "--mca", "-gmca", "--gmca", "-genv", "-env"}
+_MPI_PAIRS = names_in("mca gmca genv env")
+"""Options with two values."""
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
 """Variables that differ from task to task; the batch shell has those of task 0."""
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
@@ -51,15 +51,19 @@ _TOOLS = {"pip", "venv", "json", "http", "timeit", "zipfile", "ensurepip", "site
 
 @dataclass(frozen=True)
 class Layer:
-    """One program of a chain, with its options (leading dashes gone, `-` written `_` but for srun's)."""
+    """One program of a chain: its words, and its options (leading dashes gone, `-` written `_` but for srun's)."""
 
     kind: Kind
     name: str
-    options: Mapping[str, str]
-    line: int
-    words: tuple[Word, ...] = ()
-    slurm: Options | None = None
+    words: Sequence[Word]
+    options: Mapping[str, str] = field(default_factory=dict)
+    slurm: Options = field(default_factory=Options)
     """srun's options."""
+
+    @property
+    def line(self) -> int:
+        """The line of its name."""
+        return self.words[0].line
 
     def option(self, *names: str) -> str | None:
         """Returns the value of the first of these options that was given."""
@@ -106,102 +110,91 @@ class _Chain:
         self.per_task: list[Command] = []
 
     def read(self, words: Sequence[Word], depth: int = 0, heredoc: str | None = None) -> None:
-        queue: list[Word] | None = self.variables.splice(words)
+        queue = self.variables.splice(words)
         for _ in range(30):
             if queue and queue[0].text == "eval":
                 text = " ".join(self.variables.expand(word.text) for word in queue[1:])
                 queue = self.variables.splice(split_words(text, queue[0].line))
-            queue = _without_prefixes(queue or [])
+            queue = _without_prefixes(queue)
             if not queue or depth > 3:
                 return
-            following = self._layer(queue, depth, heredoc)
-            if following is None:
-                return
-            queue = self.variables.splice(following)
+            queue = self.variables.splice(self._layer(queue, depth, heredoc))
 
-    def _add(self, kind: Kind, name: str, queue: Sequence[Word], options: Mapping[str, str] | None = None) -> None:
-        line = queue[0].line if queue else self.layers[-1].line if self.layers else 1
-        self.layers.append(Layer(kind, name, options or {}, line, tuple(queue)))
+    def _add(self, kind: Kind, name: str, words: Sequence[Word], options: Mapping[str, str] | None = None) -> None:
+        self.layers.append(Layer(kind, name, words, options or {}))
 
-    def _layer(self, queue: list[Word], depth: int, heredoc: str | None) -> list[Word] | None:
-        """Adds one layer, and returns the words of the next or None."""
-        rest = queue[1:]
-        name = self.variables.expand(queue[0].text).rsplit("/", 1)[-1]
+    def _layer(self, queue: list[Word], depth: int, heredoc: str | None) -> list[Word]:
+        """Adds one layer, and returns the words of the next."""
+        path, rest = self.variables.expand(queue[0].text), queue[1:]
+        name = path.rsplit("/", 1)[-1]
         if name == "srun":
             return self._srun(queue, rest)
         if name in _MPIRUN:
-            options, rest = _mpi_options(rest)
+            options, rest = _read(rest, _MPI_FLAGS, _MPI_PAIRS)
             self._add("mpirun", name, queue, options)
-        elif name in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
+            return rest
+        if name in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
             return self._container(name, queue, rest)
-        elif name in ("torchrun", "deepspeed"):
+        if name in ("torchrun", "deepspeed"):
             return self._per_node(name, queue, rest)
-        elif name == "accelerate" and rest and rest[0].text == "launch":
+        if name == "accelerate" and rest and rest[0].text == "launch":
             return self._per_node(name, queue, rest[1:])
-        elif re.fullmatch(r"i?python[\d.]*|pypy3?", name):
+        if re.fullmatch(r"i?python[\d.]*|pypy3?", name):
             return self._python(queue, rest)
-        elif name in _SHELLS or name.endswith((".sh", ".bash")):
+        if name in _SHELLS or name.endswith((".sh", ".bash")):
             self._shell(name, queue, rest, depth, heredoc)
-            return None
+        elif name == "noether-train" or (name == "noether" and rest and rest[0].text == "train"):
+            self._add("noether", name, queue)
+        elif name.endswith(".py"):
+            self._add("python", path, queue)
         else:
-            trains = name == "noether-train" or (name == "noether" and rest and rest[0].text == "train")
-            kind: Kind = "noether" if trains else "python" if name.endswith(".py") else "other"
-            self._add(kind, self.variables.expand(queue[0].text) if kind == "python" else name, queue)
-            return None
-        return rest
+            self._add("other", name, queue)
+        return []
 
-    def _srun(self, queue: list[Word], rest: list[Word]) -> list[Word] | None:
+    def _srun(self, queue: list[Word], rest: list[Word]) -> list[Word]:
         slurm = read_options([self.variables.expand(word.text) for word in rest], queue[0].line, "srun")
         given = {option.name: option.value for option in slurm.given}
-        self.layers.append(Layer("srun", "srun", given, queue[0].line, tuple(queue), slurm))
-        return rest[len(rest) - len(slurm.rest) :] if slurm.rest else None
+        self.layers.append(Layer("srun", "srun", queue, given, slurm))
+        return rest[len(rest) - len(slurm.rest) :]
 
-    def _container(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word] | None:
+    def _container(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
         verb = rest[0].text if rest else ""
         if verb not in ("exec", "run", "shell"):
             self._add("other", name, queue)
-            return None
+            return []
         flags = _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS
-        options, image, inner = _container_options(rest[1:], flags)
+        options, rest = _read(rest[1:], flags)
+        image, inner = rest[0].text if rest else "", rest[1:]
         self._add("container", name, queue, options)
         if verb == "run" and inner and inner[0].text == "train":
             # What an image's own entry point makes of its arguments is known for ours alone.
             self._add("noether" if "noether" in image else "other", "train", inner)
-            return None
-        return inner if inner else None
+            return []
+        return inner
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
-        options: dict[str, str] = {}
-        while rest and rest[0].text.startswith("-") and rest[0].text not in ("-", "--"):
-            typed, has_value, value = rest[0].raw.lstrip("-").partition("=")
-            key = {"m": "module"}.get(typed, typed).replace("-", "_")
-            rest = rest[1:]
-            follows = bool(rest) and not rest[0].text.startswith("-") and not rest[0].text.endswith(".py")
-            if not has_value and key not in _TORCHRUN_FLAGS and follows:
-                value, rest = rest[0].raw, rest[1:]
-            options[key] = value
+        options, rest = _read(rest, _TORCHRUN_FLAGS)
         self._add("per-node", name, queue, options)
-        if rest and ("module" in options or rest[0].text.endswith(".py")):
+        if rest and ({"m", "module"} & set(options) or rest[0].text.endswith(".py")):
             self._python_program(rest, module=not rest[0].text.endswith(".py"))
             return []
         return rest
 
-    def _python(self, queue: list[Word], rest: list[Word]) -> list[Word] | None:
+    def _python(self, queue: list[Word], rest: list[Word]) -> list[Word]:
         while rest and rest[0].text.startswith("-") and rest[0].text not in ("-", "-m", "-c"):
             rest = rest[2:] if rest[0].text in ("-W", "-X") else rest[1:]
-        if not rest or rest[0].text in ("-c", "-"):
+        first, module = [*(word.text for word in rest[:2]), "", ""][:2]
+        if first in ("", "-c", "-"):
             self._add("other", "python -c", queue)
-            return None
-        if rest[0].text != "-m":
+        elif first != "-m":
             self._python_program(rest, module=False)
-            return None
-        module = rest[1].text if len(rest) > 1 else ""
-        if module in ("torch.distributed.launch", "torch.distributed.run"):
+        elif module in ("torch.distributed.launch", "torch.distributed.run"):
             return self._per_node(module, queue, rest[2:])
-        if module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
+        elif module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
             return self._per_node(module.partition(".")[0], queue, rest[2:])
-        self._python_program(rest[1:] or queue, module=True)
-        return None
+        else:
+            self._python_program(rest[1:] or queue, module=True)
+        return []
 
     def _python_program(self, words: list[Word], module: bool) -> None:
         name = self.variables.expand(words[0].text)
@@ -242,8 +235,7 @@ class _Chain:
     def _inner(self, commands: Sequence[Command], depth: int) -> None:
         for command in commands:
             self.per_task.append(command)
-            unknown = [name for name, _ in command.declared if name not in self.variables.values]
-            if unknown:
+            if any(name not in self.variables.values for name, _ in command.declared):
                 self.variables.assign(command)
         for command in commands:
             if command.words and command.name not in _NOT_RUN:
@@ -283,37 +275,30 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
             rest = rest[1:]
         while rest and (rest[0].text.startswith("-") or (name == "env" and "=" in rest[0].text)):
             word = rest[0].text
-            follows = (
-                "=" not in word and (word[:2] == "--" or len(word) == 2) if valued == "*" else word in valued.split()
-            )
-            rest = rest[2:] if follows else rest[1:]
+            takes_next = word in valued.split()
+            if valued == "*":
+                takes_next = "=" not in word and (word[:2] == "--" or len(word) == 2)
+            rest = rest[2:] if takes_next else rest[1:]
         words = rest[1:] if name in ("timeout", "taskset") else rest
     return words
 
 
-def _container_options(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], str, list[Word]]:
-    """Reads the options of `apptainer exec` or `docker run`: the options, the image and the words after it."""
+def _read(
+    words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset()
+) -> tuple[dict[str, str], list[Word]]:
+    """Reads the options of a program: their values by name, and the words after them."""
     options: dict[str, str] = {}
-    while words and words[0].text.startswith("-"):
-        name, has_value, value = words[0].text.partition("=")
+    while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
+        name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
+        _, has_value, value = words[0].raw.partition("=")
         words = words[1:]
-        if not has_value and name not in flags and words:
-            value, words = words[0].text, words[1:]
-        options[name] = value
-    return options, words[0].text if words else "", words[1:]
-
-
-def _mpi_options(words: list[Word]) -> tuple[dict[str, str], list[Word]]:
-    options: dict[str, str] = {}
-    while words and words[0].text.startswith("-"):
-        name, has_value, value = words[0].text.partition("=")
-        words = words[1:]
-        if name in _MPI_VALUES_2:
+        if name in pairs:
             words = words[2:]
             continue
-        if not has_value and name not in _MPI_FLAGS and words:
+        follows = bool(words) and not words[0].text.startswith("-") and not words[0].text.endswith(".py")
+        if not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
-        options[name.lstrip("-")] = value
+        options[name] = value
     return options, words
 
 

@@ -10,7 +10,6 @@ from typing import Literal
 from noether.common.suggest import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
-ProblemKind = Literal["unknown-option", "site-option", "missing-value", "unwanted-value", "stray-word", "dash"]
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 """Characters that look like a hyphen; editors and web pages put them in the place of one."""
 
@@ -69,11 +68,10 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
 )
 # getopt takes these for the options of the same meaning; both names are then one here.
 SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind"}
-SITE: Mapping[str, Takes] = {
-    **_table("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs", "", "x11")
-}
+SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11")
 """Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11)."""
 _SITE_PREFIXES = ("container-", "no-container-")
+_SITE_FLAGS = ("x11", "container-writable", "container-remap-root")
 OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slurm calls it.
     "walltime": "time", "queue": "partition", "name": "job-name", "jobname": "job-name", "num-gpus": "gpus",
     "gpu": "gpus", "ngpus": "gpus", "workdir": "chdir", "mem-per-node": "mem", "memory": "mem", "mail": "mail-user",
@@ -94,9 +92,9 @@ class Given:
 
 @dataclass(frozen=True)
 class OptionProblem:
-    """Words that cannot be read as options: the kind of problem, what it is, and what to write (or "")."""
+    """Words that cannot be read as options: the rule against them, what is wrong, and what to write (or "")."""
 
-    kind: ProblemKind
+    rule: str
     word: str
     line: int
     message: str
@@ -128,8 +126,12 @@ class _Reader:
         self.command, self.line, self.found = command, line, Options()
         self.table, self.short = (SBATCH, SBATCH_SHORT) if command == "sbatch" else (SRUN, SRUN_SHORT)
 
-    def problem(self, kind: ProblemKind, word: str, message: str, instead: str = "") -> None:
-        self.found.problems.append(OptionProblem(kind, word, self.line, message, instead))
+    def problem(self, rule: str, word: str, message: str, instead: str = "") -> None:
+        self.found.problems.append(OptionProblem(rule, word, self.line, message, instead))
+
+    def of_a_site(self, word: str, typed: str) -> None:
+        message = f"--{typed} is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
+        self.problem("site-option", word, message)
 
     def give(self, name: str, value: str = "") -> None:
         self.found.given.append(Given(SYNONYMS.get(name, name), value, self.line))
@@ -138,10 +140,9 @@ class _Reader:
         typed, has_value, value = word[2:].partition("=")
         candidates = [typed] if typed in self.table else [name for name in self.table if name.startswith(typed)]
         if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
-            self.problem("site-option", word, f"--{typed} is not an option of Slurm itself")
+            self.of_a_site(word, typed)
             self.give(typed, value)
-            follows = queue and not queue[0].startswith("-") and SITE.get(typed) != "maybe"
-            if not has_value and follows and typed not in ("container-writable", "container-remap-root"):
+            if not has_value and queue and not queue[0].startswith("-") and typed not in _SITE_FLAGS:
                 queue.pop(0)
             return
         if len(candidates) != 1 or not typed:
@@ -196,7 +197,7 @@ class _Reader:
             self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it")
             return
         elif not name:
-            self.problem("site-option", word, f"--{typed} is not an option of Slurm itself")
+            self.of_a_site(word, typed)
             return
         else:
             message = f"{self.command} has no option --{typed}; did you mean --{name}?"
@@ -219,7 +220,7 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
             plain = "-" * (1 if len(word.lstrip(DASHES + "-").partition("=")[0]) == 1 else 2)
             instead = plain + word.lstrip(DASHES + "-")
             message = f"{word!r} begins with a typographic dash: {command} does not read it as an option"
-            reader.problem("dash", word, message, instead)
+            reader.problem("typographic-dash", word, message, instead)
             takes_next = "=" not in word and queue and not queue[0].startswith("-") and command == "sbatch"
             queue = queue[1:] if takes_next else queue
         elif word.startswith("--"):

@@ -1,38 +1,34 @@
 """Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from subprocess import DEVNULL, PIPE, SubprocessError, run
+from typing import NamedTuple
 
-from noether.lint.finding import Edit, Finding, Level
+from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
 from noether.lint.options import DASHES, Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
-from noether.lint.values import count, gpu_count, gpus_in_gres, memory_mib, node_range, signal_request, time_limit
+from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
 _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
     mem mem-per-cpu mem-per-gpu signal account array"""
 )
-_CHOICES = {  # The words an option takes, and one of them.
-    "open-mode": (r"(?i)a(ppend)?|t(runcate)?", "append"),
-    "exclusive": (r"(?i)|user|mcs|topo", ""),
-    "hint": (r"compute_bound|memory_bound|(no)?multithread", "nomultithread"),
-    "kill-on-invalid-dep": (r"(?i)y(es)?|no?", "yes"),
-    "wait-all-nodes": (r"0|1", "1"),
-    "gres-flags": (r"(?i)((disable-binding|enforce-binding|one-task-per-sharing|multiple-tasks-per-sharing|"
-                   r"allow-task-sharing|none),?)+", "enforce-binding"),
-    "distribution": (r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
-    "gpu-bind": (r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"),
-}  # fmt: skip
 _NAMES = names_in("partition account qos reservation mail-user")
+_UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
-_MAIL = names_in(
-    """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
-    ARRAY_TASKS"""
-)
+
+
+class _Form(NamedTuple):
+    """What the values of an option look like; `read` returns None for what sbatch refuses."""
+
+    rule: str
+    read: Callable[[str], object]
+    expected: str
+    example: str
 
 
 def form(job: Job) -> Iterator[Finding]:
@@ -41,7 +37,7 @@ def form(job: Job) -> Iterator[Finding]:
     if not script.complete:
         return
     if not script.text:
-        yield Finding(first, "error", "empty-script", "the script is empty: sbatch refuses it", "#!/bin/bash")
+        yield Finding(first, "empty-script", "the script is empty: sbatch refuses it", "#!/bin/bash")
         return
     if not script.text.startswith("#!"):
         message = "the first line does not begin with #!: sbatch refuses the script"
@@ -55,11 +51,11 @@ def form(job: Job) -> Iterator[Finding]:
         # Without options of sbatch it may be a program in another language.
         shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.name.endswith(".sh")
         edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
-        yield Finding(first, "error", "no-shebang", message, "#!/bin/bash", edit)
+        yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
         message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
         fix = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
-        yield Finding(first, "error", "typographic-dash", message, fix)
+        yield Finding(first, "typographic-dash", message, fix)
     for text, rule, message, fix in (
         ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
         ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
@@ -67,7 +63,7 @@ def form(job: Job) -> Iterator[Finding]:
         if text in script.text:
             line = first + script.text[: script.text.index(text)].count("\n")
             edit = Edit(0, ()) if rule == "dos-line-ends" else None
-            yield Finding(line, "error", rule, message, f"{fix} {script.name}" if fix else "", edit)
+            yield Finding(line, rule, message, f"{fix} {script.name}" if fix else "", edit)
 
 
 def syntax(job: Job) -> Iterator[Finding]:
@@ -82,7 +78,7 @@ def syntax(job: Job) -> Iterator[Finding]:
         line = min(line, script.first_line + len(script.lines) - 1)
         open_ = re.fullmatch(r"unexpected EOF while looking for matching [`'](.)'", match[2])
         what = f"{open_[1]} is missing: what is opened here is never closed" if open_ else match[2]
-        yield Finding(line, "error", "shell-syntax", f"bash cannot read the script: {what}")
+        yield Finding(line, "shell-syntax", f"bash cannot read the script: {what}")
 
 
 @cache
@@ -98,38 +94,30 @@ def bash_complaint(text: str) -> str:
 
 def words(job: Job) -> Iterator[Finding]:
     """unknown-option, site-option, missing-value, unwanted-value, stray-word, typographic-dash; of srun too."""
-    for options in job.components:
-        for problem in options.problems:
-            source = job.script.source(problem.line)
-            if job.script.expanded and "$" in source:
-                continue  # What the shell makes of it is known when it runs.
-            if PLACEHOLDER.search(source) and problem.kind != "dash":
-                yield _placeholder(problem.line, source)
-                continue
-            fix = source.replace(problem.word, problem.instead) if problem.instead else ""
-            if problem.kind == "unknown-option" and "srun" in problem.message and not problem.instead:
-                fix = f"srun {problem.word} …"
-            elif problem.kind == "stray-word" and problem.word and not problem.instead:
-                fix = source.replace(problem.word, f"# {problem.word}", 1)
-            yield _of_problem(problem.line, problem.kind, problem.message, fix.strip())
-    for launch in job.steps:
-        srun = launch.layer("srun")
-        for problem in srun.slurm.problems if srun and srun.slurm else ():
-            if problem.kind in ("dash", "unknown-option") and "$" not in problem.word and "@" not in problem.word:
-                fix = problem.instead and f"srun … {problem.instead}"
-                yield _of_problem(problem.line, problem.kind, problem.message, fix)
-
-
-def _of_problem(line: int, kind: str, message: str, fix: str) -> Finding:
-    if kind == "site-option":
-        return Finding(line, "warning", kind, f"{message}: sbatch refuses it unless a plugin of your site adds it")
-    return Finding(line, "error", "typographic-dash" if kind == "dash" else kind, message, fix)
+    for problem in (problem for options in job.components for problem in options.problems):
+        source = job.script.source(problem.line)
+        if job.script.expanded and "$" in source:
+            continue  # What the shell makes of it is known when it runs.
+        if PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
+            yield _placeholder(problem.line, source)
+            continue
+        fix = source.replace(problem.word, problem.instead) if problem.instead else ""
+        if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
+            fix = f"srun {problem.word} …"
+        elif problem.rule == "stray-word" and problem.word and not problem.instead:
+            fix = source.replace(problem.word, f"# {problem.word}", 1)
+        yield Finding(problem.line, problem.rule, problem.message, fix.strip())
+    steps = [srun.slurm for launch in job.steps if (srun := launch.layer("srun"))]
+    for problem in (problem for options in steps for problem in options.problems):
+        certain = problem.rule in ("typographic-dash", "unknown-option")
+        if certain and "$" not in problem.word and "@" not in problem.word:
+            fix = problem.instead and f"srun … {problem.instead}"
+            yield Finding(problem.line, problem.rule, problem.message, fix)
 
 
 def _placeholder(line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
-    what = match[0] if match else source
-    return Finding(line, "warning", "placeholder", f"fill in {what} before you submit", "")
+    return Finding(line, "placeholder", f"fill in {match[0] if match else source} before you submit")
 
 
 def ignored(job: Job) -> Iterator[Finding]:
@@ -141,32 +129,33 @@ def ignored(job: Job) -> Iterator[Finding]:
         names = {option.name for option in found.options.given}
         if not (names - live if found.late or found.typo else names & _SHAPING - live):
             continue
-        level: Level = "error" if found.late and names & _SHAPING - live else "warning"
-        fix = f"#SBATCH {found.text}"
+        reason, fix = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
         if found.late:
+            reason = "it comes after the first command"
             fix += f"      (above line {job.script.end_of_options + job.script.first_line})"
-        yield Finding(found.line, level, "ignored-option", f"sbatch does not read this line: {found.reason}", fix)
+        certain = found.late and bool(names & _SHAPING - live)
+        message = f"sbatch does not read this line: {reason}"
+        yield Finding(found.line, "ignored-option", message, fix, certain=certain)
 
 
 def values(job: Job) -> Iterator[Finding]:
     """bad-time, bad-memory, bad-count, bad-nodes, bad-gpus, bad-signal, bad-array, bad-choice, placeholder."""
-    for options in job.components:
-        for option in options.given:
-            found = _value(job, option)
-            source = job.script.source(option.line)
-            if job.script.expanded and "$" in option.value:
-                continue
-            if _to_fill_in(option, found):
-                yield _placeholder(option.line, option.value if found and "{{" not in option.value else source)
-            elif found is not None:
-                yield found
-            elif match := _literal(option):
-                message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
-                fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
-                yield Finding(option.line, "warning", "variable-in-option", message, fix)
+    for option in (option for options in job.components for option in options.given):
+        if job.script.expanded and "$" in option.value:
+            continue
+        form, source = _FORMS.get(option.name), job.script.source(option.line)
+        refused = form if form and form.read(option.value) is None else None
+        if _to_fill_in(option, refused):
+            yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
+        elif refused:
+            yield _refused(option, refused)
+        elif option.name in ("output", "error", "chdir") and (match := _UNEXPANDED.search(option.value)):
+            message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
+            fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
+            yield Finding(option.line, "variable-in-option", message, fix)
 
 
-def _to_fill_in(option: Given, refused: Finding | None) -> bool:
+def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
         return option.name in _NAMES and re.search(r"<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{", option.value) is not None
@@ -175,24 +164,7 @@ def _to_fill_in(option: Given, refused: Finding | None) -> bool:
     return capitals or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
 
 
-def _literal(option: Given) -> re.Match[str] | None:
-    named = option.name in ("output", "error", "chdir")
-    return re.search(r"\$\{?\w+\}?|(?<![\w/])~(?=/)", option.value) if named else None
-
-
-def _value(job: Job, option: Given) -> Finding | None:
-    name, value = option.name, option.value
-    if name in _READERS:
-        rule, reads, expected, example = _READERS[name]
-        return None if reads(value) else _refused(job, option, rule, expected, example)
-    if name in _CHOICES and not re.fullmatch(_CHOICES[name][0], value):
-        return _refused(job, option, "bad-choice", "one of the words in its manual", _CHOICES[name][1])
-    if name == "mail-type" and not _MAIL & set(value.upper().split(",")):
-        return _refused(job, option, "bad-choice", "BEGIN, END, FAIL, ALL, …", "END,FAIL")
-    return None
-
-
-def _refused(job: Job, option: Given, rule: str, expected: str, example: str) -> Finding:
+def _refused(option: Given, form: _Form) -> Finding:
     value = option.value
     better = None
     if option.name in ("time", "time-min"):
@@ -203,10 +175,10 @@ def _refused(job: Job, option: Given, rule: str, expected: str, example: str) ->
         better = size[1] + size[2].upper() if whole else f"{float(size[1]) * 1024:.0f}{units[size[2].upper()]}"
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
-    shown = f"#SBATCH --{option.name}" + (f"={better or example}" if better or example else "")
+    shown = f"#SBATCH --{option.name}" + (f"={better or form.example}" if better or form.example else "")
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
-    message = f"sbatch refuses --{option.name}={value}: expected {expected}{why}"
-    return Finding(option.line, "error", rule, message, shown if better or not example else f"for example {shown}")
+    message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"
+    return Finding(option.line, form.rule, message, shown if better or not form.example else f"for example {shown}")
 
 
 def _better_time(value: str) -> str | None:
@@ -215,47 +187,62 @@ def _better_time(value: str) -> str | None:
     return match[1] + suffix[match[2][0].lower()] if match else None
 
 
-def _gres(text: str) -> bool:
+def _gres(text: str) -> int | None:
     # gpu misspelt is a generic resource that no cluster has.
-    return gpus_in_gres(text) is not None and not re.search(r"(^|,)gpus(:|,|$)", text)
+    return None if re.search(r"(^|,)gpus(:|,|$)", text) else gpus_in_gres(text)
 
 
-def _array(text: str) -> bool:
-    if not re.fullmatch(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*", text):
-        return False
-    return all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
+def _mail(text: str) -> object:
+    known = """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80
+        TIME_LIMIT_50 ARRAY_TASKS"""
+    return names_in(known) & set(text.upper().split(",")) or None
 
 
-_COUNTS = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
-    sockets-per-node cores-per-socket threads-per-core"""
-_Reader = tuple[str, Callable[[str], object], str, str]
+def _pattern(rule: str, pattern: str, expected: str, example: str) -> _Form:
+    return _Form(rule, re.compile(pattern).fullmatch, expected, example)
 
 
-def _time(text: str) -> bool:
-    return time_limit(text) is not None
+def _choice(pattern: str, example: str) -> _Form:
+    return _pattern("bad-choice", pattern, "one of the words in its manual", example)
 
 
-def _memory(text: str) -> bool:
-    return memory_mib(text) is not None
-
-
-def _gpus(text: str) -> bool:
-    return gpu_count(text) is not None
-
-
-_READERS: dict[str, _Reader] = {
-    "nodes": ("bad-nodes", node_range, "a number, or least-most", "2"),
-    **dict.fromkeys(_COUNTS.split(), ("bad-count", count, "a number of at least 1", "4")),
-    **dict.fromkeys(("time", "time-min"), ("bad-time", _time, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
+# Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
+# `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
+_TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
+_FORMS: Mapping[str, _Form] = {
+    "nodes": _Form("bad-nodes", node_range, "a number, or least-most", "2"),
     **dict.fromkeys(
-        ("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), ("bad-memory", _memory, "a whole number with K, M, G or T", "64G")
+        names_in("""ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu
+        mincpus sockets-per-node cores-per-socket threads-per-core"""),
+        _Form("bad-count", count, "a number of at least 1", "4"),
     ),
-    "gres": ("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
+    **dict.fromkeys(("time", "time-min"), _pattern("bad-time", _TIME, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
     **dict.fromkeys(
-        ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), ("bad-gpus", _gpus, "NUMBER or TYPE:NUMBER", "4")
+        ("mem", "mem-per-cpu", "mem-per-gpu", "tmp"),
+        _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G"),
     ),
-    "signal": ("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120"),
-    "array": ("bad-array", _array, "0-7, 1,3,5 or 0-7%2", "0-7%2"),
+    "gres": _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
+    **dict.fromkeys(
+        ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"),
+        _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4"),
+    ),
+    "signal": _Form("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120"),
+    "array": _Form("bad-array", rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2"),
+    "mail-type": _Form("bad-choice", _mail, "BEGIN, END, FAIL, ALL, …", "END,FAIL"),
+    "open-mode": _choice(r"(?i)a(ppend)?|t(runcate)?", "append"),
+    "exclusive": _choice(r"(?i)|user|mcs|topo", ""),
+    "hint": _choice(r"compute_bound|memory_bound|(no)?multithread", "nomultithread"),
+    "kill-on-invalid-dep": _choice(r"(?i)y(es)?|no?", "yes"),
+    "wait-all-nodes": _choice(r"0|1", "1"),
+    "gres-flags": _choice(
+        r"(?i)((disable-binding|enforce-binding|one-task-per-sharing|multiple-tasks-per-sharing|allow-task-sharing|"
+        r"none),?)+",
+        "enforce-binding",
+    ),
+    "distribution": _choice(r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
+    "gpu-bind": _choice(
+        r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"
+    ),
 }
 
 
@@ -266,17 +253,17 @@ def together(job: Job) -> Iterator[Finding]:
         if len(memory) > 1:
             names = " and ".join(f"--{option.name}" for option in memory)
             line = max(option.line for option in memory)
-            yield Finding(line, "error", "memory-options", f"sbatch refuses {names} together", "keep one of them")
+            yield Finding(line, "memory-options", f"sbatch refuses {names} together", "keep one of them")
         for name, message, fix in _gpu_contradictions(options, shape.nodes):
             given = options.last(name)
             assert given is not None
-            yield Finding(given.line, "error", "gpu-options", message, fix)
+            yield Finding(given.line, "gpu-options", message, fix)
 
 
 def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str, str]]:
     """Yields the option, what is wrong and what to write."""
     per_task, per_gpu = options.last("gpus-per-task"), options.last("ntasks-per-gpu")
-    on_node, total = gpus_on_node(options), gpu_count(options.value("gpus") or "-")
+    on_node, total = gpus_on_node(options), gpu_count(options.value("gpus"))
     keep = "keep one of them"
     if per_gpu and per_task:
         yield "ntasks-per-gpu", "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
@@ -286,7 +273,7 @@ def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str
         yield "gpus-per-task", "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
     if options.last("cpus-per-gpu") and options.last("cpus-per-task"):
         yield "cpus-per-gpu", "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
-    if total and on_node and not per_task and count(options.value("nodes") or "") and total != on_node * nodes:
+    if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
         message = f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}"
         yield "gpus", message, f"#SBATCH --gpus={on_node * nodes}"
     each = gpu_count(per_task.value) if per_task else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
-from noether.lint.finding import Finding, Level
+from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.launch import PER_TASK_VARIABLES, Launch
 from noether.lint.shell import unquote
@@ -22,6 +22,8 @@ _LATER_LINE = re.compile(
     r"\|\s*tail\s+(-n\s*|-)1\s*\)?$|\|\s*sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?\s*\)?$"
     r"|\|\s*awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?\s*\)?$"
 )
+_SHOW = "scontrol show hostname"
+_NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 _C10D = ("c10d", "etcd", "etcd-v2")
 
 
@@ -32,15 +34,13 @@ class _Setting:
     name: str
     raw: str
     line: int
-    per_task: bool
-    launch: Launch | None
+    per_task: bool = False
+    launch: Launch | None = None
 
 
-def _settings(job: Job) -> list[_Setting]:
-    found = [
-        _Setting(name, word.raw, word.line, False, None)
-        for command in job.script.commands for name, word in command.assignments
-    ]  # fmt: skip
+def _settings(job: Job, names: tuple[str, ...]) -> list[_Setting]:
+    assigned = [(name, word) for command in job.script.commands for name, word in command.assignments]
+    found = [_Setting(name, word.raw, word.line) for name, word in assigned]
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
         inside_shell = launch.layer("shell") is not None and under_srun
@@ -49,7 +49,7 @@ def _settings(job: Job) -> list[_Setting]:
         for layer in launch.layers:
             if layer.kind == "per-node":
                 found += [_Setting(name, raw, layer.line, inside_shell, launch) for name, raw in layer.options.items()]
-    return [setting for setting in found if setting.name in _MASTER_NAMES + _PORT_NAMES]
+    return [setting for setting in found if setting.name in names]
 
 
 def _uses_c10d(launch: Launch | None) -> bool:
@@ -60,12 +60,10 @@ def _uses_c10d(launch: Launch | None) -> bool:
 def master(job: Job) -> Iterator[Finding]:
     """master-per-task, master-is-localhost, master-fixed, master-not-first, master-not-a-host."""
     spanning = [launch for launch in job.launches if _spans(job, launch)]
-    if not spanning:
-        return
-    ddp = [launch for launch in spanning if job.shows_ddp(launch)]
-    c10d = bool(spanning) and all(_uses_c10d(launch) for launch in spanning)
-    for setting in _settings(job):
-        if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
+    ddp = any(job.shows_ddp(launch) for launch in spanning)
+    c10d = all(_uses_c10d(launch) for launch in spanning)
+    for setting in _settings(job, _MASTER_NAMES) if spanning else ():
+        if setting.launch and setting.launch not in spanning:
             continue
         text = unquote(setting.raw)
         if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
@@ -76,12 +74,11 @@ def master(job: Job) -> Iterator[Finding]:
             continue
         rule, message = verdict
         # Any program may read an exported address, or not; a launcher's own option is certain to count.
-        certain = setting.launch is not None and setting.name != "MASTER_ADDR"
-        level: Level = "error" if (certain or ddp) and rule != "master-fixed" else "warning"
+        counts = setting.launch is not None and setting.name != "MASTER_ADDR"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
         if setting.name != "MASTER_ADDR":
             fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
-        yield Finding(setting.line, level, rule, message, fix)
+        yield Finding(setting.line, rule, message, fix, certain=(counts or ddp) and rule != "master-fixed")
 
 
 def _spans(job: Job, launch: Launch) -> bool:
@@ -92,57 +89,41 @@ def _spans(job: Job, launch: Launch) -> bool:
 
 
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
+    """Returns the rule that a master's host is against and why, or None."""
     expanded = job.variables.expand(host)
-    nodes = job.shape.nodes
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.script.text:
         return "master-per-task", "each task names its own host as the master"
     if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
-        return "master-is-localhost", f"{expanded} is another host on each of {nodes} nodes"
+        return "master-is-localhost", f"{expanded} is another host on each of {job.shape.nodes} nodes"
     if re.fullmatch(rf'"?{_LIST}"?', expanded):
         return "master-not-a-host", "a node list such as n[1-4] is not a host name"
-    if re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded) or _whole_list(job, host):
+    array, index = _array_of(job, host)
+    # In nodes=("$list") the quotes keep all hosts in one word.
+    quoted = re.fullmatch(r'\(\s*"([^"]*)"\s*\)', array)
+    whole = index == 0 and quoted and _SHOW in job.variables.expand(quoted[1])
+    if whole or re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded):
         return "master-not-a-host", "scontrol show hostnames writes every host of the job, and this is all of them"
     if "SLURM_SUBMIT_HOST" in host:
         return "master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs"
-    if not c10d and ((_LATER_LINE.search(expanded) and "scontrol" in expanded) or _later_element(job, host)):
+    later = index != 0 and re.match(r'\((?!")', array) and _SHOW in array + job.variables.expand(array)
+    if not c10d and (later or (_LATER_LINE.search(expanded) and "scontrol" in expanded)):
         return "master-not-first", "rank 0 runs on the first node, and this is not the first"
     if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in _hosts(job):
         return "master-fixed", f"the job may run on other nodes than {expanded}"
     return None
 
 
-def _element(host: str) -> re.Match[str] | None:
-    return re.fullmatch(r"\$\{(\w+)\[\s*(-?\d+)\s*\]\}|\$\{?(\w+)\}?", host)
-
-
-def _assignment(job: Job, name: str) -> str:
-    found = [word.raw for command in job.script.commands for known, word in command.declared if known == name]
-    return found[-1] if found else ""
-
-
-def _follow(job: Job, host: str) -> tuple[str, int]:
+def _array_of(job: Job, host: str) -> tuple[str, int]:
     """Returns the array that a host is taken from, as it is assigned, and which element it is."""
+    assigned = {name: word.raw for command in job.script.commands for name, word in command.declared}
     for _ in range(5):
-        match = _element(unquote(host))
+        match = re.fullmatch(r"\$\{(\w+)\[\s*(-?\d+)\s*\]\}|\$\{?(\w+)\}?", unquote(host))
         if match is None:
             break
         if match[1]:
-            return _assignment(job, match[1]), int(match[2])
-        host = _assignment(job, match[3])
+            return assigned.get(match[1], ""), int(match[2])
+        host = assigned.get(match[3], "")
     return "", 0
-
-
-def _later_element(job: Job, host: str) -> bool:
-    array, index = _follow(job, host)
-    listed = "scontrol show hostname" in array or "scontrol show hostname" in job.variables.expand(array)
-    return index != 0 and array.startswith("(") and '"' not in array[1:2] and listed
-
-
-def _whole_list(job: Job, host: str) -> bool:
-    """Says whether a host is the one element of `nodes=("$list")`, where the quotes keep all hosts in one word."""
-    array, index = _follow(job, host)
-    quoted = re.fullmatch(r'\(\s*"([^"]*)"\s*\)', array)
-    return index == 0 and quoted is not None and "scontrol show hostname" in job.variables.expand(quoted[1])
 
 
 def _hosts(job: Job) -> list[str]:
@@ -163,9 +144,8 @@ def c10d(job: Job) -> Iterator[Finding]:
         if _uses_c10d(launch) and not layer.option("rdzv_endpoint") and not accelerate:
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
-            yield Finding(
-                layer.line, "error", "c10d-without-endpoint", message, '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
-            )
+            fix = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
+            yield Finding(layer.line, "c10d-without-endpoint", message, fix)
         name = "machine_rank" if accelerate and layer.option("num_machines") else "node_rank"
         value = layer.option(name) or ""
         inner = launch.layer("shell") is not None
@@ -173,62 +153,53 @@ def c10d(job: Job) -> Iterator[Finding]:
         if match and not value.startswith("'") and not _uses_c10d(launch):
             message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
             fix = f"srun bash -c '{layer.name}{' launch' * accelerate} … --{name}=${match[1]} …'"
-            yield Finding(layer.line, "error", "expanded-too-early", message, fix)
+            yield Finding(layer.line, "expanded-too-early", message, fix)
 
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
-    whole = job.given("exclusive") is not None
-    for setting in _settings(job):
+    assigned = [word for command in job.script.commands for _, word in command.assignments]
+    for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
         text = unquote(setting.raw)
         if setting.name == "rdzv_endpoint":
             text = text.rpartition(":")[2] if ":" in text else ""
-        elif setting.name not in _PORT_NAMES:
-            continue
         expanded = job.variables.expand(text)
-        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not whole:
-            line = _line_of_value(job, expanded) or setting.line
+        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.options.last("exclusive"):
+            # A variable may carry the number to where it is used: the line is that where it is written.
+            line = next((word.line for word in assigned if word.text == expanded), setting.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
             fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
-            yield Finding(line, "warning", "fixed-port", message, fix)
+            yield Finding(line, "fixed-port", message, fix)
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
             message = "each task draws a port of its own"
-            yield Finding(setting.line, "error", "port-per-task", message, f"export {PORT}      (before srun)")
-
-
-def _line_of_value(job: Job, value: str) -> int | None:
-    """Returns the line where a number is written, when a variable carries it to where it is used."""
-    lines = [word.line for command in job.script.commands for _, word in command.assignments if word.text == value]
-    return lines[0] if lines else None
+            yield Finding(setting.line, "port-per-task", message, f"export {PORT}      (before srun)")
 
 
 def environment(job: Job) -> Iterator[Finding]:
     """export-drops, not-exported."""
     exported, assigned = _exports(job)
-    needed = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name in exported]
-    of_job = job.given("export")
-    resets = "SLURM_EXPORT_ENV" in job.script.text
-    for launch in job.steps:
-        srun, shape = launch.layer("srun"), job.step_shape(launch)
-        if srun is None or shape is None or shape.tasks < 2 or not launch.trains or resets:
+    of_job = job.options.last("export")
+    for launch, srun, shape in job.known_steps:
+        if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"
         names = {part.partition("=")[0] for part in value.split(",")}
-        lost = [name for name in needed if name not in names]
+        lost = [name for name in _NEEDED if name in exported and name not in names]
         if lost and "ALL" not in {name.upper() for name in names} and "$" not in value:
             line = of_job.line if own is None and of_job else srun.line
             message = f"--export={value} keeps {' and '.join(lost)} from the tasks"
-            yield Finding(line, "warning", "export-drops", message, "srun --export=ALL …")
+            yield Finding(line, "export-drops", message, "srun --export=ALL …")
             return
         for name, at in assigned.items():
             if name not in exported and not re.search(rf"\$\{{?{name}\b", job.script.text):
                 message = f"{name} is set but not exported: no task sees it"
-                yield Finding(at, "warning", "not-exported", message, f"export {job.script.source(at).strip()}")
+                yield Finding(at, "not-exported", message, f"export {job.script.source(at).strip()}")
         return
 
 
 def _exports(job: Job) -> tuple[set[str], dict[str, int]]:
+    """Returns the names that the script exports, and the lines where it only assigns those of the master."""
     exported: set[str] = set()
     assigned: dict[str, int] = {}
     automatic = False
@@ -240,23 +211,21 @@ def _exports(job: Job) -> tuple[set[str], dict[str, int]]:
             exported |= {*names, *texts[1:]}
         elif not command.words:
             exported |= set(names) if automatic else set()
-            assigned |= {n: word.line for n, word in command.assignments if n in ("MASTER_ADDR", "MASTER_PORT")}
+            assigned |= {name: word.line for name, word in command.assignments if name in _NEEDED}
     return exported, assigned
 
 
 def interfaces(job: Job) -> Iterator[Finding]:
     """nccl-interface, gloo-interface."""
-    commands = [*job.script.commands, *(command for launch in job.launches for command in launch.per_task)]
-    for name, word in ((name, word) for command in commands for name, word in command.assignments):
+    for name, word in job.assignments:
         value = word.text
         excluded = [item.lstrip("=") for item in value[1:].split(",")]
         if name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and "lo" not in excluded and "$" not in value:
             message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
-            yield Finding(word.line, "warning", "nccl-interface", message, f"export NCCL_SOCKET_IFNAME={value},lo")
+            yield Finding(word.line, "nccl-interface", message, f"export NCCL_SOCKET_IFNAME={value},lo")
         elif name == "NCCL_SOCKET_IFNAME" and value in ("lo", "=lo") and any(_spans(job, x) for x in job.launches):
-            yield Finding(
-                word.line, "error", "nccl-interface", "lo does not reach the other nodes", "leave the line out"
-            )
+            message = "lo does not reach the other nodes"
+            yield Finding(word.line, "nccl-interface", message, "leave the line out", certain=True)
         elif name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
             message = "gloo takes names of interfaces and knows no exclusions"
-            yield Finding(word.line, "warning", "gloo-interface", message, "leave the line out")
+            yield Finding(word.line, "gloo-interface", message, "leave the line out")

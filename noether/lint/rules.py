@@ -2,7 +2,23 @@
 
 # ruff: noqa: E501  (a table: each example on one line)
 
-from noether.lint.finding import Level, Rule
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its code, its name, the level of most findings, why it is one, and a wrong script beside a right one."""
+
+    code: str
+    name: str
+    level: Level
+    why: str
+    wrong: str
+    right: str
+
 
 _EXPORT = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
 _TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n"
@@ -22,9 +38,7 @@ def _script(options: str, body: str) -> str:
 
 
 def _option(code: str, name: str, level: Level, why: str, wrong: str, right: str) -> Rule:
-    return Rule(
-        code, name, level, why, _script(f"#SBATCH {wrong}\n", "hostname"), _script(f"#SBATCH {right}\n", "hostname")
-    )
+    return _head(code, name, level, why, f"#SBATCH {wrong}\n", f"#SBATCH {right}\n", body="hostname")
 
 
 def _body(code: str, name: str, level: Level, why: str, wrong: str, right: str, *, head: str = _TWO) -> Rule:
@@ -142,4 +156,4 @@ _ENDING = (
     _head("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options.", _TWO + "# 2 nodes × 8 GPUs\n", _TWO + "# 2 nodes × 4 GPUs\n"),
 )  # fmt: skip
 RULES: tuple[Rule, ...] = (*_SUBMISSION, *_RANKS, *_MEETING, *_ENDING)
-CODES = {rule.name: rule.code for rule in RULES}
+BY_NAME = {rule.name: rule for rule in RULES}

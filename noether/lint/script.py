@@ -24,10 +24,9 @@ _SECRETLY_LARGE = 1_000_000
 
 @dataclass(frozen=True)
 class Ignored:
-    """A line that looks like a request and that sbatch passes over, and why."""
+    """A line that looks like a request and that sbatch passes over."""
 
     line: int
-    reason: str
     text: str
     options: Options
     late: bool
@@ -102,13 +101,10 @@ class Script:
             words = split_directive(rest) or []
             options = read_options(words, number, "sbatch")
             # A word that is not an option is the script's name: the line says how to use it.
-            usage = almost is not None and any(problem.kind == "stray-word" for problem in options.problems)
+            usage = almost is not None and any(problem.rule == "stray-word" for problem in options.problems)
             if words and words[0].startswith("-") and not usage:
-                reason = (
-                    "it comes after the first command" if match else "sbatch reads only lines that begin with #SBATCH"
-                )
                 typo = bool(almost and almost["typo"])
-                found.append(Ignored(number, reason, rest.strip(), options, bool(match), typo))
+                found.append(Ignored(number, rest.strip(), options, late=bool(match), typo=typo))
         return found
 
     @cached_property

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
@@ -14,6 +15,7 @@ STATEMENTS = (
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "for_statement", "c_style_for_statement",
                "while_statement", "function_definition")  # fmt: skip
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
+_NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(.*)", re.DOTALL)
 
@@ -95,9 +97,12 @@ class Command:
     @property
     def declared(self) -> list[tuple[str, Word]]:
         """What the command assigns in the shell itself: `A=1`, `export A=1`, `declare -x A=1`."""
-        if self.node.type == "command":
-            return [] if self.words else list(self.assignments)
-        return list(self.assignments)
+        return [] if self.words and self.node.type == "command" else list(self.assignments)
+
+    @property
+    def parent_type(self) -> str:
+        """The type of the node that the command is in, "program" at the top."""
+        return self.node.parent.type if self.node.parent is not None else ""
 
     def within(self, *kinds: str) -> bool:
         """Says whether the command is inside a node of one of these kinds."""
@@ -106,17 +111,16 @@ class Command:
     @property
     def in_background(self) -> bool:
         """Whether `&` follows the command, or the list, pipeline or block that it is in."""
-        return background(self.node)
+        wrapped = takewhile(lambda node: node.type in _WRAPPING, ancestors(self.node))
+        return any(has_ampersand(node) for node in (self.node, *wrapped))
 
     @property
     def heredoc(self) -> str | None:
         """The here-document that the command reads, or None."""
         parent = self.node.parent
-        if parent is None or parent.type != "redirected_statement":
-            return None
-        bodies = [part for child in parent.named_children if child.type == "heredoc_redirect" for part in child.children
-                  if part.type == "heredoc_body"]  # fmt: skip
-        return text_of(bodies[0]) if bodies else None
+        redirects = parent.named_children if parent is not None and parent.type == "redirected_statement" else []
+        parts = [part for child in redirects if child.type == "heredoc_redirect" for part in child.children]
+        return next((text_of(part) for part in parts if part.type == "heredoc_body"), None)
 
 
 def ancestors(node: Node) -> Iterator[Node]:
@@ -127,15 +131,9 @@ def ancestors(node: Node) -> Iterator[Node]:
         above = above.parent
 
 
-def background(node: Node) -> bool:
-    """Says whether `&` follows a statement or what wraps it."""
-    current: Node | None = node
-    while current is not None:
-        if current.next_sibling is not None and current.next_sibling.type == "&":
-            return True
-        parent = current.parent
-        current = parent if parent is not None and parent.type in _WRAPPING else None
-    return False
+def has_ampersand(node: Node) -> bool:
+    """Says whether `&` follows a statement."""
+    return node.next_sibling is not None and node.next_sibling.type == "&"
 
 
 def text_of(node: Node) -> str:
@@ -164,26 +162,10 @@ class ShellText:
             if node.type in STATEMENTS:
                 command = self._command(node)
                 found.append(command)
-                if command.name == "exit" and node.parent is not None and node.parent.type == "program":
+                if command.name == "exit" and command.parent_type == "program":
                     break
-                if node.type in ("command", "test_command"):
-                    continue
-            elif node.type in ("comment", "heredoc_body", "command_substitution", "process_substitution", "array"):
-                continue
-            else:
+            elif node.type not in ("comment", "heredoc_body", "command_substitution", "process_substitution", "array"):
                 stack += reversed(node.children)
-        return found
-
-    @property
-    def functions(self) -> dict[str, Node]:
-        """The functions that the script defines, by name."""
-        stack, found = [self.root], {}
-        while stack:
-            node = stack.pop()
-            if node.type == "function_definition" and node.named_children:
-                found[text_of(node.named_children[0])] = node
-            if node.type != "command":
-                stack += node.named_children
         return found
 
     @property
@@ -202,18 +184,15 @@ class ShellText:
     def _command(self, node: Node) -> Command:
         words: list[Word] = []
         assignments: list[tuple[str, Word]] = []
-        children = [node] if node.type == "variable_assignment" else node.children
-        for child in children:
+        for child in [node] if node.type == "variable_assignment" else node.children:
             raw, line = text_of(child).replace("\\\n", ""), self.line_of(child)
             assigned = _ASSIGNMENT.fullmatch(raw)
             if child.type == "variable_assignment" and assigned:
                 assignments.append((assigned[1], Word(assigned[2], line)))
-            elif child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment"):
-                continue
-            elif raw.strip():
+            elif raw.strip() and child.type not in _NO_WORD:
                 words.append(Word(raw, line))
-        line, last = self.line_of(node), node.end_point.row + self.first_line
-        return Command(tuple(words), tuple(assignments), line, last, node)
+        last = node.end_point.row + self.first_line
+        return Command(tuple(words), tuple(assignments), self.line_of(node), last, node)
 
 
 def split_words(text: str, line: int) -> list[Word]:

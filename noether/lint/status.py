@@ -1,12 +1,12 @@
 """Where the exit status of a command goes: to the end of the script, or to something that drops it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from noether.lint.shell import STATEMENTS, ShellText, text_of, unquote
+from noether.lint.shell import STATEMENTS, ShellText, ancestors, has_ampersand, text_of, unquote
 
 _KEEPS = re.compile(r"\$\?|\$\{\?\}|PIPESTATUS|pipestatus|\bERR\b")
 _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitution", "process_substitution",
@@ -19,9 +19,13 @@ class Loss:
     """How a status is lost: the kind, the command that answers in its place, and that command's line."""
 
     kind: str
-    """pipe, or, then, exit, wait or background (nothing waits at all)."""
+    """pipe, or, then, exit or wait."""
     by: str
     line: int
+
+
+_KEPT = Loss("", "", 0)
+"""The status is not lost."""
 
 
 class StatusFlow:
@@ -29,7 +33,6 @@ class StatusFlow:
 
     def __init__(self, shell: ShellText) -> None:
         self.shell = shell
-        self.functions = shell.functions
         text = "\n".join(line for line in shell.text.split("\n") if not line.lstrip().startswith("#"))
         self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", text) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", text) is not None
@@ -37,7 +40,7 @@ class StatusFlow:
         first = shell.text.partition("\n")[0]
         self._always = re.match(r"#!.*sh\s+-\w*e", first) is not None
 
-    def errexit(self, line: int) -> bool:
+    def _errexit(self, line: int) -> bool:
         """Says whether `set -e` holds on a line."""
         on = self._always
         for at, words in self._sets:
@@ -58,14 +61,14 @@ class StatusFlow:
             if kind in _TESTS and not (kind == "if_statement" and _is_body(parent, node)):
                 return None
             if kind == "pipeline":
-                if parent.named_children[-1] != node and not self.pipefail:
-                    last = parent.named_children[-1]
-                    return None if self._kept_later(parent) else Loss("pipe", _name(last), self.shell.line_of(last))
+                last = parent.named_children[-1]
+                if last != node and not self.pipefail:
+                    return None if _kept_in(_outer_after(parent)) else self._loss("pipe", last)
             elif kind == "list" and parent.named_children[0] == node:
                 right = parent.named_children[-1]
                 if any(child.type == "||" for child in parent.children):
                     plain = right.type in STATEMENTS and _name(right) in _SAYING
-                    return Loss("or", _name(right), self.shell.line_of(right)) if plain and not tested else None
+                    return self._loss("or", right) if plain and not tested else None
                 tested = True
             elif kind == "function_definition":
                 return self._called(parent, depth)
@@ -73,10 +76,13 @@ class StatusFlow:
                           "do_group"):  # fmt: skip
                 found = self._followed(node, tested)
                 if found is not None:
-                    return found if found.kind else None
+                    return None if found is _KEPT else found
                 tested = False
             node = parent
         return None
+
+    def _loss(self, kind: str, by: Node, name: str = "") -> Loss:
+        return Loss(kind, name or _name(by), self.shell.line_of(by))
 
     def _called(self, function: Node, depth: int) -> Loss | None:
         name = text_of(function.named_children[0])
@@ -84,62 +90,38 @@ class StatusFlow:
         return next((loss for loss in losses if loss), None)
 
     def _followed(self, node: Node, tested: bool) -> Loss | None:
-        """Returns what the statements after this one make of its status; None: it is the last, so look further up.
-
-        A loss of kind "" says that the status is kept.
-        """
-        kept = Loss("", "", 0)
+        """Returns what the statements after this one make of its status; None: it is the last, so look further up."""
         following = list(_after(node))
-        if node.next_sibling is not None and node.next_sibling.type == "&":
-            return self._waited(node) or kept
+        if has_ampersand(node):
+            return self._waited(node)
         if not following:
             return None
-        first = following[0]
-        line = self.shell.line_of(node)
-        if (self.errexit(line) and not tested) or any(_KEEPS.search(text_of(after)) for after in following):
-            return kept
+        if (self._errexit(self.shell.line_of(node)) and not tested) or _kept_in(following):
+            return _KEPT
         for after in following:
             name = _name(after)
             if name in ("exit", "return") and after.type in STATEMENTS:
                 zero = [unquote(text_of(child)) for child in after.named_children[1:]] == ["0"]
-                return (
-                    Loss("exit", f"{name} 0", self.shell.line_of(after)) if zero and node.parent is not None else kept
-                )
+                return self._loss("exit", after, f"{name} 0") if zero else _KEPT
             if re.search(r"\b(exit|return)\b", text_of(after)):
-                return kept
-        if _name(first) == "wait" and background_before(node):
-            return kept
-        last = following[-1]
-        return Loss("then", _name(last), self.shell.line_of(last))
+                return _KEPT
+        return self._loss("then", following[-1])
 
-    def _waited(self, node: Node) -> Loss | None:
-        """Returns how the status of a background job is lost: without a wait, or with a bare one."""
-        rest = [c for c in self.shell.commands if c.node.start_byte > node.end_byte]
-        waits = [c for c in rest if c.name == "wait"]
-        if not waits or _KEEPS.search("\n".join(text_of(after) for after in _outer_after(node))):
-            return None
-        if any(len(c.words) > 1 for c in waits):
-            return None
+    def _waited(self, node: Node) -> Loss:
+        """Returns how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
+        waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
+        if not waits or any(len(c.words) > 1 for c in waits) or _kept_in(_outer_after(node)):
+            return _KEPT
         return Loss("wait", "wait", waits[-1].line)
 
-    def _kept_later(self, node: Node) -> bool:
-        return any(_KEEPS.search(text_of(after)) for after in _outer_after(node))
+
+def _kept_in(statements: Iterable[Node]) -> bool:
+    return any(_KEEPS.search(text_of(statement)) for statement in statements)
 
 
-def _is_body(parent: Node, node: Node) -> bool:
+def _is_body(conditional: Node, node: Node) -> bool:
     """Says whether a statement is in the body of an `if`, not in its condition."""
-    seen = False
-    for child in parent.children:
-        if child.type == "then":
-            seen = True
-        if child == node:
-            return seen
-    return False
-
-
-def background_before(node: Node) -> bool:
-    """Says whether `&` ends a statement."""
-    return node.next_sibling is not None and node.next_sibling.type == "&"
+    return any(child.type == "then" and child.end_byte <= node.start_byte for child in conditional.children)
 
 
 def _after(node: Node) -> Iterator[Node]:
@@ -152,10 +134,8 @@ def _after(node: Node) -> Iterator[Node]:
 
 
 def _outer_after(node: Node) -> Iterator[Node]:
-    current: Node | None = node
-    while current is not None:
-        yield from _after(current)
-        current = current.parent
+    for outer in (node, *ancestors(node)):
+        yield from _after(outer)
 
 
 def _name(node: Node) -> str:

@@ -1,57 +1,22 @@
-"""Reads the values of Slurm's options: times, sizes, counts, devices, signals. None: Slurm refuses the text.
-
-Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
-`--time=1:99`, `--mem=4GB`, `--nodes=-1`.
-"""
+"""Reads the values of Slurm's options: counts, nodes, GPUs, arrays, signals. None: Slurm refuses the text."""
 
 import re
 from dataclasses import dataclass
 
-_TIME = re.compile(
-    r"""(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?   # days-hours[:minutes[:seconds]]
-    |   (?P<plain>\d+(?::\d+){0,2})                  # minutes[:seconds], hours:minutes:seconds
-    """,
-    re.VERBOSE,
-)
 _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
             "TTOU", "XCPU")  # fmt: skip
-NO_LIMIT = float("inf")
 DEFAULT_LEAD_S = 60
 """Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""
 
 
-def time_limit(text: str) -> float | None:
-    """Returns a time limit in seconds, infinity for none, or None where Slurm refuses the text."""
-    if text.lower() in ("unlimited", "infinite", "-1") or re.fullmatch(r"-\d+", text):
-        return NO_LIMIT
-    match = _TIME.fullmatch(text)
-    if not match:
-        return None
-    if match["days"] is not None:
-        clock = [int(part) for part in (match["clock"] or "0").split(":")] + [0, 0]
-        return int(match["days"]) * 86_400 + clock[0] * 3_600 + clock[1] * 60 + clock[2]
-    parts = [int(part) for part in match["plain"].split(":")]
-    if len(parts) == 3:
-        return parts[0] * 3_600 + parts[1] * 60 + parts[2]
-    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
-
-
-def memory_mib(text: str) -> float | None:
-    """Returns a size in MiB (Slurm's unit where none is written), or None where Slurm refuses the text."""
-    match = re.fullmatch(r"(\d+)(?:([kmgt])b?)?", text, re.IGNORECASE)
-    return (
-        int(match[1]) * {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}[(match[2] or "m").lower()] if match else None
-    )
-
-
-def count(text: str) -> int | None:
+def count(text: str | None) -> int | None:
     """Returns a number of at least 1, or None where Slurm refuses the text (0, -1, 0x10, 1k)."""
-    return int(text) if re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
+    return int(text) if text and re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
 
 
-def node_range(text: str) -> tuple[int, int] | None:
+def node_range(text: str | None) -> tuple[int, int] | None:
     """Returns the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
-    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text)
+    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text or "")
     if not match:
         return None
     least = int(match[1]) * (1024 if match[2] else 1)
@@ -74,10 +39,10 @@ def gpus_in_gres(text: str) -> int | None:
     return total
 
 
-def gpu_count(text: str) -> int | None:
+def gpu_count(text: str | None) -> int | None:
     """Returns the GPUs of `4`, `a100:4`, `a100` (one) or a list of such; None where Slurm refuses the text."""
     total = 0
-    for item in text.split(","):
+    for item in (text or "").split(","):
         match = re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?(\d+)|([A-Za-z_][\w.-]*\d[\w.-]*)", item)
         if not match or match[1] == "gpu":
             return None
@@ -92,6 +57,13 @@ class SignalRequest:
     name: str
     lead_s: int
     to_batch_shell: bool
+
+
+def rising_array(text: str) -> str | None:
+    """Returns the indices of an array (`0-7`, `1,3,5`, `0-7%2`), or None where Slurm refuses them."""
+    form = r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*"
+    rising = all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
+    return text if rising and re.fullmatch(form, text) else None
 
 
 def signal_request(text: str) -> SignalRequest | None:

@@ -1,8 +1,10 @@
 """Describes a job: its runs, its options, and the plan of its ranks as made on the login node. No torch here."""
 
 import getpass
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from noether.checkpoints.resume import find_start
@@ -18,9 +20,8 @@ from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
 
-Options = Mapping[str, str | int | bool]
-OWN_WORDS = ("run_id", "resume", "output_path")
-"""Settings that the job sets itself, so that a requeued job continues the same run."""
+_OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
+"""Settings that the job sets itself, so that a requeued job continues the same run, and those that are its options."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class TrainingJob:
     """One request to Slurm: a run, or an array with the runs of a sweep.
 
     name: the run's id; for an array, the common beginning of its runs' ids.
-    shared: the overrides that all runs have in common, in the order given. The others are in `runs`.
+    shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
     hp: the settings file, as given.
     plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
     """
@@ -56,11 +57,17 @@ class TrainingJob:
         return len(self.runs) > 1
 
     @property
+    def folder(self) -> Path:
+        """The folder of the job's files, with %u replaced by the user's name, so that it can be created here."""
+        folder = self.slurm.folder
+        if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
+            folder = folder.replace("%u", getpass.getuser())
+        return Path(folder).expanduser()
+
+    @property
     def base_folder(self) -> Path:
-        """The folder of the job's files, without the part that Slurm fills in; `submit` must create it."""
-        parts = Path(user_folder(self.slurm)).parts
-        known = next((index for index, part in enumerate(parts) if "%" in part), len(parts))
-        return Path(*parts[:known]) if known else Path()
+        """The folder without the part that Slurm fills in; `submit` must create it."""
+        return Path(*takewhile(lambda part: "%" not in part, self.folder.parts))
 
     @property
     def output(self) -> str:
@@ -94,27 +101,26 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
             expected=f"one run_id; the runs are {base}-0, {base}-1, …",
             fix=f"run_id={base}",
         )
-    plans = {_shape(config): plan_job(config) for config in configs}
-    if len(plans) > 1 or any(config.slurm != configs[0].slurm for config in configs):
+    plans = {_resources(config): plan_job(config) for config in configs}
+    if len(plans) > 1:
         raise RequestError(
             "the runs of one job array ask Slurm for different resources",
             seen="a sweep over slurm.…, devices, accelerator or a batch size",
             expected="the same nodes, tasks and devices for each run",
             fix="submit these runs one by one",
         )
-    differing = varied(expanded)
-    shared = [text for place, text in enumerate(expanded[0]) if all(run[place] == text for run in expanded)]
+    alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
+    shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     runs = []
-    for index, (config, words) in enumerate(zip(configs, differing, strict=True)):
+    for index, (config, words) in enumerate(zip(configs, varied(expanded), strict=True)):
         placed, folder = _own_place(config, base if len(configs) == 1 else f"{base}-{index}")
         runs.append(JobRun(folder, tuple(words), placed))
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError("the runs of one job array write to different folders", seen="a sweep over output_path")
     name = runs[0].folder.name if len(runs) == 1 else base
-    kept = tuple(text for text in shared if text.lstrip("+~").partition("=")[0] not in OWN_WORDS)
-    plan = next(iter(plans.values()))
+    (plan,) = plans.values()
     return TrainingJob(
-        name, runs[0].folder.parent, hp, shared=kept, runs=tuple(runs), slurm=configs[0].slurm, plan=plan
+        name, runs[0].folder.parent, hp, shared=shared, runs=tuple(runs), slurm=configs[0].slurm, plan=plan
     )
 
 
@@ -128,7 +134,7 @@ def plan_job(config: RunConfig) -> RunPlan:
     gpus = slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
         gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
-    mask = ",".join(str(index) for index in range(gpus or 0))
+    mask = ",".join(map(str, range(gpus or 0)))
     return plan_run(config, visible_devices=mask, environ=stand_in_environment(slurm), facts=NOTHING_KNOWN)
 
 
@@ -207,25 +213,9 @@ def describe_plan(job: TrainingJob) -> list[str]:
     return lines
 
 
-def user_folder(slurm: SlurmConfig) -> str:
-    """Returns the folder of the job's files with %u replaced by the user's name, so that it can be created here."""
-    folder = slurm.folder
-    if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
-        folder = folder.replace("%u", getpass.getuser())
-    return str(Path(folder).expanduser())
-
-
-def _shape(config: RunConfig) -> tuple[object, ...]:
-    trainer = config.trainer
-    return (
-        config.accelerator,
-        config.devices,
-        config.slurm.nodes,
-        config.slurm.ntasks_per_node,
-        config.slurm.gpus_per_node,
-        trainer.effective_batch_size,
-        trainer.max_batch_size,
-    )
+def _resources(config: RunConfig) -> tuple[object, ...]:
+    slurm, trainer = config.slurm.model_dump_json(), config.trainer
+    return config.accelerator, config.devices, slurm, trainer.effective_batch_size, trainer.max_batch_size
 
 
 def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:

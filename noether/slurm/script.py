@@ -9,7 +9,7 @@ from pathlib import Path
 from noether import __version__
 from noether.config.sweep import override_value
 from noether.environments.slurm.queue import RANK_VARIABLES
-from noether.slurm.job import Options, TrainingJob, job_options
+from noether.slurm.job import TrainingJob, job_options
 
 STALLED_LIMIT = 3
 """A job is not queued again after this many starts in a row that saved nothing new."""
@@ -105,7 +105,7 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
     head = HEAD.format(
         job_id=job_id,
         version=__version__,
-        options="\n".join(_sbatch_line(name, options) for name in options),
+        options="\n".join(_sbatch_line(name, value) for name, value in options.items()),
         stripped=STRIPPED,
         setup="".join(f"\n{line}" for line in job.slurm.slurm_setup) + (SETUP_END if job.slurm.slurm_setup else ""),
         runs=_runs(job),
@@ -125,22 +125,12 @@ def outcomes(run: object, max_requeues: int) -> dict[str, str]:
     return {name: text.format(run=run, max_requeues=max_requeues) for name, text in OUTCOMES.items()}
 
 
-def train_words(job: TrainingJob) -> list[str]:
-    """Returns the arguments after `noether` that all runs of the job share.
-
-    The slurm settings are left out, as they are the script's #SBATCH options; so they need editing in one place only.
-    """
-    settings = [text for text in job.shared if not text.lstrip("+~").startswith("slurm.")]
-    return ["train", *(["--hp", job.hp] if job.hp else []), *settings]
-
-
 def is_apptainer(image: str) -> bool:
     """Returns whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
     return Path(image).suffix == ".sif"
 
 
-def _sbatch_line(name: str, options: Options) -> str:
-    value = options[name]
+def _sbatch_line(name: str, value: str | int | bool) -> str:
     return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
 
 
@@ -171,30 +161,27 @@ def _mounts(job: TrainingJob) -> list[str]:
 
 def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     slurm = job.slurm
+    program = program or (("noether",) if slurm.container else (sys.executable, "-m", "noether"))
     # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
-    srun = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus]
-    words = [[*(program or (sys.executable, "-m", "noether"))]]
+    srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
     if slurm.container and is_apptainer(slurm.container):
         binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
         gpu = ["--nv"] if job.plan.placement.workers[0].device.kind == "cuda" else []
-        words = [["apptainer", "exec", *gpu, *binds, slurm.container], [*(program or ("noether",))]]
+        container = [shlex.join(["apptainer", "exec", *gpu, *binds, slurm.container])]
     elif slurm.container:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
-        words = [[*(program or ("noether",))]]
-    lines = [" ".join(_quoted(word) for word in srun), *(shlex.join(line) for line in words[:-1])]
-    own = ["output_path=" + override_value(str(job.output_path)), "resume=auto"]
+    # The slurm settings are the script's #SBATCH options, and are not repeated: each needs editing in one place only.
+    train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *job.shared])
+    own = shlex.join(["output_path=" + override_value(str(job.output_path)), "resume=auto"])
+    name = shlex.quote(f"run_id={override_value(job.name)}")
     if job.is_array:  # The first run's name, with a shell variable in place of its number.
         head, _, tail = override_value(f"{job.name}-0").rpartition("0")
         name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
-    else:
-        name = shlex.quote(f"run_id={override_value(job.name)}")
-    sweep = ' "${overrides[@]}"' if job.is_array else ""
-    lines.append(shlex.join([*words[-1], *train_words(job)]) + sweep)
-    lines.append(f"{name} {shlex.join(own)}")
-    return " \\\n    ".join(lines)
+        train += ' "${overrides[@]}"'
+    return " \\\n    ".join([" ".join(map(_quoted, srun)), *container, train, f"{name} {own}"])
 
 
 def _quoted(word: str) -> str:

@@ -32,7 +32,8 @@ def submit_here(
         RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
-    by_submitit = not script and serves_submitit(job)
+    # submitit's tasks run this Python, which a container does not have.
+    by_submitit = not script and job.slurm.container is None and importlib.util.find_spec("submitit") is not None
     if dry_run:
         print(*describe_plan(job), f"by     {'submitit' if by_submitit else 'sbatch'}", "", sep="\n")
         print(render_script(job), end="")
@@ -65,11 +66,6 @@ def submit_here(
     print(f"submitted as job {started[0][0].partition('_')[0]}; to follow it:")
     print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
     return ExitCode.DONE
-
-
-def serves_submitit(job: TrainingJob) -> bool:
-    """Returns whether submitit can start the job: it must be installed, and the nodes must use this Python."""
-    return job.slurm.container is None and importlib.util.find_spec("submitit") is not None
 
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from noether.errors import ExitCode, NoetherError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task
 from noether.runs.records import is_count, read_record
-from noether.slurm.job import TrainingJob, job_options, user_folder
+from noether.slurm.job import TrainingJob, job_options
 from noether.slurm.script import STALLED_LIMIT, STRIPPED, outcomes
 
 REQUEUED_BY_SLURM = "SIGTERM"
@@ -92,7 +92,7 @@ def submit_by_submitit(job: TrainingJob) -> list[tuple[str, str]]:
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError
 
-    executor = SlurmExecutor(user_folder(job.slurm), max_num_timeout=job.slurm.max_requeues)
+    executor = SlurmExecutor(str(job.folder), max_num_timeout=job.slurm.max_requeues)
     # submitit's names have underscores where sbatch's have hyphens.
     options = {name.replace("-", "_"): value for name, value in job_options(job).items()}
     own = ("job_name", "nodes", "ntasks_per_node", "signal", "open_mode", "array")

@@ -3,7 +3,7 @@
 import pytest
 
 from noether.config.compose import validate
-from noether.config.control_characters import refuse_control_characters
+from noether.config.schema import refuse_control_characters
 from noether.errors import RequestError
 
 BAD = ["x\ntouch P #", "x\rtouch P", "x\x85y", "x\u2028y", "x\u2029y", "x\x1b[2Jy", "x\x00y", "x\ty"]

@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from benchmarks.lint import precision
-from noether.cli.train_lines import OwnTrainLines
+from noether.cli.train_lines import read_train_line
 from noether.errors import RequestError
 from noether.lint.check import MAX_SIZE, lint_files, lint_text
 from noether.lint.command import run_lint
-from noether.lint.reference import reference
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WRONG = "#!/bin/bash\n#SBATCH --time=2h\npython t.py\necho 50%, done: yes\n"
@@ -28,7 +27,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def run(*words: str, style: str = "text", fix: bool = False) -> int:
-    return run_lint(words, None, fix, style, OwnTrainLines())
+    return run_lint(words, None, fix, style, read_train_line)
 
 
 def test_text_names_line_level_code_and_what_to_write(job: Path, capsys) -> None:
@@ -159,8 +158,9 @@ def test_lint_starts_without_torch_and_without_the_configuration(job: Path) -> N
 
 
 def test_the_page_is_written_from_the_rules_and_the_list() -> None:
-    page = reference(precision.table(precision.read_list()))
-    assert (REPOSITORY / "docs" / "lint.md").read_text() == page
+    page = (REPOSITORY / "docs" / "lint.md").read_text()
+    assert page.count(precision.HEADING) == 1
+    assert page == precision.page(precision.read_list()), "run `make docs`"
 
 
 def test_the_pre_commit_hook_runs_the_command() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noether.cli.train_lines import OwnTrainLines
+from noether.cli.train_lines import read_train_line
 from noether.lint.check import lint_text
 from noether.lint.finding import Finding
 from noether.lint.fix import fix_script
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
 WITH_EXAMPLE = [rule for rule in RULES if rule.wrong or rule.right]
 JOB = Path("/nowhere/job.sbatch")
-OWN = Requested(OwnTrainLines())
+OWN = Requested(read_train_line)
 
 
 def lint(text: str, path: Path = JOB) -> tuple[Finding, ...]:
