@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from noether.common.whole_file import flush
 from noether.data.digest import digest_of, digest_path, record_digest
 from noether.data.shared_work import partial_name
 from noether.errors import RequestError
@@ -119,8 +120,7 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
             # Not through a memory map: there a full disk is a SIGBUS, here it is an OSError.
             file.truncate(total)
             yield PackedWriter(file, specs, offsets)
-            file.flush()
-            os.fsync(file.fileno())
+        flush(partial)
         digest = digest_of(partial)
         digest_path(path).unlink(missing_ok=True)  # That of an older file; without one nothing is checked.
         os.replace(partial, path)
@@ -128,13 +128,14 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    with suppress(OSError):  # Not every file system can, and the data are safe without it.
+        flush(path.parent)
 
 
 def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Write `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
     specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
-    with packed_writer(Path(path), specs, metadata or {}) as writer:
+    with packed_writer(path, specs, metadata or {}) as writer:
         writer.write(0, arrays)
 
 
@@ -203,13 +204,3 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
         expected=expected,
         fix=f"rm {path}      (and write or copy it again)",
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut; not every file system can, and the data are safe without it."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
