@@ -23,13 +23,11 @@ from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import open_shapenet_car
 from noether.data.shapenet_car_packed import ensure_packed, find_cars
+from noether.data.shared_work import Progress, untold
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
     from noether.data.loader import Dataset
-
-Progress = Callable[[int, int], None]
-"""Called with (samples made, samples to make)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class DataSource:
     without_root: str = "made by its own code"
 
 
-def prepare_data(config: RunConfig, progress: Progress = lambda done, total: None) -> Path | None:
+def prepare_data(config: RunConfig, progress: Progress = untold) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
 
     Returns:
@@ -111,10 +109,8 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     if root is not None:
         ellipsoid.check_folder(root)
         return root
-    sizes = {"train": dataset.train_shapes, "test": dataset.test_shapes}
-    points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
-    folder = ellipsoid.cache_folder(sizes=sizes, seed=dataset.seed, **points)
-    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=usable_cpus(), progress=progress, **points)
+    folder = ellipsoid.cache_folder(dataset)
+    ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
     return folder
 
 

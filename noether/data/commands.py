@@ -16,10 +16,9 @@ from noether.data.build import data_source, open_splits
 from noether.data.cases.case_map import ready_maps
 from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
 from noether.data.describe import describe_split
-from noether.data.prepare import prepare_with_bar
-from noether.data.progress import progress_bar
+from noether.data.progress import prepare_with_bar, progress_bar
 from noether.data.shapenet_car import differing_statistics
-from noether.data.shapenet_car_packed import ensure_packed, pack_folder
+from noether.data.shapenet_car_packed import ensure_packed
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.errors import ExitCode, RequestError
@@ -98,7 +97,7 @@ def pack_here(folder: str, out: str | None) -> int:
     """Packs a prepared folder and prints where the file is."""
     root, console = Path(folder).expanduser(), Console(None, speaks=True)
     with progress_bar(console, "packing", "cars") as report:
-        path = pack_folder(root, Path(out).expanduser(), report) if out else ensure_packed(root, report)
+        path = ensure_packed(root, report, out=Path(out).expanduser() if out else None)
     console.say(f"{path}  ({path.stat().st_size / 1e6:,.0f} MB)")
     if out:
         console.say(f"the folder with this file can be dataset_root by itself: dataset_root={path.parent}")
