@@ -64,11 +64,8 @@ class DataSource:
 def prepare_data(config: RunConfig, progress: Progress = untold) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
 
-    Returns:
-        The folder of the data, or its packed file; None where a user's own data set was given none.
-
-    Raises:
-        RequestError: where `dataset_root` lacks the data.
+    Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError
+    where `dataset_root` lacks the data.
     """
     source, root = data_source(config), _root(config)
     if source.prepare is not None:
@@ -78,11 +75,7 @@ def prepare_data(config: RunConfig, progress: Progress = untold) -> Path | None:
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything.
-
-    Raises:
-        RequestError: where `dataset_root` lacks the data.
-    """
+    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
     data_source(config).check(config.dataset, _root(config))
 
 
@@ -112,11 +105,6 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     folder = ellipsoid.cache_folder(dataset)
     ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
     return folder
-
-
-def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path) -> Splits:
-    train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
-    return Splits(train, test)
 
 
 def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
@@ -182,7 +170,11 @@ def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path 
 
 
 SOURCES: Mapping[str, DataSource] = {
-    "ellipsoid": DataSource(_check_ellipsoid, _open_ellipsoid, _prepare_ellipsoid),
+    "ellipsoid": DataSource(
+        check=_check_ellipsoid,
+        open=lambda dataset, folder: Splits(*ellipsoid.open_folder(folder)),
+        prepare=_prepare_ellipsoid,
+    ),
     "shapenet_car": DataSource(
         check=lambda dataset, root: find_cars(root),
         open=lambda dataset, file: Splits(*open_shapenet_car(file, dataset.split)),

@@ -73,12 +73,13 @@ def _yawing_moment(half_length: float, height: float, half_width: float, yaw: fl
     return EllipsoidCar(half_length, height, half_width, yaw).yawing_moment
 
 
-def open_split(path: Path) -> PackedArrays:
-    """Open a packed split and check its keys, types and shapes.
+def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
+    """The training and the test split."""
+    return EllipsoidDataset(folder / "train.safetensors"), EllipsoidDataset(folder / "test.safetensors")
 
-    Raises:
-        RequestError: the file is missing, cut short, or not a split of this data set.
-    """
+
+def open_split(path: Path) -> PackedArrays:
+    """Open a packed split. RequestError: it is missing, cut short, or has not the keys, types and shapes of one."""
     packed = open_packed(path)
     arrays = packed.arrays
     given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
@@ -99,11 +100,7 @@ def open_split(path: Path) -> PackedArrays:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder given as `dataset_root` holds complete splits; torch is not imported.
-
-    Raises:
-        RequestError: the folder or a split is missing, cut short, or holds something else.
-    """
+    """Check that a folder given as `dataset_root` holds complete splits, without torch. RequestError: it does not."""
     paths = [folder / f"{split}.safetensors" for split in SPLITS]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
@@ -133,11 +130,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
     Each file appears complete or not at all. Processes that prepare one folder at the same time wait for
     each other, and the later ones find the work done. Where all is there, nothing is written.
 
-    Args:
-        folder: made if missing.
-        dataset: how many cars and points, and the seed.
-        workers: processes to share the work, at most; 1 works in this one, and so does a small order.
-        progress: told of the cars made.
+    workers: processes to share the work, at most; 1 works in this one, and so does a small order.
 
     Raises:
         RequestError: the folder cannot be written, or a file that is there was made to another order or is damaged.

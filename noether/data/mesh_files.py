@@ -46,8 +46,7 @@ def import_pyvista() -> ModuleType:
 def read_mesh_apart(path: Path) -> MeshFile:
     """Reads a mesh as `read_mesh` does, in a process of its own: VTK's readers crash on some broken files.
 
-    Raises:
-        RequestError: as `read_mesh`, and where the reader crashed.
+    RequestError as `read_mesh`, and where the reader crashed.
     """
     with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
         result = Path(folder) / "mesh.pickle"
@@ -85,7 +84,21 @@ def read_mesh(path: Path) -> MeshFile:
     """
     if not path.is_file():
         raise RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES))
-    mesh = read_dataset(path)
+    pyvista = import_pyvista()
+    if path.suffix.lower() not in MESH_SUFFIXES:
+        raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
+    try:
+        reader = pyvista.get_reader(path).reader
+        # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
+        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+            reader.Update()
+        if caught.error_events:
+            raise ValueError(str(caught.error_events[0].alert))
+        mesh = pyvista.wrap(reader.GetOutputDataObject(0))
+        if not isinstance(mesh, pyvista.PolyData | pyvista.UnstructuredGrid):
+            mesh = mesh.cast_to_unstructured_grid()
+    except Exception as error:  # whatever a parser raises on bytes that are not its format
+        raise _unreadable(path, " ".join(str(error).split()) or type(error).__name__) from None
     try:
         points = np.asarray(mesh.points, np.float64)
         triangles, quads = _faces(mesh, len(points))
@@ -102,26 +115,6 @@ def read_mesh(path: Path) -> MeshFile:
         )
     fitting = {name: own for name, own in values.items() if own.dtype.kind in "fiub" and len(own) == len(points)}
     return MeshFile(points, triangles, quads, fitting)
-
-
-def read_dataset(path: Path) -> Any:
-    """Reads one file as pyvista's PolyData or UnstructuredGrid. RequestError: it cannot be read to its end."""
-    pyvista = import_pyvista()
-    if path.suffix.lower() not in MESH_SUFFIXES:
-        raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
-    try:
-        reader = pyvista.get_reader(path).reader
-        # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
-        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
-            reader.Update()
-        if caught.error_events:
-            raise ValueError(str(caught.error_events[0].alert))
-        mesh = pyvista.wrap(reader.GetOutputDataObject(0))
-        if not isinstance(mesh, pyvista.PolyData | pyvista.UnstructuredGrid):
-            mesh = mesh.cast_to_unstructured_grid()
-    except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise _unreadable(path, " ".join(str(error).split()) or type(error).__name__) from None
-    return mesh
 
 
 def _unreadable(path: Path, seen: str) -> RequestError:

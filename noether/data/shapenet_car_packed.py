@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,7 @@ MOST_QUADS = 4096
 def find_cars(root: Path | None) -> list[Path]:
     """Returns the cars' folders in the order of the published recipes; none where there is the packed file alone.
 
-    Raises:
-        RequestError: no folder was given, or it holds no cars.
+    RequestError: no folder was given, or it holds no cars.
     """
     if root is None:
         raise RequestError(
@@ -104,34 +104,29 @@ def ensure_packed(root: Path | None, progress: Progress = untold, *, out: Path |
 
 def _pack(folders: Sequence[Path], path: Path, mark: str, progress: Progress) -> None:
     with_own = (folders[0] / f"{QUADS}.pt").is_file()
-    specs = {
-        key: Spec(np.dtype("<f4"), (len(folders), *(MOST_VOLUME_POINTS if n < 0 else n for n in shape)))
-        for key, shape in {**PUBLISHED, **(OWN if with_own else {})}.items()
-    }
-    specs[COUNT] = Spec(np.dtype("<i4"), (len(folders), 1))
-    if with_own:
-        specs[QUADS] = Spec(np.dtype("<i4"), (len(folders), MOST_QUADS, 4))
-    names = [f"{folder.parent.name}/{folder.name}" for folder in folders]
     metadata = {
         "data_set": "shapenet_car",
         "format_version": str(FORMAT_VERSION),
-        "names": json.dumps(names),
+        "names": json.dumps([f"{folder.parent.name}/{folder.name}" for folder in folders]),
         "fingerprint": mark,
     }
     # A process takes seconds to import torch: few cars need few. Two at least, as one would be the launching process,
     # which must stay free of torch and small.
     workers = max(2, min(usable_cpus(), 1 + len(folders) // 50))
-    with process_map(workers) as run, packed_writer(path, specs, metadata) as writer:
-        for row, arrays in enumerate(run(partial(_read_padded, with_own=with_own), folders)):
-            writer.write(row, {key: array[None] for key, array in arrays.items()})
-            progress(row + 1, len(folders))
+    with process_map(workers) as run:
+        cars = run(partial(_read_padded, with_own=with_own), folders)
+        first = next(cars)
+        specs = {key: Spec(array.dtype, (len(folders), *array.shape)) for key, array in first.items()}
+        with packed_writer(path, specs, metadata) as writer:
+            for row, arrays in enumerate(chain([first], cars)):
+                writer.write(row, {key: array[None] for key, array in arrays.items()})
+                progress(row + 1, len(folders))
 
 
 def _read_padded(folder: Path, *, with_own: bool) -> dict[str, np.ndarray]:
     """Reads and checks one car of the preprocessed folder; volume arrays are padded with 0, quads with -1.
 
-    Raises:
-        RequestError: a file is missing, torn, of another type or count, or not finite; it names the file.
+    RequestError, which names the file: it is missing, torn, of another type or count, or not finite.
     """
     wanted = {**PUBLISHED, **(OWN if with_own else {})}
     arrays = {key: _read_tensor(folder / f"{key}.pt", "float32") for key in wanted}

@@ -102,11 +102,7 @@ def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCa
 
 
 def list_cars(source: Path) -> list[tuple[str, str]]:
-    """Returns (param, name) of every car that a source holds, the excluded ones left out, sorted.
-
-    Raises:
-        RequestError: as `raw_cars`, and where there is no car.
-    """
+    """Returns (param, name) of every car of a source, sorted. RequestError as `raw_cars`, and where there is none."""
     found: set[tuple[str, str]] = set()
 
     def note(param: str, name: str) -> bool:
