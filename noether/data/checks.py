@@ -100,8 +100,5 @@ def checked_samples(
 
 def sample_name(dataset: "Dataset", index: int) -> str:
     """What errors call a sample: its position, its name and its file, as far as the data set says them."""
-    words = [str(index)]
-    for offered in ("name", "where"):
-        if hasattr(dataset, offered):
-            words.append(str(getattr(dataset, offered)(index)))
-    return words[0] if len(words) == 1 else f"{words[0]} ({', '.join(words[1:])})"
+    said = [str(getattr(dataset, what)(index)) for what in ("name", "where") if hasattr(dataset, what)]
+    return f"{index} ({', '.join(said)})" if said else str(index)

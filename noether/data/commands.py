@@ -32,8 +32,7 @@ def prepare_here(
 ) -> int:
     """Prepares a folder of cases by a map: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`.
 
-    Raises:
-        RequestError: there are too few or too many words, no map was given, or the source does not fit it.
+    RequestError: there are too few or too many words, no map was given, or the source does not fit it.
     """
     count, known = _workers(workers), [*ready_maps(), SHAPENET_CAR]
     if len(paths) == 3 and map_name is None:

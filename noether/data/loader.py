@@ -45,10 +45,8 @@ def training_batches(
     """Yields this rank's micro-batches in order.
 
     Args:
-        dataset: the training split.
-        indices: positions in it of the samples that `order` counts: those that are not for validation.
-        order: which samples make up each micro-batch.
-        draw: which of their points.
+        dataset, indices: the training split, and the positions in it of the samples that `order` counts.
+        order, draw: which samples make up each micro-batch, and which of their points.
         num_workers: reading processes; 0 reads in this one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
     """
