@@ -11,7 +11,7 @@ EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
 
 
 class OwnDataset:
-    """Wraps a user's data set, whose dotted path is `kind`: NumPy arrays and numbers become tensors; no more changes."""
+    """Wraps a user's data set, whose dotted path is `kind`: NumPy arrays and numbers become tensors."""
 
     def __init__(self, dataset: Any, kind: str) -> None:
         self.dataset, self.kind = dataset, kind
