@@ -23,13 +23,11 @@ from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import open_shapenet_car
 from noether.data.shapenet_car_packed import ensure_packed, find_cars
+from noether.data.shared_work import Progress, untold
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
     from noether.data.loader import Dataset
-
-Progress = Callable[[int, int], None]
-"""Called with (samples made, samples to make)."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +61,11 @@ class DataSource:
     without_root: str = "made by its own code"
 
 
-def prepare_data(config: RunConfig, progress: Progress = lambda done, total: None) -> Path | None:
+def prepare_data(config: RunConfig, progress: Progress = untold) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
 
-    Returns:
-        The folder of the data, or its packed file; None where a user's own data set was given none.
-
-    Raises:
-        RequestError: where `dataset_root` lacks the data.
+    Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError
+    where `dataset_root` lacks the data.
     """
     source, root = data_source(config), _root(config)
     if source.prepare is not None:
@@ -80,11 +75,7 @@ def prepare_data(config: RunConfig, progress: Progress = lambda done, total: Non
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything.
-
-    Raises:
-        RequestError: where `dataset_root` lacks the data.
-    """
+    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
     data_source(config).check(config.dataset, _root(config))
 
 
@@ -111,16 +102,9 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     if root is not None:
         ellipsoid.check_folder(root)
         return root
-    sizes = {"train": dataset.train_shapes, "test": dataset.test_shapes}
-    points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
-    folder = ellipsoid.cache_folder(sizes=sizes, seed=dataset.seed, **points)
-    ellipsoid.prepare(folder, sizes, seed=dataset.seed, workers=usable_cpus(), progress=progress, **points)
+    folder = ellipsoid.cache_folder(dataset)
+    ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
     return folder
-
-
-def _open_ellipsoid(dataset: EllipsoidDatasetConfig, folder: Path) -> Splits:
-    train, test = (ellipsoid.EllipsoidDataset(folder / f"{name}.safetensors") for name in ("train", "test"))
-    return Splits(train, test)
 
 
 def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
@@ -186,7 +170,11 @@ def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path 
 
 
 SOURCES: Mapping[str, DataSource] = {
-    "ellipsoid": DataSource(_check_ellipsoid, _open_ellipsoid, _prepare_ellipsoid),
+    "ellipsoid": DataSource(
+        check=_check_ellipsoid,
+        open=lambda dataset, folder: Splits(*ellipsoid.open_folder(folder)),
+        prepare=_prepare_ellipsoid,
+    ),
     "shapenet_car": DataSource(
         check=lambda dataset, root: find_cars(root),
         open=lambda dataset, file: Splits(*open_shapenet_car(file, dataset.split)),

@@ -16,10 +16,9 @@ from noether.data.build import data_source, open_splits
 from noether.data.cases.case_map import ready_maps
 from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
 from noether.data.describe import describe_split
-from noether.data.prepare import prepare_with_bar
-from noether.data.progress import progress_bar
+from noether.data.progress import prepare_with_bar, progress_bar
 from noether.data.shapenet_car import differing_statistics
-from noether.data.shapenet_car_packed import ensure_packed, pack_folder
+from noether.data.shapenet_car_packed import ensure_packed
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.errors import ExitCode, RequestError
@@ -33,8 +32,7 @@ def prepare_here(
 ) -> int:
     """Prepares a folder of cases by a map: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`.
 
-    Raises:
-        RequestError: there are too few or too many words, no map was given, or the source does not fit it.
+    RequestError: there are too few or too many words, no map was given, or the source does not fit it.
     """
     count, known = _workers(workers), [*ready_maps(), SHAPENET_CAR]
     if len(paths) == 3 and map_name is None:
@@ -98,7 +96,7 @@ def pack_here(folder: str, out: str | None) -> int:
     """Packs a prepared folder and prints where the file is."""
     root, console = Path(folder).expanduser(), Console(None, speaks=True)
     with progress_bar(console, "packing", "cars") as report:
-        path = pack_folder(root, Path(out).expanduser(), report) if out else ensure_packed(root, report)
+        path = ensure_packed(root, report, out=Path(out).expanduser() if out else None)
     console.say(f"{path}  ({path.stat().st_size / 1e6:,.0f} MB)")
     if out:
         console.say(f"the folder with this file can be dataset_root by itself: dataset_root={path.parent}")

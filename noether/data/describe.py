@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.data.checks import Layout, row_faults, sample_faults, sample_layout, sample_name, set_rows
+from noether.data.checks import SampleChecks, sample_name
 from noether.data.moments import Moments
 
 if TYPE_CHECKING:
@@ -26,14 +26,12 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     faults: list[str] = []
-    expected: Layout | None = None
     types: dict[str, str] = {}
     moments: dict[str, _Columns] = {}
+    checks = SampleChecks()
     for index in range(len(dataset)):
         sample = dataset[index]
-        expected = expected or sample_layout(sample)
-        wrong = sample_faults(sample, expected) + row_faults(sample, set_rows(sample))
-        faults += [f"sample {sample_name(dataset, index)}: {words}" for words in wrong]
+        faults += [f"sample {sample_name(dataset, index)}: {words}" for words in checks.faults(sample)]
         for key, value in sample.items():
             array = np.asarray(value)
             shapes.setdefault(key, []).append(array.shape)

@@ -24,12 +24,9 @@ def record_digest(path: Path, digest: str) -> None:
 
 
 def check_digest(path: Path) -> None:
-    """Returns where a file is as it was written, or where nobody has written its digest.
+    """Refuses a file that is not as it was written; one whose digest nobody has written passes.
 
     Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
-
-    Raises:
-        RequestError: it is not.
     """
     try:
         recorded = digest_path(path).read_text(encoding="ascii").partition(" ")[0]

@@ -59,15 +59,10 @@ class DigitsDataset:
 
 
 def open_digits(root: Path | None, split: str) -> DigitsDataset:
-    """Opens "train" or "test".
-
-    Args:
-        root: a folder with the four IDX files, gzipped or not; None for the package's images.
-        split: "train" or "test".
+    """Opens "train" or "test" of a folder with the four IDX files, gzipped or not; without `root` of the package.
 
     Raises:
-        RequestError: a file is missing, is no IDX file, or images and labels do not fit each other; without
-            `root`, the package is not installed.
+        RequestError: a file is missing, is no IDX file, or images and labels do not fit; the package is not installed.
     """
     if root is None:
         images, labels = _packaged_digits()
@@ -87,11 +82,7 @@ def open_digits(root: Path | None, split: str) -> DigitsDataset:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Returns the array of an IDX file of unsigned bytes, gzipped or not.
-
-    Raises:
-        RequestError: not such a file, or cut short.
-    """
+    """Returns the array of an IDX file of unsigned bytes, gzipped or not. RequestError: it is none, or cut short."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

@@ -1,12 +1,10 @@
-"""Where the embedded data set lies: one packed file a split, made from a seed when it is missing.
+"""The embedded data set: one packed file a split, made from a seed when it is missing.
 
 A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sample` with the samples along a new
 first axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +14,13 @@ from noether.data.about import CAR_SPACE
 from noether.data.digest import check_digest
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
-from noether.data.shared_work import cache_root, locked, process_map, remove_stale
+from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
     import torch
+
+    from noether.config.dataset import EllipsoidDatasetConfig
 
 SPLITS = ("train", "test")
 FORMAT_VERSION = 1  # raise it when the same seed gives other numbers
@@ -35,8 +35,8 @@ class EllipsoidDataset:
     It pickles as its path. RequestError as `open_split`.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.packed = open_split(Path(path))
+    def __init__(self, path: Path) -> None:
+        self.packed = open_split(path)
 
     def __len__(self) -> int:
         return self.packed.samples
@@ -73,12 +73,13 @@ def _yawing_moment(half_length: float, height: float, half_width: float, yaw: fl
     return EllipsoidCar(half_length, height, half_width, yaw).yawing_moment
 
 
-def open_split(path: Path) -> PackedArrays:
-    """Open a packed split and check its keys, types and shapes.
+def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
+    """The training and the test split."""
+    return EllipsoidDataset(folder / "train.safetensors"), EllipsoidDataset(folder / "test.safetensors")
 
-    Raises:
-        RequestError: the file is missing, cut short, or not a split of this data set.
-    """
+
+def open_split(path: Path) -> PackedArrays:
+    """Open a packed split. RequestError: it is missing, cut short, or has not the keys, types and shapes of one."""
     packed = open_packed(path)
     arrays = packed.arrays
     given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
@@ -98,69 +99,46 @@ def open_split(path: Path) -> PackedArrays:
     return packed
 
 
-def check_folder(folder: Path | str) -> None:
-    """Check that a folder given as `dataset_root` holds complete splits; torch is not imported.
-
-    Raises:
-        RequestError: the folder or a split is missing, cut short, or holds something else.
-    """
-    folder = Path(folder)
-    missing = [f"{split}.safetensors" for split in SPLITS if not (folder / f"{split}.safetensors").is_file()]
+def check_folder(folder: Path) -> None:
+    """Check that a folder given as `dataset_root` holds complete splits, without torch. RequestError: it does not."""
+    paths = [folder / f"{split}.safetensors" for split in SPLITS]
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise RequestError(
             f"dataset_root={folder} does not hold the ellipsoid data set",
             seen=f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder",
-            expected=" and ".join(f"{split}.safetensors" for split in SPLITS),
+            expected=" and ".join(path.name for path in paths),
             fix="dataset_root=<the folder with these files>      (or leave it out to have the data made)",
         )
-    for split in SPLITS:
-        open_split(folder / f"{split}.safetensors")
-        check_digest(folder / f"{split}.safetensors")
+    for path in paths:
+        open_split(path)
+        check_digest(path)
 
 
-def cache_folder(*, sizes: Mapping[str, int], surface_points: int, volume_points: int, seed: int) -> Path:
-    """The folder of a data set made to this order, below `cache_root`; nothing is created."""
-    counts = "-".join(f"{split}{size}" for split, size in sizes.items())
-    name = f"{counts}-surface{surface_points}-volume{volume_points}-seed{seed}-v{FORMAT_VERSION}"
+def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
+    """The folder of the data set made to these settings, below `cache_root`; nothing is created."""
+    name = (
+        f"train{dataset.train_shapes}-test{dataset.test_shapes}-surface{dataset.surface_points}"
+        f"-volume{dataset.volume_points}-seed{dataset.seed}-v{FORMAT_VERSION}"
+    )
     return cache_root() / "noether" / "ellipsoid" / name
 
 
-def prepare(
-    folder: Path,
-    sizes: Mapping[str, int],
-    *,
-    surface_points: int,
-    volume_points: int,
-    seed: int,
-    workers: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
+def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1, progress: Progress = untold) -> None:
     """Make the split files that `folder` lacks.
 
     Each file appears complete or not at all. Processes that prepare one folder at the same time wait for
     each other, and the later ones find the work done. Where all is there, nothing is written.
 
-    Args:
-        folder: made if missing.
-        sizes: samples of each split, by its name.
-        surface_points, volume_points: points of each sample.
-        seed: not negative.
-        workers: processes to share the work, at most; 1 works in this one, and so does a small order.
-        progress: called with (cars made, cars to make) as the work goes on.
+    workers: processes to share the work, at most; 1 works in this one, and so does a small order.
 
     Raises:
-        RequestError: the folder cannot be written, or a file that is there was made to another order or is
-            damaged.
+        RequestError: the folder cannot be written, or a file that is there was made to another order or is damaged.
     """
-    folder = Path(folder)
-    orders = [_Order(split, size, surface_points, volume_points, seed) for split, size in sizes.items()]
     try:
-        if not _missing(folder, orders):
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            remove_stale(folder)
-            _make(folder, _missing(folder, orders), workers, progress)
+        if _missing(folder, dataset):
+            with locked(folder):
+                _make(folder, dataset, workers, progress)
     except OSError as error:
         raise RequestError(
             f"cannot write the ellipsoid data set to {folder}",
@@ -170,66 +148,50 @@ def prepare(
         ) from error
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What a split file is to hold."""
-
-    split: str
-    size: int
-    surface_points: int
-    volume_points: int
-    seed: int
-
-    @property
-    def specs(self) -> dict[str, Spec]:
-        shapes = sample_shapes(self.surface_points, self.volume_points)
-        return {key: Spec(np.dtype("<f4"), (self.size, *shape)) for key, shape in shapes.items()}
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        values = {"data_set": "ellipsoid", "format_version": FORMAT_VERSION, **self.__dict__}
-        return {key: str(value) for key, value in values.items()}
+def _order(dataset: "EllipsoidDatasetConfig", split: str, size: int) -> dict[str, str]:
+    """What a split file was made to, which it says itself."""
+    points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
+    order = {"format_version": FORMAT_VERSION, "split": split, "size": size, **points, "seed": dataset.seed}
+    return {"data_set": "ellipsoid", **{key: str(value) for key, value in order.items()}}
 
 
-def _missing(folder: Path, orders: Sequence[_Order]) -> list[_Order]:
-    missing = []
-    for order in orders:
-        path = folder / f"{order.split}.safetensors"
+def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
+    """The splits that the folder lacks, with their sizes; those that it has are checked."""
+    missing = {}
+    for split, size in zip(SPLITS, (dataset.train_shapes, dataset.test_shapes), strict=True):
+        path, order = folder / f"{split}.safetensors", _order(dataset, split, size)
         if not path.exists():
-            missing.append(order)
-        elif (seen := dict(open_split(path).metadata)) != order.metadata:
+            missing[split] = size
+        elif (seen := dict(open_split(path).metadata)) != order:
             raise RequestError(
-                f"{path} was made to another order",
-                seen=str(seen),
-                expected=str(order.metadata),
-                fix=f"rm {path}",
+                f"{path} was made to another order", seen=str(seen), expected=str(order), fix=f"rm {path}"
             )
         else:
             check_digest(path)
     return missing
 
 
-def _make(folder: Path, orders: list[_Order], workers: int, progress: Callable[[int, int], None]) -> None:
-    total, done = sum(order.size for order in orders), 0
-    points = sum(order.size * (order.surface_points + order.volume_points) for order in orders)
-    workers = min(workers, total, 1 + points // POINTS_PER_WORKER)
+def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progress: Progress) -> None:
+    missing, points = _missing(folder, dataset), (dataset.surface_points, dataset.volume_points)
+    total, done = sum(missing.values()), 0
+    workers = min(workers, total, 1 + total * sum(points) // POINTS_PER_WORKER)
     with process_map(workers) as run:
-        for order in orders:
+        for split, size in missing.items():
             # Small enough to share out evenly, and to show progress on a slow machine.
-            block = max(1, min(16, order.size // (4 * max(1, workers))))
-            jobs = [(order, i, min(i + block, order.size)) for i in range(0, order.size, block)]
-            path = folder / f"{order.split}.safetensors"
-            with packed_writer(path, order.specs, order.metadata) as writer:
-                for (_, start, stop), arrays in zip(jobs, run(_make_block, jobs), strict=True):
-                    writer.write(start, arrays)
-                    done += stop - start
+            length = max(1, min(16, size // (4 * max(1, workers))))
+            blocks = [range(size)[first : first + length] for first in range(0, size, length)]
+            specs = {key: Spec(np.dtype("<f4"), (size, *shape)) for key, shape in sample_shapes(*points).items()}
+            with packed_writer(folder / f"{split}.safetensors", specs, _order(dataset, split, size)) as writer:
+                made = run(partial(_make_block, dataset.seed, split, *points), blocks)
+                for block, arrays in zip(blocks, made, strict=True):
+                    writer.write(block.start, arrays)
+                    done += len(block)
                     progress(done, total)
 
 
-def _make_block(job: tuple[_Order, int, int]) -> dict[str, np.ndarray]:
-    order, start, stop = job
-    samples = []
-    for i in range(start, stop):
-        car, seed = draw_car(order.seed, order.split, i), point_seed(order.seed, order.split, i)
-        samples.append(make_sample(car, order.surface_points, order.volume_points, seed))
+def _make_block(seed: int, split: str, surface_points: int, volume_points: int, cars: range) -> dict[str, np.ndarray]:
+    samples = [
+        make_sample(draw_car(seed, split, car), surface_points, volume_points, point_seed(seed, split, car))
+        for car in cars
+    ]
     return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}

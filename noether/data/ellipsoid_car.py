@@ -45,10 +45,7 @@ NEAR_DISTANCE = (0.001, 0.7)  # metres from the body of the concentrated half of
 class EllipsoidCar:
     """The upper half of an ellipsoid on the ground: half length (along z), height, half width (along x), yaw.
 
-    Metres and radians. A positive yaw turns the car's z axis towards +x.
-
-    Raises:
-        ValueError: a length is not a positive number, or the yaw not a finite one.
+    Metres, which must be positive, and radians. A positive yaw turns the car's z axis towards +x.
     """
 
     half_length: float
@@ -147,10 +144,7 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
     Points 0, 2, 4, ... are uniform in the part of the box BOX_LOW..BOX_HIGH outside the car. Points 1, 3, 5,
     ... gather at the body: an area-uniform point of the surface, moved out along its normal by a distance
     that grows with the square of a uniform number between the limits NEAR_DISTANCE. The body is convex, so
-    this is the distance to it, and no such point falls below the ground.
-
-    Raises:
-        ValueError: the car sticks out of the box.
+    this is the distance to it, and no such point falls below the ground. ValueError: the car sticks out of the box.
     """
     reach = np.abs(car.to_world(np.diag(car.semi_axes)))
     extent = np.sqrt(np.sum(reach**2, axis=0))  # of the rotated ellipsoid along the world's axes

@@ -45,10 +45,8 @@ def training_batches(
     """Yields this rank's micro-batches in order.
 
     Args:
-        dataset: the training split.
-        indices: positions in the data set of the samples that `order` counts (the split without validation).
-        order: which samples, in which order.
-        draw: which of their points.
+        dataset, indices: the training split, and the positions in it of the samples that `order` counts.
+        order, draw: which samples make up each micro-batch, and which of their points.
         num_workers: reading processes; 0 reads in this one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
     """
@@ -122,13 +120,8 @@ def _start_loader_worker(worker: int) -> None:
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
     """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
-    Args:
-        samples: the samples of a batch.
-        pad: whether model and task read masks.
-        one_at_a_time: the setting that makes batches of one sample, for the message.
-
-    Raises:
-        RequestError: where samples differ in their keys or in the shape of one, naming it.
+    RequestError where samples differ in their keys or in the shape of one, naming it; `one_at_a_time` is the setting
+    that makes batches of one sample.
     """
     samples = pad_samples(samples) if pad else samples
     first = samples[0]

@@ -1,6 +1,6 @@
 """Points, faces and values of a mesh file, read through pyvista (VTK), or refused in words; and NumPy's own files."""
 
-import json
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from noether.errors import RequestError
 
 MESH_SUFFIXES = (".vtk", ".vtu", ".vtp", ".stl", ".ply", ".obj")
-REFUSED = 3  # exit code of a child that has printed why it refuses a file
 VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD = 5, 7, 9
 """VTK's numbers of the cells that are faces: https://docs.vtk.org/en/latest/vtk_file_formats/vtk_legacy_file_format.html"""
 
@@ -47,37 +46,31 @@ def import_pyvista() -> ModuleType:
 def read_mesh_apart(path: Path) -> MeshFile:
     """Reads a mesh as `read_mesh` does, in a process of its own: VTK's readers crash on some broken files.
 
-    Raises:
-        RequestError: as `read_mesh`, and where the reader crashed.
+    RequestError as `read_mesh`, and where the reader crashed.
     """
-    if not path.is_file():
-        raise _missing(path)
-    import_pyvista()
     with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
-        result = Path(folder) / "mesh.npz"
+        result = Path(folder) / "mesh.pickle"
         child = [sys.executable, "-c", "import sys; from noether.data.mesh_files import main; main(*sys.argv[1:])"]
         ended = subprocess.run([*child, str(path), str(result)], capture_output=True, text=True, errors="replace")
-        if ended.returncode == REFUSED:
-            raise RequestError(**json.loads(ended.stdout.splitlines()[-1]))
         if ended.returncode or not result.is_file():
             said = " ".join(ended.stderr.split())[-120:]
             raise _unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
-        with np.load(result, allow_pickle=False) as arrays:
-            values = {key.partition(":")[2]: arrays[key] for key in arrays.files if key.startswith("value:")}
-            return MeshFile(arrays["points"], arrays["triangles"], arrays["quads"], values)
+        with result.open("rb") as file:
+            read: MeshFile | RequestError = pickle.load(file)
+    if isinstance(read, RequestError):
+        raise read
+    return read
 
 
 def main(path: str, result: str) -> None:
-    """Runs the child of `read_mesh_apart`: writes the mesh to `result`, or prints the refusal as JSON."""
+    """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
+    read: MeshFile | RequestError
     try:
-        mesh = read_mesh(Path(path))
+        read = read_mesh(Path(path))
     except RequestError as error:
-        about = {"summary": error.summary, "seen": error.seen, "expected": error.expected, "fix": error.fix}
-        print(json.dumps(about))
-        sys.exit(REFUSED)
-    values = {f"value:{name}": array for name, array in mesh.values.items()}
+        read = error
     with open(result, "wb") as file:
-        np.savez(file, points=mesh.points, triangles=mesh.triangles, quads=mesh.quads, **values)  # type: ignore[arg-type]
+        pickle.dump(read, file)
 
 
 def read_mesh(path: Path) -> MeshFile:
@@ -90,29 +83,7 @@ def read_mesh(path: Path) -> MeshFile:
         RequestError: the file is missing, cut short, not of a known format, or not finite.
     """
     if not path.is_file():
-        raise _missing(path)
-    mesh = read_dataset(path)
-    try:
-        points = np.asarray(mesh.points, np.float64)
-        triangles, quads = _faces(mesh, len(points))
-        values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
-    except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
-        raise _unreadable(path, " ".join(str(error).split())) from None
-    if points.ndim != 2 or points.shape[1] != 3 or not len(points):
-        raise RequestError(f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)")
-    if not np.isfinite(points).all():
-        raise RequestError(
-            f"{path} holds points that are not finite",
-            seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
-            expected="numbers",
-        )
-    for name in [name for name, array in values.items() if array.dtype.kind not in "fiub" or len(array) != len(points)]:
-        del values[name]
-    return MeshFile(points, triangles, quads, values)
-
-
-def read_dataset(path: Path) -> Any:
-    """Reads one file as pyvista's PolyData or UnstructuredGrid. RequestError: it cannot be read to its end."""
+        raise RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES))
     pyvista = import_pyvista()
     if path.suffix.lower() not in MESH_SUFFIXES:
         raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
@@ -128,11 +99,22 @@ def read_dataset(path: Path) -> Any:
             mesh = mesh.cast_to_unstructured_grid()
     except Exception as error:  # whatever a parser raises on bytes that are not its format
         raise _unreadable(path, " ".join(str(error).split()) or type(error).__name__) from None
-    return mesh
-
-
-def _missing(path: Path) -> RequestError:
-    return RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES))
+    try:
+        points = np.asarray(mesh.points, np.float64)
+        triangles, quads = _faces(mesh, len(points))
+        values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
+    except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
+        raise _unreadable(path, " ".join(str(error).split())) from None
+    if points.ndim != 2 or points.shape[1] != 3 or not len(points):
+        raise RequestError(f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)")
+    if not np.isfinite(points).all():
+        raise RequestError(
+            f"{path} holds points that are not finite",
+            seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
+            expected="numbers",
+        )
+    fitting = {name: own for name, own in values.items() if own.dtype.kind in "fiub" and len(own) == len(points)}
+    return MeshFile(points, triangles, quads, fitting)
 
 
 def _unreadable(path: Path, seen: str) -> RequestError:

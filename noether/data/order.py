@@ -72,12 +72,9 @@ class RankOrder:
 
 
 def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int]]:
-    """Cuts a validation split from the training split.
+    """Cuts a validation split from the training split: the indices of the samples of both, each ascending.
 
     The cut does not follow the run's seed: runs that differ by seed alone are selected on the same samples.
-
-    Returns:
-        Indices of the training and of the validation samples, each ascending.
     """
     held_out = min(round(samples * fraction), samples - 1)
     shuffled = np.random.default_rng([0, samples]).permutation(samples)

@@ -11,12 +11,7 @@ EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
 
 
 class OwnDataset:
-    """Wraps a user's data set. NumPy arrays and numbers become tensors; everything else is as the user has it.
-
-    Args:
-        dataset: the user's object, with `__len__` and `__getitem__`.
-        kind: its dotted path, for messages.
-    """
+    """Wraps a user's data set, whose dotted path is `kind`: NumPy arrays and numbers become tensors."""
 
     def __init__(self, dataset: Any, kind: str) -> None:
         self.dataset, self.kind = dataset, kind
@@ -30,11 +25,7 @@ class OwnDataset:
         return getattr(self.dataset, name)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns a sample as a dictionary of tensors.
-
-        Raises:
-            RequestError: it is not a dictionary, or a value cannot be a tensor.
-        """
+        """Returns a sample as a dictionary of tensors; RequestError where it cannot be one."""
         sample = self.dataset[index]
         if not isinstance(sample, Mapping):
             raise RequestError(

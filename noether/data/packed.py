@@ -19,25 +19,18 @@ from typing import Any, BinaryIO
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from noether.common.whole_file import flush
 from noether.data.digest import digest_of, digest_path, record_digest
 from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
-# safetensors' names of the types that NumPy has too; the data are little-endian on every machine.
+# safetensors names a type by its kind and its bits; the data are little-endian on every machine.
+_SIZES = {"F": (8, 4, 2), "I": (8, 4, 2, 1), "U": (8, 4, 2, 1)}
 DTYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
-    "U8": np.dtype("u1"),
+    **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind, sizes in _SIZES.items() for size in sizes},
     "BOOL": np.dtype("?"),
 }
+"""The types that NumPy has too."""
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 
@@ -85,8 +78,7 @@ class PackedWriter:
     def write(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write samples `start`, `start + 1`, ...: for every key an array (samples written, ...).
 
-        Raises:
-            ValueError: a key, type or shape differs from what was announced.
+        ValueError: a key, type or shape differs from what was announced.
         """
         if arrays.keys() != self._specs.keys():
             raise ValueError(f"arrays {sorted(arrays)} are not the announced {sorted(self._specs)}")
@@ -108,8 +100,7 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
     removed if the context is left by an exception. Samples that were never written are zeros.
 
     Raises:
-        ValueError: there is no array, the arrays differ in their number of samples, or a type has no name in
-            the format.
+        ValueError: there is no array, the arrays differ in their number of samples, or the format lacks a type.
     """
     header, offsets, total = _layout(specs, metadata)
     partial = path.with_name(partial_name(path.name))
@@ -119,8 +110,7 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
             # Not through a memory map: there a full disk is a SIGBUS, here it is an OSError.
             file.truncate(total)
             yield PackedWriter(file, specs, offsets)
-            file.flush()
-            os.fsync(file.fileno())
+        flush(partial)
         digest = digest_of(partial)
         digest_path(path).unlink(missing_ok=True)  # That of an older file; without one nothing is checked.
         os.replace(partial, path)
@@ -128,22 +118,19 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    with suppress(OSError):  # Not every file system can, and the data are safe without it.
+        flush(path.parent)
 
 
 def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Write `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
     specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
-    with packed_writer(Path(path), specs, metadata or {}) as writer:
+    with packed_writer(path, specs, metadata or {}) as writer:
         writer.write(0, arrays)
 
 
 def open_packed(path: Path) -> PackedArrays:
-    """Open a packed file; only its header is read.
-
-    Raises:
-        RequestError: the file is missing, cut short, or not laid out as this module writes it.
-    """
+    """Open a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise."""
     try:
         with open(path, "rb") as file, safe_open(path, "np"):  # refuses what is cut short, has gaps or is no header
             start = 8 + struct.unpack("<Q", file.read(8))[0]
@@ -203,13 +190,3 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
         expected=expected,
         fix=f"rm {path}      (and write or copy it again)",
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut; not every file system can, and the data are safe without it."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

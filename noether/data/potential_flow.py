@@ -28,11 +28,7 @@ SERIES_RADIUS = np.finfo(np.float64).eps ** (1 / 8)
 
 
 def alpha(semi_axes: ArrayLike) -> Array:
-    """α_i of the module's docstring, shape (3,); the three sum to 2, and a sphere has 2/3 each.
-
-    Raises:
-        ValueError: the semi-axes are not three positive finite numbers.
-    """
+    """α_i of the module's docstring, shape (3,); the three sum to 2, and a sphere has 2/3 each."""
     axes = _checked_axes(semi_axes)
     return np.array([_chi_component(axes, np.zeros(()), i) for i in range(3)])
 
@@ -69,8 +65,7 @@ def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
     iterates rise to the root without overshooting.
 
     Raises:
-        ValueError: a point lies inside the ellipsoid, where the formulas of the flow overflow, or is not
-            finite, or the semi-axes are not three positive numbers.
+        ValueError: a point lies inside the ellipsoid, where the formulas of the flow overflow, or is not finite.
     """
     squares = _checked_axes(semi_axes) ** 2
     points_squared = np.square(np.asarray(points, np.float64))
@@ -98,10 +93,7 @@ def volume_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLi
     """Velocity, (..., 3), at exterior points (..., 3) in the free stream (3,).
 
     u_i = U_i (1 + χ_i/(2−α_i)) + ∂_iλ Σ_j U_j x_j χ_j′/(2−α_j), where χ_j′ = −a₁a₂a₃/((a_j²+λ) Δ(λ)) and
-    ∂_iλ = [2x_i/(a_i²+λ)] / Σ_k x_k²/(a_k²+λ)².
-
-    Raises:
-        ValueError: as `ellipsoidal_coordinate`.
+    ∂_iλ = [2x_i/(a_i²+λ)] / Σ_k x_k²/(a_k²+λ)². ValueError as `ellipsoidal_coordinate`.
     """
     axes = _checked_axes(semi_axes)
     stream = np.asarray(freestream, np.float64)
@@ -138,9 +130,6 @@ def half_force_coefficients(
     sphere, n dA = a₁a₂a₃ A⁻¹s dΩ, which makes the integrand smooth: Gauss-Legendre in s_y and the
     trapezoid rule in the azimuth converge exponentially. Drag and side force vanish by symmetry, and the
     nodes keep that symmetry, so they come out as rounding only. A hemisphere has 11/16 in y.
-
-    Raises:
-        ValueError: the stream has a y-part, or `azimuth` is odd.
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     directions, weights = hemisphere_rule(polar, azimuth)
@@ -157,9 +146,6 @@ def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
     of added mass k_i = α_i/(2 − α_i) (Lamb, articles 114 and 124; M. M. Munk, NACA Report 184, 1924): mirror symmetry
     in y = 0 gives each half the same. It is 0 without yaw. The moments about x and z are always 0: the pressure is
     the same at (x, y, z) and (−x, y, −z).
-
-    Raises:
-        ValueError: the stream has a y-part.
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     added = alpha(axes) / (2 - alpha(axes))
@@ -219,6 +205,7 @@ def carlson_rd(x: Array, y: Array, z: Array) -> Array:
 
 
 def _checked_axes(semi_axes: ArrayLike) -> Array:
+    """The semi-axes of every function here as an array (3,). ValueError: they are not three positive finite numbers."""
     axes = np.asarray(semi_axes, np.float64)
     if axes.shape != (3,) or not (np.isfinite(axes) & (axes > 0)).all():
         raise ValueError(f"semi-axes must be three positive finite numbers, not {semi_axes!r}")
@@ -226,6 +213,7 @@ def _checked_axes(semi_axes: ArrayLike) -> Array:
 
 
 def _along_the_ground(freestream: ArrayLike) -> Array:
+    """The free stream (3,) past half an ellipsoid. ValueError: it has a y-part."""
     stream = np.asarray(freestream, np.float64)
     if stream[1] != 0:
         raise ValueError(f"the stream must run along the ground: its y-part is {stream[1]}, not 0")

@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from noether.common.console import Console
+from noether.config.schema import RunConfig
+from noether.data.build import prepare_data
+
+
+def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
+    """Makes or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
+    with progress_bar(console, "making the data set", "samples") as report:
+        return prepare_data(config, report)
 
 
 @contextmanager

@@ -27,9 +27,8 @@ PUBLISHED_STATISTICS = {
 class ShapeNetCarDataset:
     """Some cars of the packed file, read from the memory map as they are asked for."""
 
-    def __init__(self, packed: PackedArrays, indices: Sequence[int]) -> None:
-        self.packed, self.indices = packed, list(indices)
-        self._names = _read_names(packed)
+    def __init__(self, packed: PackedArrays, names: Sequence[str], indices: Sequence[int]) -> None:
+        self.packed, self.names, self.indices = packed, names, indices
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -52,7 +51,7 @@ class ShapeNetCarDataset:
 
     def name(self, index: int) -> str:
         """The car's param folder and id, like "param0-1a2b…"."""
-        return str(self._names[self.indices[index]]).replace("/", "-")
+        return self.names[self.indices[index]].replace("/", "-")
 
     def faces(self, index: int) -> np.ndarray | None:
         """The quadrilaterals (F, 4) of the car's surface; None where the folder holds none."""
@@ -63,16 +62,10 @@ class ShapeNetCarDataset:
 
 
 def open_shapenet_car(path: Path, split: str) -> tuple[ShapeNetCarDataset, ShapeNetCarDataset]:
-    """Opens the training and the test split of a packed file."""
+    """Opens the training and the test split of a packed file. RequestError: it does not name its cars."""
     packed = open_packed(path)
-    train, test = split_indices([name.partition("/")[0] for name in _read_names(packed)], split)
-    return ShapeNetCarDataset(packed, train), ShapeNetCarDataset(packed, test)
-
-
-def _read_names(packed: PackedArrays) -> list[str]:
-    """The cars of a packed file, "param0/1a2b…", in its order. Raises RequestError where it does not name them."""
     try:
-        names = json.loads(packed.metadata.get("names", ""))
+        names = json.loads(packed.metadata.get("names", ""))  # "param0/1a2b…", in the order of the file
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or len(names) != packed.samples or not all(isinstance(one, str) for one in names):
@@ -82,17 +75,16 @@ def _read_names(packed: PackedArrays) -> list[str]:
             expected="a file that noether wrote",
             fix=f"rm {packed.path}      (and have it made again from preprocessed/)",
         )
-    return names
+    train, test = split_indices([name.partition("/")[0] for name in names], split)
+    return ShapeNetCarDataset(packed, names, train), ShapeNetCarDataset(packed, names, test)
 
 
 def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[int]]:
     """Positions of the training and of the test cars of a published split.
 
     param0: the cars of that folder are the test split. randperm189: torch.randperm(889) with seed 0, its first 189
-    (the UPT paper's, of surface pressure alone; figures on the two are not comparable).
-
-    Raises:
-        RequestError: the cars that are there do not have this split.
+    (the UPT paper's, of surface pressure alone; figures on the two are not comparable). RequestError: the cars that
+    are there do not have this split.
     """
     cars = len(params)
     if split == "param0":

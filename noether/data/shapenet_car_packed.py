@@ -7,9 +7,10 @@ the folder's files change.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from noether.common.cpus import usable_cpus
 from noether.data.digest import check_digest
 from noether.data.packed import Spec, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
-from noether.data.shared_work import cache_root, locked, process_map, remove_stale
+from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
 from noether.errors import RequestError
 
 PACKED_NAME = "shapenet_car.safetensors"
@@ -39,12 +40,10 @@ MOST_QUADS = 4096
 
 
 def find_cars(root: Path | None) -> list[Path]:
-    """Returns the cars' folders, or none where the folder holds the packed file alone. Nothing is read or written.
+    """Returns the cars' folders in the order of the published recipes; none where there is the packed file alone.
 
-    Raises:
-        RequestError: no folder was given, or it holds no cars.
+    RequestError: no folder was given, or it holds no cars.
     """
-    fix = "noether data prepare shapenet_car ARCHIVE FOLDER      (then dataset_root=FOLDER)"
     if root is None:
         raise RequestError(
             "ShapeNet-Car needs dataset_root",
@@ -52,27 +51,29 @@ def find_cars(root: Path | None) -> list[Path]:
             expected="the folder above preprocessed/param0 ... param8",
             fix="dataset_root=FOLDER      (made by: noether data prepare shapenet_car ARCHIVE FOLDER)",
         )
-    folders = car_folders(root)
-    if not folders:
-        if (root / PACKED_NAME).is_file():
-            return []
+    base = root / "preprocessed" if (root / "preprocessed").is_dir() else root
+    params = [base / f"param{i}" for i in range(len(FOLDER_COUNTS))]
+    every = [car for param in params if param.is_dir() for car in sorted(param.iterdir())]
+    folders = [car for car in every if car.is_dir() and not car.name.startswith(".")]
+    if not folders and not (root / PACKED_NAME).is_file():
         raise RequestError(
             f"dataset_root={root} does not hold ShapeNet-Car",
             seen="no such folder" if not root.is_dir() else f"neither preprocessed/param0 nor {PACKED_NAME}",
             expected="preprocessed/param{0..8}/<id>/*.pt",
-            fix=fix,
+            fix="noether data prepare shapenet_car ARCHIVE FOLDER      (then dataset_root=FOLDER)",
             mount="" if root.is_dir() else str(root.absolute()),
         )
     return folders
 
 
-def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
+def ensure_packed(root: Path | None, progress: Progress = untold, *, out: Path | None = None) -> Path:
     """Returns the packed file of a data folder, made if it is missing or older than the folder's files.
 
-    It lies in the folder, or where that cannot be written in the user's cache.
+    It lies in `out`, which can then be `dataset_root` by itself. Without `out` it lies in the folder, or where that
+    cannot be written in the user's cache.
 
     Raises:
-        RequestError: no folder was given, it holds no cars, or a car is broken, which is named.
+        RequestError: no folder was given, it holds no cars, a car is broken, which is named, or there is no room.
     """
     folders = find_cars(root)
     assert root is not None
@@ -80,18 +81,14 @@ def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lamb
         check_digest(root / PACKED_NAME)
         return root / PACKED_NAME
     mark = _fingerprint(folders)
-    places = [
-        root,
-        cache_root() / "noether" / "shapenet_car" / hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:16],
-    ]
+    own = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:16]
+    places = [out] if out else [root, cache_root() / "noether" / "shapenet_car" / own]
     for place in places:
         if _is_current(place / PACKED_NAME, mark):
             return place / PACKED_NAME
     for place in places:
         try:
-            place.mkdir(parents=True, exist_ok=True)
             with locked(place):
-                remove_stale(place)
                 if not _is_current(place / PACKED_NAME, mark):
                     _pack(folders, place / PACKED_NAME, mark, progress)
             return place / PACKED_NAME
@@ -100,43 +97,36 @@ def ensure_packed(root: Path | None, progress: Callable[[int, int], None] = lamb
     raise RequestError(
         "the packed data file cannot be written",
         seen=f"{type(refusal).__name__}: {refusal}",
-        expected=f"room for {len(folders) * 1.2e-3:.1f} GB in {places[0]} or {places[1]}",
-        fix="export XDG_CACHE_HOME=/a/folder/with/room",
+        expected=f"room for {len(folders) * 1.2e-3:.1f} GB in {' or '.join(map(str, places))}",
+        fix="--out FOLDER" if out else "export XDG_CACHE_HOME=/a/folder/with/room",
     ) from refusal
 
 
-def pack_folder(root: Path, out: Path, progress: Callable[[int, int], None]) -> Path:
-    """Packs a data folder into `out/shapenet_car.safetensors`, which is all that training needs; returns the file.
-
-    Raises:
-        RequestError: there are no cars, one is broken, or `out` cannot be written.
-    """
-    folders = car_folders(root)
-    if not folders:
-        return ensure_packed(root, progress)  # refuses, or finds the file that is all there is
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        _pack(folders, out / PACKED_NAME, _fingerprint(folders), progress)
-    except OSError as error:
-        raise RequestError(
-            f"cannot write to {out}", seen=f"{type(error).__name__}: {error}", expected="a folder with room"
-        ) from error
-    return out / PACKED_NAME
-
-
-def car_folders(root: Path) -> list[Path]:
-    """The cars' folders under `root/preprocessed` (or `root`), in the order of the published recipes."""
-    base = root / "preprocessed" if (root / "preprocessed").is_dir() else root
-    params = [base / f"param{i}" for i in range(len(FOLDER_COUNTS))]
-    every = [car for param in params if param.is_dir() for car in sorted(param.iterdir())]
-    return [car for car in every if car.is_dir() and not car.name.startswith(".")]
+def _pack(folders: Sequence[Path], path: Path, mark: str, progress: Progress) -> None:
+    with_own = (folders[0] / f"{QUADS}.pt").is_file()
+    metadata = {
+        "data_set": "shapenet_car",
+        "format_version": str(FORMAT_VERSION),
+        "names": json.dumps([f"{folder.parent.name}/{folder.name}" for folder in folders]),
+        "fingerprint": mark,
+    }
+    # A process takes seconds to import torch: few cars need few. Two at least, as one would be the launching process,
+    # which must stay free of torch and small.
+    workers = max(2, min(usable_cpus(), 1 + len(folders) // 50))
+    with process_map(workers) as run:
+        cars = run(partial(_read_padded, with_own=with_own), folders)
+        first = next(cars)
+        specs = {key: Spec(array.dtype, (len(folders), *array.shape)) for key, array in first.items()}
+        with packed_writer(path, specs, metadata) as writer:
+            for row, arrays in enumerate(chain([first], cars)):
+                writer.write(row, {key: array[None] for key, array in arrays.items()})
+                progress(row + 1, len(folders))
 
 
-def read_car(folder: Path, *, with_own: bool) -> dict[str, np.ndarray]:
-    """Reads and checks one car of the preprocessed folder.
+def _read_padded(folder: Path, *, with_own: bool) -> dict[str, np.ndarray]:
+    """Reads and checks one car of the preprocessed folder; volume arrays are padded with 0, quads with -1.
 
-    Raises:
-        RequestError: a file is missing, torn, of another type or count, or not finite; it names the file.
+    RequestError, which names the file: it is missing, torn, of another type or count, or not finite.
     """
     wanted = {**PUBLISHED, **(OWN if with_own else {})}
     arrays = {key: _read_tensor(folder / f"{key}.pt", "float32") for key in wanted}
@@ -147,53 +137,20 @@ def read_car(folder: Path, *, with_own: bool) -> dict[str, np.ndarray]:
             raise _broken(folder / f"{key}.pt", f"shape {arrays[key].shape}", f"{expected}")
     if not 1 <= volume <= MOST_VOLUME_POINTS:
         raise _broken(folder / "volume_points.pt", f"{volume} points", f"1 to {MOST_VOLUME_POINTS}")
+    for key in (key for key, shape in wanted.items() if shape[0] < 0):
+        arrays[key] = _padded(arrays[key], MOST_VOLUME_POINTS, 0)
     if with_own:
         quads = _read_tensor(folder / f"{QUADS}.pt", "int32")
         fits = quads.ndim == 2 and quads.shape[1] == 4 and 1 <= len(quads) <= MOST_QUADS
         if not fits or not 0 <= quads.min() <= quads.max() < SURFACE_POINTS:
             raise _broken(folder / f"{QUADS}.pt", f"shape {quads.shape}", f"(F, 4) of indices below {SURFACE_POINTS}")
-        arrays[QUADS] = quads
-    return arrays
+        arrays[QUADS] = _padded(quads, MOST_QUADS, -1)
+    return {**arrays, COUNT: np.array([volume], np.int32)}
 
 
-def _pack(folders: Sequence[Path], path: Path, mark: str, progress: Callable[[int, int], None]) -> None:
-    with_own = (folders[0] / f"{QUADS}.pt").is_file()
-    specs = {
-        key: Spec(np.dtype("<f4"), (len(folders), *(MOST_VOLUME_POINTS if n < 0 else n for n in shape)))
-        for key, shape in {**PUBLISHED, **(OWN if with_own else {})}.items()
-    }
-    specs[COUNT] = Spec(np.dtype("<i4"), (len(folders), 1))
-    if with_own:
-        specs[QUADS] = Spec(np.dtype("<i4"), (len(folders), MOST_QUADS, 4))
-    names = [f"{folder.parent.name}/{folder.name}" for folder in folders]
-    metadata = {
-        "data_set": "shapenet_car",
-        "format_version": str(FORMAT_VERSION),
-        "names": json.dumps(names),
-        "fingerprint": mark,
-    }
-    # A process takes seconds to import torch: few cars are read faster by this one. Not in the launching process
-    # where there are many, which must stay free of torch and small.
-    workers = min(usable_cpus(), 1 + len(folders) // 50)
-    with process_map(max(2, workers)) as run, packed_writer(path, specs, metadata) as writer:
-        for row, arrays in enumerate(run(_read_padded, ((folder, with_own) for folder in folders))):
-            writer.write(row, {key: array[None] for key, array in arrays.items()})
-            progress(row + 1, len(folders))
-
-
-def _read_padded(job: tuple[Path, bool]) -> dict[str, np.ndarray]:
-    arrays = read_car(job[0], with_own=job[1])
-    count = len(arrays["volume_points"])
-    padded = {
-        key: np.concatenate([array, np.zeros((MOST_VOLUME_POINTS - count, *array.shape[1:]), array.dtype)])
-        if key.startswith("volume_")
-        else array
-        for key, array in arrays.items()
-    }
-    if QUADS in padded:
-        quads = padded[QUADS]
-        padded[QUADS] = np.concatenate([quads, np.full((MOST_QUADS - len(quads), 4), -1, np.int32)])
-    return {**padded, COUNT: np.array([count], np.int32)}
+def _padded(array: np.ndarray, rows: int, value: int) -> np.ndarray:
+    after = [(0, rows - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return np.pad(array, after, constant_values=value)
 
 
 def _read_tensor(path: Path, dtype: str) -> np.ndarray:
@@ -237,13 +194,10 @@ def _fingerprint(folders: Sequence[Path]) -> str:
 
 
 def _is_current(path: Path, mark: str) -> bool:
-    if not path.is_file():
-        return False
     try:
-        metadata: Mapping[str, Any] = open_packed(path).metadata
-        if metadata.get("fingerprint") == mark:
-            check_digest(path)
-            return True
-    except RequestError:
-        pass  # Cut short or damaged: it is made again.
-    return False
+        if open_packed(path).metadata.get("fingerprint") != mark:
+            return False
+        check_digest(path)
+    except RequestError:  # Missing, cut short or damaged: it is made again.
+        return False
+    return True

@@ -5,9 +5,9 @@ ShapeNet-Car (N. Umetani and B. Bickel, Learning Three-Dimensional Flow for Inte
 `press.npy` (a pressure per point of the surface file). The air moves at 20 m/s along +z; y is up.
 """
 
-import io
 import lzma
 import re
+import shutil
 import struct
 import tarfile
 import tempfile
@@ -15,9 +15,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar, cast
 
 import numpy as np
 
@@ -29,14 +29,12 @@ from noether.errors import RequestError
 SURFACE, VOLUME, PRESSURE = RAW_FILES = ("quadpress_smpl.vtk", "hexvelo_smpl.vtk", "press.npy")
 FOLDER_COUNTS = (100, 99, 97, 100, 100, 96, 100, 98, 99)
 """Cars of param0 to param8, without the excluded: 889."""
-EXCLUDED = frozenset(
-    (
-        "854bb96a96a4d1b338acbabdc1252e2f",
-        "85bb9748c3836e566f81b21e2305c824",
-        "9ec13da6190ab1a3dd141480e2c154d3",
-        "c5079a5b8d59220bc3fb0d224baae2a",
-    )
-)
+EXCLUDED = {
+    "854bb96a96a4d1b338acbabdc1252e2f",
+    "85bb9748c3836e566f81b21e2305c824",
+    "9ec13da6190ab1a3dd141480e2c154d3",
+    "c5079a5b8d59220bc3fb0d224baae2a",
+}
 """Cars of the archive without a surface, which the published figures leave out."""
 RAW_SURFACE_POINTS = 3682
 SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
@@ -46,8 +44,8 @@ MOST_MISFIT = 0.1
 _MEMBER = re.compile(r"(?:^|/)(param[0-8])/([^/.][^/]*)/(" + "|".join(map(re.escape, RAW_FILES)) + r")$")
 UNREADABLE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError),
-    # An encrypted member (RuntimeError), one of a compression that Python does not know, numbers beyond every file.
-    *(RuntimeError, NotImplementedError, OverflowError, struct.error),
+    # An encrypted member or one of a compression that Python does not know (RuntimeError), numbers beyond every file.
+    *(RuntimeError, OverflowError, struct.error),
 )
 MOST_BYTES = 256 * 2**20
 """Of one file of a car, unpacked; the largest published is a hundredth of it."""
@@ -67,6 +65,10 @@ class RawCar:
     folder: Path | None = None
     content: dict[str, bytes] | None = None
 
+    def refusal(self, file: str, seen: str, expected: str) -> RequestError:
+        """The refusal of a file that does not fit the others, or what the data set is."""
+        return RequestError(f"{self.where}/{file} does not fit", seen=seen, expected=expected)
+
 
 def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCar]:
     """Yields the cars of a folder or an archive (.zip, .tar, .tar.gz, and archives of param folders in a .zip).
@@ -75,7 +77,7 @@ def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCa
 
     Args:
         source: the folder above (or named) `training_data`, or the archive.
-        wanted: whether to read the car of this param folder and name; a folder with none of the files is no car.
+        wanted: asked once for each car, whether to read that of this param folder and name.
 
     Raises:
         RequestError: neither a folder with cars nor an archive, or an archive that is cut short.
@@ -90,23 +92,17 @@ def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCa
             f"no raw data at {source}", seen="no such file or folder", expected="the archive, or its unpacked folder"
         )
     waiting: dict[tuple[str, str], dict[str, bytes]] = {}
-    for param, name, file, read in _archive_members(source, source.name):
-        if not wanted(param, name):
-            continue
+    for param, name, file, content in _archive_files(source, source.name, cache(wanted)):
         own = waiting.setdefault((param, name), {})
-        own[file] = read()
+        own[file] = content
         if len(own) == len(RAW_FILES):
             yield RawCar(param, name, f"{source}:{param}/{name}", content=waiting.pop((param, name)))
-    for (param, name), content in waiting.items():  # what lacks a file, refused when it is read
-        yield RawCar(param, name, f"{source}:{param}/{name}", content=content)
+    for (param, name), own in waiting.items():  # what lacks a file, refused when it is read
+        yield RawCar(param, name, f"{source}:{param}/{name}", content=own)
 
 
 def list_cars(source: Path) -> list[tuple[str, str]]:
-    """Returns (param, name) of every car that a source holds, the excluded ones left out, sorted.
-
-    Raises:
-        RequestError: as `raw_cars`, and where there is no car.
-    """
+    """Returns (param, name) of every car of a source, sorted. RequestError as `raw_cars`, and where there is none."""
     found: set[tuple[str, str]] = set()
 
     def note(param: str, name: str) -> bool:
@@ -151,13 +147,10 @@ def make_car(car: RawCar) -> dict[str, np.ndarray]:
     outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32) + np.float32(0)])
     points = volume.points[outside]
     shared = len(volume.points) - len(points)
-    _expect(
-        car,
-        VOLUME,
-        1 <= len(points) <= MOST_VOLUME_POINTS and shared >= SURFACE_POINTS // 2,
-        f"{len(volume.points)} points, {shared} of them points of the surface",
-        f"1 to {MOST_VOLUME_POINTS} beside the surface's own, which are the same numbers as in {SURFACE}",
-    )
+    if not 1 <= len(points) <= MOST_VOLUME_POINTS or shared < SURFACE_POINTS // 2:
+        seen = f"{len(volume.points)} points, {shared} of them points of the surface"
+        own = f"beside the surface's own, which are the same numbers as in {SURFACE}"
+        raise car.refusal(VOLUME, seen, f"1 to {MOST_VOLUME_POINTS} {own}")
     from scipy.spatial import cKDTree  # Here: every rank imports this file, and few read raw data.
 
     distance, nearest = map(np.asarray, cKDTree(surface.points).query(points))
@@ -181,24 +174,17 @@ def _read_raw(car: RawCar) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
     """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
     surface, volume = (_read(car, name, read_mesh) for name in (SURFACE, VOLUME))
     pressure = np.asarray(_read(car, PRESSURE, read_array), np.float64).squeeze()
-    count = len(surface.points)
-    _expect(car, SURFACE, count == RAW_SURFACE_POINTS, f"{count} points", f"{RAW_SURFACE_POINTS} points")
-    _expect(
-        car,
-        PRESSURE,
-        pressure.shape == (RAW_SURFACE_POINTS,),
-        f"shape {pressure.shape}",
-        f"({RAW_SURFACE_POINTS},): a pressure for each point of {SURFACE}, those that no quad uses included",
-    )
-    _expect(car, PRESSURE, bool(np.isfinite(pressure).all()), "values that are not finite", "numbers")
+    if len(surface.points) != RAW_SURFACE_POINTS:
+        raise car.refusal(SURFACE, f"{len(surface.points)} points", f"{RAW_SURFACE_POINTS} points")
+    if pressure.shape != (RAW_SURFACE_POINTS,):
+        each = f"a pressure for each point of {SURFACE}, those that no quad uses included"
+        raise car.refusal(PRESSURE, f"shape {pressure.shape}", f"({RAW_SURFACE_POINTS},): {each}")
+    if not np.isfinite(pressure).all():
+        raise car.refusal(PRESSURE, "values that are not finite", "numbers")
     used = np.unique(surface.quads)
-    _expect(
-        car,
-        SURFACE,
-        len(used) == SURFACE_POINTS,
-        f"{len(used)} points that some quad uses",
-        f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}",
-    )
+    if len(used) != SURFACE_POINTS:
+        seen = f"{len(used)} points that some quad uses"
+        raise car.refusal(SURFACE, seen, f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}")
     _check_alignment(car, surface.values, pressure, used)
     return surface, volume, pressure, used
 
@@ -214,66 +200,54 @@ def _car_folders(source: Path) -> list[Path]:
     return []
 
 
-def _archive_members(source: Path | IO[bytes], name: str) -> Iterator[tuple[str, str, str, Callable[[], bytes]]]:
-    """Yields (param, car, file, function that reads it) of the members that are a car's files.
+def _archive_files(
+    source: Path | IO[bytes], name: str, wanted: Callable[[str, str], bool]
+) -> Iterator[tuple[str, str, str, bytes]]:
+    """Yields (param, car, file, content) of the wanted cars' files, in an archive or in the archives in it."""
+    try:
+        with source.open("rb") if isinstance(source, Path) else source as archive:
+            for path, size, open_member in _members(archive):
+                if _INNER.search(path):
+                    if not isinstance(source, Path):
+                        raise ValueError(f"{path}: an archive in an archive in an archive")
+                    _check_size(path, size, MOST_INNER_BYTES)
+                    with open_member() as packed, tempfile.TemporaryFile() as inner:  # to the disk and not to memory
+                        shutil.copyfileobj(packed, inner)
+                        yield from _archive_files(inner, path, wanted)
+                elif (car := _MEMBER.search(path)) and car[2] not in EXCLUDED and wanted(car[1], car[2]):
+                    _check_size(path, size, MOST_BYTES)
+                    with open_member() as file:
+                        yield car[1], car[2], car[3], file.read()
+    except UNREADABLE as error:
+        raise RequestError(
+            f"{name} cannot be read to its end",
+            seen=f"{type(error).__name__}: {error}",
+            expected="a whole .zip, .tar or .tar.gz archive",
+            fix="fetch the archive again, or give the folder that was unpacked from it",
+        ) from error
 
-    A member is read before the next one is asked for: a compressed tar archive cannot go back.
+
+def _members(archive: IO[bytes]) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+    """Yields each file's path, its size in bytes, and what opens it.
+
+    It is read before the next one is asked for: a compressed tar archive cannot go back.
     """
-    try:
-        if zipfile.is_zipfile(source):
-            with zipfile.ZipFile(source) as archive:
-                for member in archive.infolist():
-                    if "__MACOSX" in member.filename:
-                        continue
-                    if _INNER.search(member.filename):
-                        if not isinstance(source, Path):
-                            raise ValueError(f"{member.filename}: an archive in an archive in an archive")
-                        with tempfile.TemporaryFile() as inner, archive.open(member) as packed:
-                            _copy(packed, inner, MOST_INNER_BYTES)
-                            yield from _archive_members(inner, member.filename)
-                    elif (match := _MEMBER.search(member.filename)) and match[2] not in EXCLUDED:
-                        yield match[1], match[2], match[3], partial(_whole, name, archive.open, member)
-            return
-        if not isinstance(source, Path):
-            source.seek(0)
-        with tarfile.open(**({"name": source} if isinstance(source, Path) else {"fileobj": source})) as tar:
-            for entry in tar:
-                found = _MEMBER.search(entry.name) if entry.isfile() else None
-                if found and found[2] not in EXCLUDED:
-                    yield found[1], found[2], found[3], partial(_whole, name, tar.extractfile, entry)
-    except UNREADABLE as error:
-        raise _cut_short(name, error) from error
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for entry in zipped.infolist():
+                if "__MACOSX" not in entry.filename:
+                    yield entry.filename, entry.file_size, partial(zipped.open, entry)
+        return
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as tar:
+        extract = cast(Callable[[tarfile.TarInfo], IO[bytes]], tar.extractfile)  # None only of what is no file
+        for member in filter(tarfile.TarInfo.isfile, tar):
+            yield member.name, member.size, partial(extract, member)
 
 
-def _whole(name: str, opener: Callable[[Any], IO[bytes] | None], member: Any) -> bytes:
-    try:
-        with opener(member) or io.BytesIO() as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES // 2**20} MiB in one file of a car")
-        return content
-    except UNREADABLE as error:
-        raise _cut_short(name, error) from error
-
-
-def _copy(source: IO[bytes], target: IO[bytes], most: int) -> None:
-    """Copies at most so many bytes, to the disk and not to memory. Raises ValueError where there are more."""
-    left = most
-    while piece := source.read(2**20):
-        left -= len(piece)
-        if left < 0:
-            raise ValueError(f"more than {most // 2**30} GiB in one archive")
-        target.write(piece)
-    target.seek(0)
-
-
-def _cut_short(name: str, error: Exception) -> RequestError:
-    return RequestError(
-        f"{name} cannot be read to its end",
-        seen=f"{type(error).__name__}: {error}",
-        expected="a whole .zip, .tar or .tar.gz archive",
-        fix="fetch the archive again, or give the folder that was unpacked from it",
-    )
+def _check_size(path: str, size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"{path} has more than {most // 2**20} MiB")
 
 
 def _read(car: RawCar, name: str, reader: Callable[[Path], Content]) -> Content:
@@ -281,7 +255,8 @@ def _read(car: RawCar, name: str, reader: Callable[[Path], Content]) -> Content:
         path = (car.folder or Path(scratch)) / name
         if car.content is not None and name in car.content:
             path.write_bytes(car.content[name])
-        _expect(car, name, path.is_file(), "no such file", "the three files of every car that is not excluded")
+        if not path.is_file():
+            raise car.refusal(name, "no such file", "the three files of every car that is not excluded")
         try:
             return reader(path)
         except RequestError as error:
@@ -301,32 +276,24 @@ def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.nd
         for name, array in arrays.items()
         if array.shape == pressure.shape and np.ptp(array[used]) > 0
     }
-    if misfits:
-        name = min(misfits, key=lambda name: misfits[name])
-        _expect(
-            car,
-            PRESSURE,
-            misfits[name] <= MOST_MISFIT,
-            f"at the {len(used)} points of quads it is off {name!r} in {SURFACE} by {misfits[name]:.0%} of the spread",
-            f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread",
-        )
+    least, name = min(((misfit, name) for name, misfit in misfits.items()), default=(0.0, ""))
+    if least > MOST_MISFIT:
+        seen = f"at the {len(used)} points of quads it is off {name!r} in {SURFACE} by {least:.0%} of the spread"
+        raise car.refusal(PRESSURE, seen, f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread")
 
 
 def _misfit(reference: np.ndarray, values: np.ndarray) -> float:
     """What is left of the spread of `values` once the best rising line of `reference` is taken away, 0..1."""
-    a, b = reference - reference.mean(), values - values.mean()
-    squares = float(a @ a) * float(b @ b)
-    likeness = max(0.0, float(a @ b)) / squares**0.5 if squares else 0.0
-    return float(max(0.0, 1 - likeness**2) ** 0.5)
+    if not np.ptp(values):
+        return 1.0
+    likeness = max(0.0, float(np.corrcoef(reference, values)[0, 1]))
+    return float((1 - likeness**2) ** 0.5)
 
 
 def _velocity(car: RawCar, values: dict[str, np.ndarray], count: int) -> np.ndarray:
     vectors = [np.asarray(array, np.float64) for array in values.values() if array.shape == (count, 3)]
-    _expect(car, VOLUME, len(vectors) == 1, f"{len(vectors)} arrays of vectors at points", "one: the velocity (N, 3)")
-    _expect(car, VOLUME, bool(np.isfinite(vectors[0]).all()), "velocities that are not finite", "numbers")
+    if len(vectors) != 1:
+        raise car.refusal(VOLUME, f"{len(vectors)} arrays of vectors at points", "one: the velocity (N, 3)")
+    if not np.isfinite(vectors[0]).all():
+        raise car.refusal(VOLUME, "velocities that are not finite", "numbers")
     return vectors[0]
-
-
-def _expect(car: RawCar, file: str, holds: bool, seen: str, expected: str) -> None:
-    if not holds:
-        raise RequestError(f"{car.where}/{file} does not fit", seen=seen, expected=expected)

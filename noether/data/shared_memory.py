@@ -1,6 +1,6 @@
 """Checks, before loader workers start, that /dev/shm has room for the batches they hand over. No torch."""
 
-import os
+import shutil
 from pathlib import Path
 
 from noether.errors import RequestError
@@ -14,15 +14,10 @@ PER_READER = 32 * MEBIBYTE
 
 
 def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
-    """Refuse loader workers that would die of "Bus error" for want of shared memory.
+    """Refuse loader workers that would die of "Bus error" for want of shared memory, with the flag that gives more.
 
-    Args:
-        num_workers: loader processes per rank.
-        ranks_here: ranks that share this machine's /dev/shm.
-        size: bytes of /dev/shm in all; None where there is no such file system (not Linux).
-
-    Raises:
-        RequestError: too small, with the flag that makes it larger.
+    num_workers: loader processes of each of the `ranks_here`, which share this machine's /dev/shm.
+    size: bytes of /dev/shm in all; None where there is no such file system (not Linux).
     """
     readers = num_workers * ranks_here
     need = max(LEAST, readers * PER_READER)
@@ -41,7 +36,6 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
 def shared_memory_size(folder: Path = FOLDER) -> int | None:
     """Return the size of /dev/shm in bytes, or None where there is none."""
     try:
-        status = os.statvfs(folder)
+        return shutil.disk_usage(folder).total
     except OSError:
         return None
-    return status.f_frsize * status.f_blocks

@@ -1,6 +1,5 @@
 """Makes data once, with all cores: finds a folder, locks it, removes leftovers and shares the work among processes."""
 
-import contextlib
 import errno
 import fcntl
 import multiprocessing
@@ -8,23 +7,27 @@ import os
 import secrets
 import signal
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from noether.common.processes import process_id
 from noether.common.whole_file import remove
 from noether.errors import NoetherError, RequestError
+from noether.workers.death_signal import die_with_parent
 
 STALE_SECONDS = 3600.0
-Item = TypeVar("Item")
-Made = TypeVar("Made")
+Progress = Callable[[int, int], None]
+"""Called with (samples made, samples to make)."""
+
+
+def untold(done: int, total: int) -> None:
+    """The progress of work that nobody watches."""
 
 
 def cache_root() -> Path:
@@ -37,7 +40,7 @@ def cache_root() -> Path:
         return variable if variable.is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:  # a container's user without an entry in /etc/passwd
         raise RequestError(
-            "there is no folder to keep the embedded data set in",
+            "there is no folder to keep data in that noether makes",
             seen=str(error),
             expected="a home folder, or XDG_CACHE_HOME",
             fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
@@ -57,8 +60,8 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
     # what it preloads is the launcher's to choose.
     executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
 
-    def run(function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        waiting: deque[Future[Made]] = deque()
+    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        waiting: deque[Future[Any]] = deque()
         try:
             for item in items:
                 waiting.append(executor.submit(function, item))
@@ -81,29 +84,28 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
 def end_with_parent() -> None:
     """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    die_with_parent()
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when this process ends in whatever way.
+def locked(folder: Path, leftovers: str = ".*.partial") -> Iterator[None]:
+    """Make the folder, hold its lock, and remove what killed processes left there.
 
-    Some network file systems know no locks. Work goes on without one there: two processes then make the same
-    file twice, each under its own temporary name, and the last rename wins with the same content.
+    The system releases the lock when this process ends in whatever way. Some network file systems know no locks. Work
+    goes on without one there: two processes then make the same file twice, each under its own temporary name, and the
+    last rename wins with the same content.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                 raise
+        for path in folder.glob(leftovers):
+            with suppress(OSError):
+                if _is_abandoned(path):
+                    remove(path)
         yield
 
 
@@ -112,18 +114,11 @@ def partial_name(name: str) -> str:
     return f".{name}.{socket.gethostname()}.{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
-def remove_stale(folder: Path, pattern: str = ".*.partial") -> None:
-    """Remove what killed processes of this host left, and by age what those of others did.
-
-    Locks do not tell: where they do not work between hosts, another may be writing.
-    """
-    for path in folder.glob(pattern):
-        with contextlib.suppress(OSError):
-            if _is_abandoned(path):
-                remove(path)
-
-
 def _is_abandoned(path: Path) -> bool:
+    """Whether a killed process of this host left it, or by its age one of another host.
+
+    The lock does not tell: where locks do not work between hosts, another may be writing.
+    """
     before, _, process = path.name.removesuffix(".partial").rpartition(".")
     pid = process.partition("-")[0]
     if before.endswith(f".{socket.gethostname()}") and pid.isdecimal() and process_id(int(pid)) is None:

@@ -14,7 +14,7 @@ from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
-from noether.data.prepare import prepare_with_bar
+from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import find_deadline
 from noether.environments.identity import configuration_digest, run_identity, run_key
 from noether.environments.placement import Placement

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid
 from noether.data.digest import check_digest, digest_path
 from noether.data.packed import write_packed
 from noether.errors import RequestError
 
-ORDER = {"surface_points": 8, "volume_points": 4, "seed": 3}
-SIZES = {"train": 2, "test": 1}
+CARS = EllipsoidDatasetConfig(train_shapes=2, test_shapes=2, surface_points=8, volume_points=8, seed=3)
 
 
 def flip(path: Path) -> None:
@@ -21,16 +21,16 @@ def flip(path: Path) -> None:
 
 
 def test_one_flipped_bit_is_refused_with_a_fix_that_works(tmp_path) -> None:
-    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
-    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    ellipsoid.prepare(tmp_path, CARS)
+    ellipsoid.prepare(tmp_path, CARS)
     flip(path := tmp_path / "train.safetensors")
     with pytest.raises(RequestError) as caught:
-        ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+        ellipsoid.prepare(tmp_path, CARS)
     assert caught.value.summary == f"{path} is damaged"
     assert caught.value.fix.startswith(f"rm {path} {digest_path(path)} ")
     path.unlink()
     digest_path(path).unlink()
-    ellipsoid.prepare(tmp_path, SIZES, **ORDER)
+    ellipsoid.prepare(tmp_path, CARS)
     flip(path)
     with pytest.raises(RequestError, match="is damaged"):
         ellipsoid.check_folder(tmp_path)

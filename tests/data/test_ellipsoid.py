@@ -15,6 +15,7 @@ import pytest
 from scipy.spatial import cKDTree
 
 import noether
+from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid, ellipsoid_car, potential_flow, shared_work
 from noether.data.ellipsoid import EllipsoidDataset
 from noether.data.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
@@ -22,9 +23,12 @@ from noether.data.packed import open_packed, write_packed
 from noether.errors import RequestError
 
 CAR = EllipsoidCar(half_length=2.1, height=0.9, half_width=0.8, yaw=0.2)
-ORDER = {"surface_points": 48, "volume_points": 33, "seed": 5}
-SIZES = {"train": 10, "test": 3}
+SETTINGS = {"train_shapes": 10, "test_shapes": 3, "surface_points": 48, "volume_points": 33, "seed": 5}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(noether.__file__).parents[1])}
+
+
+def settings(**changed):
+    return EllipsoidDatasetConfig(**{**SETTINGS, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,7 @@ def sample():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ellipsoid")
-    ellipsoid.prepare(folder, SIZES, **ORDER)
+    ellipsoid.prepare(folder, settings())
     return folder
 
 
@@ -125,7 +129,7 @@ def test_a_car_depends_on_seed_split_and_index_alone():
 
 
 def test_a_sample_is_the_same_in_a_split_of_any_size(folder, tmp_path):
-    ellipsoid.prepare(tmp_path, {"train": 4}, **ORDER)
+    ellipsoid.prepare(tmp_path, settings(train_shapes=4))
     few, many = (open_packed(root / "train.safetensors").arrays for root in (tmp_path, folder))
     for key in many:
         np.testing.assert_array_equal(few[key], many[key][:4])
@@ -324,11 +328,11 @@ def test_two_workers_make_the_same_files_as_one(folder, tmp_path, monkeypatch):
         shared_work, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
     )
     calls = []
-    ellipsoid.prepare(tmp_path, SIZES, **ORDER, workers=2, progress=lambda done, total: calls.append((done, total)))
+    ellipsoid.prepare(tmp_path, settings(), workers=2, progress=lambda done, total: calls.append((done, total)))
     assert started == [2]
     assert calls[-1] == (13, 13)
     assert calls == sorted(set(calls))
-    for split in SIZES:
+    for split in ellipsoid.SPLITS:
         name = f"{split}.safetensors"
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
@@ -339,7 +343,7 @@ def test_only_what_is_missing_is_made(folder, tmp_path):
     before = (tmp_path / "train.safetensors").stat()
     calls = []
     for _ in range(2):
-        ellipsoid.prepare(tmp_path, SIZES, **ORDER, progress=lambda done, total: calls.append((done, total)))
+        ellipsoid.prepare(tmp_path, settings(), progress=lambda done, total: calls.append((done, total)))
     assert calls[-1] == (3, 3)
     assert len(calls) == 3
     assert (tmp_path / "train.safetensors").stat().st_mtime_ns == before.st_mtime_ns
@@ -350,9 +354,11 @@ def test_neither_making_nor_checking_imports_torch(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
+from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid
-ellipsoid.prepare(Path({str(tmp_path)!r}), {SIZES}, **{ORDER})
-ellipsoid.check_folder({str(tmp_path)!r})
+folder = Path({str(tmp_path)!r})
+ellipsoid.prepare(folder, EllipsoidDatasetConfig(**{SETTINGS}))
+ellipsoid.check_folder(folder)
 print("torch" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
@@ -362,16 +368,18 @@ print("torch" in sys.modules)
 PREPARER = """
 import sys, time
 from pathlib import Path
+from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid
 folder, go, workers, train = sys.argv[1:]
 print("ready", flush=True)
 while not Path(go).exists():
     time.sleep(0.001)
-sizes = {"train": int(train), "test": 3}
 report = lambda done, total: print("made", done, flush=True)
 if __name__ == "__main__":
-    ellipsoid.prepare(Path(folder), sizes, surface_points=48, volume_points=33, seed=5, workers=int(workers),
-                      progress=report)
+    dataset = EllipsoidDatasetConfig(
+        train_shapes=int(train), test_shapes=3, surface_points=48, volume_points=33, seed=5
+    )
+    ellipsoid.prepare(Path(folder), dataset, workers=int(workers), progress=report)
 """
 
 
@@ -393,7 +401,7 @@ def test_two_processes_that_prepare_one_folder_share_the_work(folder, tmp_path):
         ".lock",
         *(f"{split}.safetensors{ending}" for split in ("train", "test") for ending in ("", ".sha256")),
     }
-    for split in SIZES:
+    for split in ellipsoid.SPLITS:
         name = f"{split}.safetensors"
         assert (target / name).read_bytes() == (folder / name).read_bytes()
 
@@ -428,11 +436,12 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     (partial,) = (tmp_path / "data").glob(".*.partial")
     others = partial.with_name(".test.safetensors.n9.1-0.partial")
     others.touch()
-    ellipsoid.prepare(tmp_path / "data", {"test": 1}, **ORDER)
+    ellipsoid.prepare(tmp_path / "data", settings())
     assert not partial.exists()
     assert others.exists()
     os.utime(others, (0, 0))
-    ellipsoid.prepare(tmp_path / "data", {"train": 1, "test": 1}, **ORDER)
+    (tmp_path / "data" / "test.safetensors").unlink()
+    ellipsoid.prepare(tmp_path / "data", settings())
     assert not others.exists()
 
 
@@ -443,14 +452,14 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
 )
 def test_files_of_another_order_are_not_taken_for_this_one(folder, change, word):
     with pytest.raises(RequestError, match=r"train\.safetensors was made to another order") as error:
-        ellipsoid.prepare(folder, SIZES, **{**ORDER, **change})
+        ellipsoid.prepare(folder, settings(**change))
     assert word in error.value.seen
 
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="cannot write the ellipsoid data set") as error:
-        ellipsoid.prepare(tmp_path / "file" / "data", SIZES, **ORDER)
+        ellipsoid.prepare(tmp_path / "file" / "data", settings())
     assert "XDG_CACHE_HOME" in error.value.fix
 
 
@@ -464,8 +473,8 @@ def test_cache_folder_follows_xdg(monkeypatch, variable, parent):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if variable:
         monkeypatch.setenv("XDG_CACHE_HOME", variable)
-    folder = ellipsoid.cache_folder(sizes=SIZES, **ORDER)
-    assert folder == Path(parent, "noether", "ellipsoid", "train10-test3-surface48-volume33-seed5-v1")
+    name = "train10-test3-surface48-volume33-seed5-v1"
+    assert ellipsoid.cache_folder(settings()) == Path(parent, "noether", "ellipsoid", name)
 
 
 def remove(folder):

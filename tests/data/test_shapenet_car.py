@@ -13,7 +13,7 @@ from conftest import REPOSITORY, TINY
 
 from noether.data import shapenet_car_packed
 from noether.data.shapenet_car import PUBLISHED_STATISTICS, differing_statistics, open_shapenet_car, split_indices
-from noether.data.shapenet_car_packed import PUBLISHED, ensure_packed, pack_folder
+from noether.data.shapenet_car_packed import PUBLISHED, ensure_packed
 from noether.data.shapenet_car_prepare import prepare_folder
 from noether.data.shapenet_car_raw import FOLDER_COUNTS
 from noether.errors import RequestError
@@ -97,7 +97,7 @@ def test_a_folder_that_others_made_has_no_areas(root: Path) -> None:
 
 
 def test_the_packed_file_alone_is_a_data_root(root: Path, tmp_path: Path) -> None:
-    path = pack_folder(root, tmp_path / "copy", lambda done, total: None)
+    path = ensure_packed(root, out=tmp_path / "copy")
     assert ensure_packed(tmp_path / "copy") == path
     assert len(open_shapenet_car(path, "param0")[0]) == 4
 
