@@ -16,7 +16,7 @@ from noether.data.cases.metadata import DATASET_FILE, gather, implausible
 from noether.data.cases.splits import split_cases
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.cases.surviving_pool import surviving_map
-from noether.data.shared_work import locked, remove_stale
+from noether.data.shared_work import locked
 from noether.errors import RequestError
 
 
@@ -99,8 +99,7 @@ def _writing_to(out: Path) -> Iterator[None]:
     """Holds the store's lock, once what killed processes left is gone. RequestError: the disk refuses."""
     try:
         (out / "cases").mkdir(parents=True, exist_ok=True)
-        with locked(out):
-            remove_stale(out / "cases")
+        with locked(out, "cases/.*.partial"):
             yield
     except OSError as error:
         raise RequestError(
