@@ -6,7 +6,7 @@ A model has axes of its own where `noether data prepare` turned the files to the
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -61,7 +61,13 @@ class FileAxes:
 
     @classmethod
     def of(cls, space: Mapping[str, Any], axes: Axes = "files") -> "FileAxes":
-        """The axes of the files that the data set has described in its `space`, or the model's own."""
+        """The axes of the files that the data set has described in its `space`, or the model's own.
+
+        Raises:
+            ValueError: `axes` is neither.
+        """
+        if axes not in get_args(Axes):
+            raise ValueError(f"axes are {' or '.join(get_args(Axes))}, not {axes!r}")
         files = space.get("files") if axes == "files" else None
         if not files:
             return cls(np.eye(3))

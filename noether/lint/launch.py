@@ -299,7 +299,8 @@ def _read(
         if not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
         options[name] = value
-    return options, words
+    ends_options = bool(words) and words[0].text == "--"
+    return options, words[1:] if ends_options else words
 
 
 def find_launches(commands: Sequence[Command], neighbour: Neighbour) -> tuple[list[Launch], Variables]:

@@ -91,8 +91,7 @@ class FieldCases:
 def cases_section(run: ReportedRun) -> Markup:
     """Pictures of each field of the samples that the evaluation kept, on scales they share."""
     if not run.meta.get("cases"):
-        split = run.result.get("split", "test")
-        return absent(run, f"{split}.npz", "no fields of single samples were kept")
+        return absent(run, f"{run.split}.npz", "no fields of single samples were kept")
     shown: list[tuple[str, FieldCases | None, str]] = []
     for name in run.fields:
         try:

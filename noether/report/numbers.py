@@ -62,8 +62,11 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
 
 
 def finite(value: Any, otherwise: Any = None) -> Any:
-    """The value where it is a finite number."""
-    return value if isinstance(value, (int, float)) and isfinite(value) else otherwise
+    """The value where it is a finite number that fits into a float."""
+    try:
+        return value if isinstance(value, (int, float)) and isfinite(value) else otherwise
+    except OverflowError:  # An integer of a thousand digits.
+        return otherwise
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

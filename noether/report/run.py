@@ -25,6 +25,7 @@ class ReportedRun:
     config: str
     plan: Mapping[str, Any]
     environment: Mapping[str, Any]
+    split: str
     result: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
     meta: Mapping[str, Any]
@@ -79,13 +80,14 @@ def read_run(folder: RunFolder) -> ReportedRun:
         return rows
 
     result = read(folder.result, parse_record, {})
-    split = result.get("split") if result.get("split") in ("train", "validation") else "test"
+    split = str(result["split"]) if result.get("split") in ("train", "validation") else "test"
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
         config=read(folder.config, lambda path: path.read_text(encoding="utf-8"), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
+        split=split,
         result=result,
         rows=read(folder.metrics, read_history, []),
         meta=meta,

@@ -30,14 +30,13 @@ def summary_header(run: ReportedRun) -> Markup:
 def verdict(run: ReportedRun) -> Markup:
     """What the run achieved, in a sentence or two with numbers."""
     result, fields = run.result, run.result.get("fields") or {}
-    split = result.get("split", "test")
     things = "shapes" if fields else "samples"
     nearest = [figure(run.baseline("nearest_shape", name)) for name in fields]
     done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     return fill(
         "verdict.html",
         samples=result.get("samples") or len(run.meta.get("names") or ()),
-        things=f"unseen {things}" if split == "test" else f"{things} of the {split} split",
+        things=f"unseen {things}" if run.split == "test" else f"{things} of the {run.split} split",
         fields=fields,
         beside=[] if None in nearest else [percent(error) for error in nearest],
         scalars=_scores(run),

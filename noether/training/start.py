@@ -72,7 +72,8 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
             raise
         # Ranks of other processes are about to join: they must be told, not left waiting.
         request = TrainRequest(config, refusal, None, plan.as_dict())
-        return _run(placement, request, Path(tempfile.mkdtemp(prefix="noether-")))
+        with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
+            return _run(placement, request, Path(scratch))
     console.say(f"run    {start.folder.path}")
     for change in start.changes:
         console.say(f"goes on with another {change}")

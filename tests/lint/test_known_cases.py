@@ -28,6 +28,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "spark-master": ("#SBATCH -N2 --ntasks-per-node=1\n", "start-master.sh\nsrun start-worker.sh spark://$(hostname):7077 &\nspark-submit job.py"),
     "gpu-monitor": (G4, "nvidia-smi -l 60 > gpu.log &\nmonitor=$!\nset -e\ntorchrun --standalone --nproc_per_node=4 t.py\nkill $monitor"),
     "usage-line": ("#SBATCH -n1\n", "# Usage:\n#   sbatch --nodes 3 --gres=gpu:4 job.sh t.py\npython t.py"),
+    "usage-line-in-capitals": ("#SBATCH -n1\n", "# SBATCH --nodes 3 job.sh\npython t.py"),
     "disabled-option": ("#SBATCH -n1\n##SBATCH --nodes=4\n### SBATCH --gres=gpu:8\n# #SBATCH --gpus=2\n", "python t.py"),
     "amd-by-gres": ("#SBATCH --gres=gpu:mi250:8 -n1\n", "srun singularity exec torch.sif python t.py"),
     "amd-by-image": ("#SBATCH --gpus-per-node=8 -N1\n", "SIF=/appl/lumi-pytorch-rocm-6.2.sif\nsrun singularity exec $SIF bash -c 'python t.py'"),

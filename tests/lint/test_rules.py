@@ -79,6 +79,7 @@ DEFECTS = {  # name: (options, body, the rule that finds it)
     "trap-without-B": (TWO + "#SBATCH --signal=USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
     "job-exports-nothing": (TWO + "#SBATCH --export=NONE\n", "export MASTER_PORT=$((1+SLURM_JOB_ID))\nsrun -K python t.py", "export-drops"),
     "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
+    "mpirun-of-torchrun-behind-two-dashes": (TWO, "mpirun -n 8 -- torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
     "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
     "loopback": (TWO, "export NCCL_SOCKET_IFNAME=lo\nsrun -K python t.py", "nccl-interface"),
     "master-is-the-last-of-the-hosts": (TWO, f"hosts=($({HOSTS}))\nexport MASTER_ADDR=${{hosts[-1]}}\nsrun -K python t.py", "master-not-first"),
