@@ -152,8 +152,8 @@ def test_a_check_of_the_doctor(house: House) -> None:
         file.write(
             '\n\ndef check_moon(facts: HostFacts) -> Diagnosis:\n    return Diagnosis("moon", "ok", facts.host)\n'
         )
-    house.change("noether/doctor/own_host.py", "    check_container,\n", "    check_container,\n    check_moon,\n")
-    house.change("noether/doctor/own_host.py", "        check_container(facts),\n", "        check_moon(facts),\n")
+    house.change("noether/doctor/participant.py", "    check_container,\n", "    check_container,\n    check_moon,\n")
+    house.change("noether/doctor/participant.py", "        check_container(facts),\n", "        check_moon(facts),\n")
     words = ("doctor", "--json", "accelerator=cpu", f"output_path={house.root}")
     done = subprocess.run(
         [sys.executable, "-m", "noether", *words],

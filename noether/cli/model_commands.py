@@ -26,10 +26,9 @@ class ModelCommands:
             json: print the figures as one JSON object
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import choose_model, evaluate_here
+        from noether.evaluation.start import WantedModel, evaluate_here
 
-        chosen = choose_model(run, checkpoint, weights, trust=trust)
-        return evaluate_here(chosen, split, as_json=json, vtk=vtk)
+        return evaluate_here(WantedModel(run, checkpoint, weights, trust), split, as_json=json, vtk=vtk)
 
     def predict(
         self,
@@ -66,10 +65,10 @@ class ModelCommands:
             checkpoint: best, latest or a name such as update-000001234 (default: best)
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import choose_model, predict_here
+        from noether.evaluation.start import WantedModel, predict_here
 
         return predict_here(
-            choose_model(run, checkpoint, weights, trust=trust),
+            WantedModel(run, checkpoint, weights, trust),
             mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk, parameters=set,
         )  # fmt: skip
 
@@ -95,7 +94,7 @@ class ModelCommands:
             overwrite: replace an export that is in the folder already
             trust: run the code that the settings of somebody else's run name
         """
-        from noether.evaluation.start import choose_model, export_here
+        from noether.evaluation.start import WantedModel, export_here
 
-        chosen = choose_model(run, checkpoint, weights, trust=trust)
-        return export_here(chosen, out, program=not weights_only, overwrite=overwrite)
+        wanted = WantedModel(run, checkpoint, weights, trust)
+        return export_here(wanted, out, program=not weights_only, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""A TCP connection that carries JSON objects, one on each line."""
+"""A connected socket that carries JSON objects, one on each line."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ class Unanswered(Exception):
 
 
 class Garbled(Unanswered):
-    """The other side sends something other than JSON objects: it is another program."""
+    """The other side sends something other than JSON objects: at a port, it is another program."""
 
 
 class JsonLines:

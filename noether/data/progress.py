@@ -1,4 +1,4 @@
-"""Progress of long work on data: a bar on a terminal, elsewhere a line after every tenth."""
+"""Long work on data with its progress: a bar on a terminal, elsewhere a line after every tenth."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

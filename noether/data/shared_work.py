@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -84,7 +85,14 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
 def end_with_parent() -> None:
     """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    die_with_parent()
+    parent = multiprocessing.parent_process()
+    if not die_with_parent() and parent is not None:  # Not on Linux.
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.common.json_lines import JsonLines, Unanswered
+from noether.common.json_lines import Garbled, JsonLines, Unanswered
 
 END_SECONDS = 1.0
 
@@ -67,6 +67,8 @@ class Child:
         """
         try:
             return self._lines.receive(max(0.05, seconds))
+        except Garbled:
+            raise Unanswered("something else than its answers is written to its standard output") from None
         except Unanswered:
             if self._lines.read()[1]:
                 raise

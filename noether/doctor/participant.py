@@ -75,6 +75,7 @@ class Participant:
         }
 
     def _host_findings(self) -> list[Diagnosis]:
+        self.clock.enter("import torch")
         facts, torch = self.facts, self._torch()
         devices: dict[str, Any] = {}
         if "error" not in torch:
@@ -99,7 +100,6 @@ class Participant:
         ]
 
     def _torch(self) -> dict[str, Any]:
-        self.clock.enter("import torch")
         return self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
 
     def _versions(self) -> dict[str, str]:

@@ -5,7 +5,6 @@ The doctor starts one for each rank and kills it if an answer takes too long. `T
 
 import json
 import os
-import sys
 from functools import cache
 from typing import Any
 
@@ -31,9 +30,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     die_with_parent()
-    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), so the answers use a descriptor of their own.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), so the answers use a descriptor of their own. What a
+    # library starts inherits neither: the doctor sees the end of this process when both are closed.
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    for line in sys.stdin:
+    for line in requests:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
     os._exit(0)

@@ -58,8 +58,9 @@ class RunEvaluation:
         errors = PointErrors(task)
 
         def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
-            errors.add(predictions, batch)
-            return {**task.metrics(predictions, batch), **task.details(predictions, batch)}
+            figures = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
+            errors.add(predictions, batch)  # Behind the metrics, which check what the model returned.
+            return figures
 
         figures = self.evaluator.figures(model, dataset, indices, measure=measure)
         gathered = group.gather(errors.values)

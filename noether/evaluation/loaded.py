@@ -12,7 +12,7 @@ from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.evaluation.predict import predicted_scalars
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
-from noether.evaluation.start import choose_model
+from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
 from noether.runs.records import read_metrics, read_record
 
@@ -30,7 +30,7 @@ class LoadedRun:
     """
 
     def __init__(self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None) -> None:
-        self._chosen = choose_model(str(run), checkpoint, weights, trust=True)
+        self._chosen = choose_model(WantedModel(str(run), checkpoint, weights, trust=True))
         self._folder = self._chosen.folder
         self.config: RunConfig = self._chosen.config
 

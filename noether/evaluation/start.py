@@ -68,16 +68,26 @@ class ExportRequest:
     program: bool
 
 
-def choose_model(run: str, checkpoint: str | None, weights: str | None, *, trust: bool) -> ChosenModel:
-    """Returns a run's model; checkpoint None: the best; weights None: averaged ones if it has them.
+@dataclass(frozen=True)
+class WantedModel:
+    """Which model of which run; checkpoint None: the best; weights None: averaged ones if it has them."""
+
+    run: str
+    checkpoint: str | None
+    weights: str | None
+    trust: bool
+
+
+def choose_model(wanted: WantedModel) -> ChosenModel:
+    """Finds a run's model and reads the whole checkpoint once, to see that it is intact.
 
     Raises:
         RequestError: there is no such run, checkpoint or kind of weights, it is damaged, or the run names code that
             is not trusted.
     """
-    folder = existing_run(run)
-    check_trust(folder, trust)
-    chosen = _choose_checkpoint(folder, checkpoint)
+    folder = existing_run(wanted.run)
+    check_trust(folder, wanted.trust)
+    chosen = _choose_checkpoint(folder, wanted.checkpoint)
     if damage := chosen.damage():
         raise RequestError(
             f"checkpoint {chosen.path} is damaged",
@@ -86,14 +96,15 @@ def choose_model(run: str, checkpoint: str | None, weights: str | None, *, trust
             fix="--checkpoint best      (the best that is intact)",
         )
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
-    weights = _one_of("weights", weights or have[0], have)
+    weights = _one_of("weights", wanted.weights or have[0], have)
     return ChosenModel(folder, _config_here(folder, chosen), chosen.path, weights)
 
 
-def evaluate_here(chosen: ChosenModel, split: str, *, as_json: bool, vtk: bool) -> int:
+def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
     """Evaluates a split, prints the figures and keeps them for `noether report`. RequestError: no such split."""
-    config = chosen.config
     _one_of("split", split, ("test", "validation", "train"))
+    chosen = choose_model(wanted)
+    config = chosen.config
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
             "the run has no validation split",
@@ -106,7 +117,7 @@ def evaluate_here(chosen: ChosenModel, split: str, *, as_json: bool, vtk: bool) 
 
 
 def predict_here(
-    chosen: ChosenModel,
+    wanted: WantedModel,
     *,
     mesh: str,
     out: str,
@@ -125,10 +136,10 @@ def predict_here(
     from noether.evaluation.vtk_output import check_suffix
 
     if not mesh:
-        fix = f"noether predict {chosen.folder.path} --mesh FILE"
+        fix = f"noether predict {wanted.run} --mesh FILE"
         raise RequestError("--mesh is needed", expected="a mesh or points", fix=fix)
+    check_suffix(Path(out))
     request = PredictRequest(
-        chosen=chosen,
         mesh=_file("mesh", mesh),
         out=Path(out).expanduser(),
         volume=_file("volume", volume) if volume else None,
@@ -137,12 +148,12 @@ def predict_here(
         axes="model" if _one_of("axes", axes, ["files", "model"]) == "model" else "files",
         chunk_size=int(_number("chunk", chunk, int)),
         parameters=_parameters(parameters),
+        chosen=choose_model(wanted),  # Last: it reads the whole checkpoint.
     )
-    check_suffix(request.out)
     return _run_here("noether.evaluation.predict.predict_worker", request)
 
 
-def export_here(chosen: ChosenModel, out: str, *, program: bool, overwrite: bool) -> int:
+def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
     """Exports a run's model, on the CPU.
 
     Raises:
@@ -150,12 +161,13 @@ def export_here(chosen: ChosenModel, out: str, *, program: bool, overwrite: bool
             asked for.
     """
     target = Path(out).expanduser()
-    _check_export_folder(chosen.folder.path, target, overwrite)
+    _check_export_folder(wanted.run, target, overwrite)
+    chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
     return _run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
 
 
-def _check_export_folder(run: Path, target: Path, overwrite: bool) -> None:
+def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / "model.json").is_file():

@@ -173,7 +173,7 @@ class _Chain:
         return inner
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
-        options, rest = _read(rest, _TORCHRUN_FLAGS)
+        options, rest = _read(rest, _TORCHRUN_FLAGS, up_to_script=True)
         self._add("per-node", name, queue, options)
         if rest and ({"m", "module"} & set(options) or rest[0].text.endswith(".py")):
             self._python_program(rest, module=not rest[0].text.endswith(".py"))
@@ -284,9 +284,12 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
 
 
 def _read(
-    words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset()
+    words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset(), *, up_to_script: bool = False
 ) -> tuple[dict[str, str], list[Word]]:
-    """Reads the options of a program: their values by name, and the words after them."""
+    """Reads the options of a program: their values by name, and the words after them.
+
+    `up_to_script`: a word that ends in .py is the program, and no option's value.
+    """
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
@@ -295,7 +298,8 @@ def _read(
         if name in pairs:
             words = words[2:]
             continue
-        follows = bool(words) and not words[0].text.startswith("-") and not words[0].text.endswith(".py")
+        is_script = up_to_script and bool(words) and words[0].text.endswith(".py")
+        follows = bool(words) and not words[0].text.startswith("-") and not is_script
         if not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
         options[name] = value

@@ -71,7 +71,9 @@ class Updater:
         self.look = LateLook() if late else None
 
     def close(self) -> None:
-        """Lets go of DDP, which must not outlive the process group."""
+        """Lets go of DDP, which must not outlive the process group, and of the parameters."""
+        if self._last_gradient is not None:
+            self._last_gradient.close()
         del self.forward, self.ddp
 
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateFigures:
@@ -260,7 +262,11 @@ class _LastGradient:
     def settle(self) -> None:
         """Keeps the hook of the parameter that came last; called after each backward pass, works once."""
         if not self._settled:
-            for hook in self._hooks:
-                hook.remove()
+            self.close()
             self._hooks = [self._last.register_post_accumulate_grad_hook(lambda parameter: self._tell())]
             self._settled = True
+
+    def close(self) -> None:
+        """Takes its hooks from the parameters."""
+        for hook in self._hooks:
+            hook.remove()

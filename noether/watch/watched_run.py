@@ -69,6 +69,7 @@ class WatchedRun:
             self._read_on()
             history, recent = self._history, list(self._history.recent)
             seen, pace = signs(self.folder, recent), history.recent_pace()
+            plan = self._record(self.folder.plan)
             return {
                 **self._summary(seen, recent),
                 "brief": brief,
@@ -76,7 +77,7 @@ class WatchedRun:
                 "now": time.time(),
                 "update": history.update,
                 "epoch": history.epoch,
-                "epochs": number(mapping(self._record(self.folder.plan), "length"), "epochs"),
+                "epochs": number(mapping(plan, "length"), "epochs"),
                 "reading": self._reading(),
                 "damaged": self._followed.damaged,
                 "pace": pace,
@@ -84,7 +85,7 @@ class WatchedRun:
                 "best": _evaluation(history.best),
                 "result": _result(self._record(self.folder.result)),
                 "time": _whole_time(history),
-                "plan": {name: self._record(self.folder.plan).get(name) for name in PLAN},
+                "plan": {name: plan.get(name) for name in PLAN},
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),

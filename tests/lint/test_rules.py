@@ -91,6 +91,7 @@ DEFECTS = {  # name: (options, body, the rule that finds it)
     "in-a-function-of-one-line": (TWO, "function main { srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py; }\nmain", "launcher-per-task"),
     "by-eval": (TWO, 'CMD="srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py"\neval "$CMD"', "launcher-per-task"),
     "docker-without-gpus": ("#SBATCH --gpus=1\n", "docker run --rm -it torch:1 python t.py", "container-without-gpus"),
+    "apptainer-that-binds-a-script": ("#SBATCH --gpus=1\n", "apptainer exec --bind /a/t.py:/opt/t.py torch.sif python t.py", "container-without-gpus"),
     "apptainer-without-nv": ("#SBATCH --gpus=1\n", "apptainer exec torch.sif python t.py", "container-without-gpus"),
     "comment-says-8": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
 }  # fmt: skip

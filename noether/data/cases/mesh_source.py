@@ -58,6 +58,13 @@ def read_set(path: Path, about: SetMap) -> RawSet:
     pieces = [_surface_set(path, block, about) if about.kind == "surface" else _point_set(path, block, about)
               for block in blocks]  # fmt: skip
     whole = pieces[0] if len(pieces) == 1 else _joined(pieces)
+    if not len(whole.points):
+        where = ", ".join(block.name for block in blocks if block.name)
+        raise RequestError(
+            f"{path} has nothing for this set",
+            seen=f"no {about.at}" + (f" in {where}" if where else ""),
+            expected=f"{about.at} of a {about.kind}",
+        )
     if len(blocks) > 1 or blocks[0].name:
         whole.parts = [block.name for block in blocks]
         whole.part = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(piece.points) for piece in pieces])

@@ -94,12 +94,16 @@ def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column],
     kept = min(rows, most or rows)
     rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
     order = rng.permutation(np.arange(rows, dtype=np.uint32))[:kept]
-    first = {key: column.rows(order[:1]) for key, column in columns.items()}
-    specs = {key: Spec(row.dtype, (kept, *row.shape[1:])) for key, row in first.items()}
+
+    def block(start: int) -> dict[str, np.ndarray]:
+        return {key: column.rows(order[start : start + BLOCK_ROWS]) for key, column in columns.items()}
+
+    first = block(0)
+    specs = {key: Spec(rows.dtype, (kept, *rows.shape[1:])) for key, rows in first.items()}
     with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as writer:
-        for start in range(0, kept, BLOCK_ROWS):
-            block = order[start : start + BLOCK_ROWS]
-            writer.write(start, {key: column.rows(block) for key, column in columns.items()})
+        writer.write(0, first)
+        for start in range(BLOCK_ROWS, kept, BLOCK_ROWS):
+            writer.write(start, block(start))
     return kept
 
 

@@ -132,12 +132,18 @@ def vector_pressure(folder: Path) -> None:
     mesh.save(folder / "surface.vtp")
 
 
+def no_cells(folder: Path) -> None:
+    points = pyvista.read(folder / "volume.vtu").points
+    pyvista.UnstructuredGrid(np.empty(0, int), np.empty(0, np.uint8), points).save(folder / "volume.vtu")
+
+
 BROKEN = {
     "no-file": (lambda folder: (folder / "volume.vtu").unlink(), "no file for the set volume"),
     "no-array": (no_array, "no array 'p'"),
     "at-points": (at_points, "at: points"),
     "nan": (not_finite, "T in"),
     "torn": (torn, "volume.vtu cannot be read"),
+    "no-cells": (no_cells, "volume.vtu has no"),
     "components": (vector_pressure, "2 components"),
     "no-number": (lambda folder: (folder / "numbers.json").write_text('{"drag": 1}'), "inlet.wind_speed"),
     "number-not-finite": (
