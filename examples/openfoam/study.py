@@ -39,7 +39,7 @@ RECIPE = (
     "task.inputs=[surface_normals, volume_normals, volume_sdf]",
     "trainer.effective_batch_size=4",
     "trainer.ema_decay=0.99",
-    "optimizer.learning_rate=1e-3",
+    "optimizer=adamw",
 )
 ALONE = ("accelerator=cpu", "devices=1", "num_workers=0", "resume=auto")
 

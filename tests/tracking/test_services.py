@@ -60,14 +60,14 @@ def test_an_unknown_name_is_refused_with_the_nearest(noether) -> None:
 
 
 def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
-    """Starts a run and kills its process once the history has reached an update."""
+    """Starts a run and kills its process once the history has reached an update, and the service has been opened."""
     command = [sys.executable, "-m", "noether", "train", *words]
     process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 150
         while time.monotonic() < deadline and process.poll() is None:
             rows = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
-            if any(f'"update": {update}' in row for row in rows):
+            if any(f'"update": {update}' in row for row in rows) and (folder / "trackers.json").exists():
                 break
             time.sleep(0.05)
     finally:
