@@ -35,7 +35,7 @@ def note(event, arguments):
         opened.add(arguments[0])
 sys.addaudithook(note)
 from noether.config.compose import load_config
-from noether.training.start import train_here
+from noether.training.begin import train_here
 code = train_here(load_config(sys.argv[1:], "/tiny.yaml"))
 opened.update(line.split()[-1] for line in open("/proc/self/maps") if "{PACKAGES}" in line)
 files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]

@@ -45,7 +45,6 @@ class TrainingCommands:
             json: print the dry run as one JSON object
         """
         from noether.config.compose import load_config
-        from noether.training.start import dry_run_here, train_here
 
         if json and (multirun or not dry_run):
             raise RequestError(
@@ -67,7 +66,11 @@ class TrainingCommands:
             return sweep_here(overrides, hp, dry_run=dry_run)
         config = load_config(overrides, hp)
         if dry_run:
+            from noether.training.start import dry_run_here
+
             return dry_run_here(config, as_json=json, reset=reset)
+        from noether.training.begin import train_here
+
         return train_here(config, reset=reset, tensorboard=tb)
 
     def plan(

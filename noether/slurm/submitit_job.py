@@ -33,7 +33,7 @@ class TrainJob:
 
     def __call__(self) -> int:
         """Trains as one task of srun. Returns only if the run is done; otherwise it exits the process."""
-        from noether.training.start import train_here
+        from noether.training.begin import train_here
 
         config = validate(self.settings)
         assert config.run_id is not None

@@ -31,18 +31,12 @@ from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
 from noether.workers.context import DistributedTerms, RunTerms
 from noether.workers.run import run_placement
-from noether.workers.spawner import warm_up
 
 
-def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = False) -> int:
-    """Trains on the workers that this process answers for, and returns the exit code of the run.
-
-    `reset` starts the run of this name over and keeps its folder aside; `tensorboard` serves its events beside it, on
-    this machine's loopback.
-    """
+def start_run(config: RunConfig, plan: RunPlan, *, reset: bool, tensorboard: bool) -> int:
+    """Starts the run that was planned, as `train_here` says, and returns its exit code."""
     started = time.monotonic()
     check_flags(config, reset, tensorboard)
-    plan = plan_run(config)
     placement = plan.placement
     check_compiler(config, plan)
     if placement.workers[0].rank > 0:
@@ -51,8 +45,6 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
     try:
         start, aside = _find_start(config, console, placement, reset)
         start.folder.check_writable()
-        if len(placement.workers) > 1:
-            warm_up()  # The fork server imports torch while this process shows the plan and looks after the data.
         console.say(*render_plan(plan), "", sep="\n")
         data = prepare_with_bar(config, console)
         # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.

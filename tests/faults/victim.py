@@ -95,7 +95,7 @@ def start(
 
     def act() -> None:
         operations = _Operations(config.output_path / str(config.run_id), die_at)
-        from noether.training.start import train_here
+        from noether.training.begin import train_here
 
         try:
             code = train_here(config)
