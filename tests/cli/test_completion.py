@@ -44,7 +44,7 @@ CASES = {
     "choice-in-a-flag": ("noether train --accelerator=g", ["--accelerator=gpu"]),
     "switch-of-a-setting": ("noether train tracker.report=f", ["tracker.report=false"]),
     "group": ("noether train optim", ["optimizer=", "optimizer."]),
-    "option-of-a-group": ("noether train optimizer=a", ["optimizer=adamw"]),
+    "option-of-a-group": ("noether train optimizer=a", ["optimizer=adamw", "optimizer=adamw_short"]),
     "experiment": ("noether train +experiment/el", ["+experiment/ellipsoid="]),
     "option-of-an-experiment": ("noether train +experiment/ellipsoid=q", ["+experiment/ellipsoid=quick"]),
     "setting-with-a-sign": ("noether train +see", ["+seed="]),
