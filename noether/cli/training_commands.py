@@ -64,13 +64,14 @@ class TrainingCommands:
                     fix="noether train -m …      (without them, and with another run_id)",
                 )
             return sweep_here(overrides, hp, dry_run=dry_run)
+        from noether.training.begin import check_flags, train_here
+
         config = load_config(overrides, hp)
+        check_flags(config, reset, tb and not dry_run)
         if dry_run:
             from noether.training.start import dry_run_here
 
             return dry_run_here(config, as_json=json, reset=reset)
-        from noether.training.begin import train_here
-
         return train_here(config, reset=reset, tensorboard=tb)
 
     def plan(

@@ -68,7 +68,7 @@ class Child:
         try:
             return self._lines.receive(max(0.05, seconds))
         except Garbled:
-            raise Unanswered("something else than its answers is written to its standard output") from None
+            raise Unanswered("something other than answers is written to its standard output") from None
         except Unanswered:
             if self._lines.read()[1]:
                 raise

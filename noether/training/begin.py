@@ -1,8 +1,36 @@
 """The first moments of a run, in which the fork server starts before this process imports what else it needs."""
 
+import time
+
 from noether.config.schema import RunConfig
+from noether.errors import RequestError
 from noether.planning.plan import plan_run
 from noether.workers.spawner import warm_up
+
+
+def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
+    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes."""
+    if tensorboard and not config.tracker.tensorboard:
+        raise RequestError(
+            "--tb needs event files",
+            seen="--tb and tracker.tensorboard=false",
+            expected="a run that writes them, which is the default",
+            fix="--tb tracker.tensorboard=true",
+        )
+    if reset and config.resume is not None:
+        raise RequestError(
+            "a run is either resumed or started over",
+            seen=f"--reset and resume={config.resume}",
+            expected="one of the two",
+            fix="--reset resume=null      (or leave out --reset)",
+        )
+    if reset and config.run_id is None:
+        raise RequestError(
+            "--reset needs to know which run",
+            seen="run_id is not set",
+            expected="the name of the run that is started over",
+            fix="--reset run_id=NAME",
+        )
 
 
 def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = False) -> int:
@@ -11,9 +39,10 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
     `reset` starts the run of this name over and keeps its folder aside; `tensorboard` serves its events beside it, on
     this machine's loopback.
     """
+    started = time.monotonic()
     plan = plan_run(config)
     if len(plan.placement.workers) > 1:
         warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
     from noether.training.start import start_run
 
-    return start_run(config, plan, reset=reset, tensorboard=tensorboard)
+    return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)

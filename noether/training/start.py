@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,10 +32,8 @@ from noether.workers.context import DistributedTerms, RunTerms
 from noether.workers.run import run_placement
 
 
-def start_run(config: RunConfig, plan: RunPlan, *, reset: bool, tensorboard: bool) -> int:
-    """Starts the run that was planned, as `train_here` says, and returns its exit code."""
-    started = time.monotonic()
-    check_flags(config, reset, tensorboard)
+def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, tensorboard: bool) -> int:
+    """Starts the run that was planned, as `train_here` says; its time limit counts from `started` (monotonic)."""
     placement = plan.placement
     check_compiler(config, plan)
     if placement.workers[0].rank > 0:
@@ -110,31 +107,6 @@ def _run(
     return run_placement(placement, target, request, log_folder, terms)
 
 
-def check_flags(config: RunConfig, reset: bool, tensorboard: bool = False) -> None:
-    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes."""
-    if tensorboard and not config.tracker.tensorboard:
-        raise RequestError(
-            "--tb needs event files",
-            seen="--tb and tracker.tensorboard=false",
-            expected="a run that writes them, which is the default",
-            fix="--tb tracker.tensorboard=true",
-        )
-    if reset and config.resume is not None:
-        raise RequestError(
-            "a run is either resumed or started over",
-            seen=f"--reset and resume={config.resume}",
-            expected="one of the two",
-            fix="--reset resume=null      (or leave out --reset)",
-        )
-    if reset and config.run_id is None:
-        raise RequestError(
-            "--reset needs to know which run",
-            seen="run_id is not set",
-            expected="the name of the run that is started over",
-            fix="--reset run_id=NAME",
-        )
-
-
 def _find_start(
     config: RunConfig, console: Console, placement: Placement, reset: bool
 ) -> tuple[StartingPoint, Path | None]:
@@ -153,7 +125,6 @@ def _find_start(
 
 def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
-    check_flags(config, reset)
     plan = plan_run(config)
     check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
