@@ -90,7 +90,7 @@ def checked_samples(
         sample = shorten(dataset[index])
         if faults := checks.faults(sample):
             raise RequestError(
-                f"sample {sample_name(dataset, index)} of the training split cannot be trained on",
+                f"sample {sample_label(dataset, index)} of the training split cannot be trained on",
                 seen="\n".join(faults[:5]),
                 expected="finite numbers, with the names, types and components of the first sample",
                 fix="noether data describe      (lists every such sample); then fix the samples, or leave them out",
@@ -98,7 +98,7 @@ def checked_samples(
         yield sample
 
 
-def sample_name(dataset: "Dataset", index: int) -> str:
+def sample_label(dataset: "Dataset", index: int) -> str:
     """What errors call a sample: its position, its name and its file, as far as the data set says them."""
     said = [str(getattr(dataset, what)(index)) for what in ("name", "where") if hasattr(dataset, what)]
     return f"{index} ({', '.join(said)})" if said else str(index)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.data.checks import SampleChecks, sample_name
+from noether.data.checks import SampleChecks, sample_label
 from noether.data.moments import Moments
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
     checks = SampleChecks()
     for index in range(len(dataset)):
         sample = dataset[index]
-        faults += [f"sample {sample_name(dataset, index)}: {words}" for words in checks.faults(sample)]
+        faults += [f"sample {sample_label(dataset, index)}: {words}" for words in checks.faults(sample)]
         for key, value in sample.items():
             array = np.asarray(value)
             shapes.setdefault(key, []).append(array.shape)
