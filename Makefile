@@ -62,10 +62,10 @@ format: $(READY)
 
 docs: $(READY)
 	sed -i '/^## Top level/,$$d' docs/configuration.md
-	$(BIN)/python -c 'from noether.config.reference import settings_reference as r; print(r(), end="")' >> docs/configuration.md
+	$(BIN)/python -m tests.settings_reference >> docs/configuration.md
 	$(BIN)/python benchmarks/lint/precision.py --page
-	$(BIN)/python -c 'from noether.cli.settings_help import completion_table as t; print(t(), end="")' > noether/cli/completion.json
-	$(BIN)/python -c 'from noether.cli.help import commands_reference as r; print(r(), end="")' > docs/commands.md
+	$(BIN)/python -m tests.completion_table > noether/cli/completion.json
+	$(BIN)/python -m tests.commands_reference > docs/commands.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
 # The report in it is that of `make train`, in runs/site: trained first where there is none, and kept.

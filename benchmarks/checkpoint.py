@@ -21,6 +21,7 @@ from torch import nn
 
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
+from noether.checkpoints.writer import CheckpointWriter
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task
@@ -58,7 +59,7 @@ class Arms:
         self.folder, self.state = folder, make_state(millions)
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
-        self.saver = Saver(group, folder / "noether", 1, {}, lambda: None, print, None)
+        self.saver = Saver(group, CheckpointWriter(folder / "noether", keep=1), {}, print)
         self.left, self.right = torch.randn(384, 384), torch.randn(384, 384)
         self.updates = 1
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))

@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from noether.checkpoints.saver import Saver
+from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
 from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
@@ -134,8 +135,8 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
             about = {"total_updates": updates, "total_epochs": 1.0}
             shown = [ConsoleTracker(console, start=0, **about), MetricsFile(own / "metrics.jsonl", 0)]
         trackers = Trackers(shown)
-        saver = Saver(group, own, 1, {}, lambda: None, print, None)
-        loop = Loop(config, run, group, nothing, trackers=trackers, saver=saver, validate=lambda state: {})
+        saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, {}, print)
+        loop = Loop(run, nothing, trackers=trackers, saver=saver, validate=dict)
 
         def turn() -> None:
             loop.run()

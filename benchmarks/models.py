@@ -32,7 +32,7 @@ from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
-from noether.evaluation.evaluate import build_evaluator
+from noether.evaluation.evaluate import Evaluator
 from noether.models.build import count_parameters
 from noether.training.build import build_run
 from noether.training.update import Updater
@@ -89,7 +89,7 @@ class Contender:
         run = self.run
         model = next(iter(run.state.evaluation_models().values()))
         test = run.problem.splits.test
-        evaluator = build_evaluator(self.config, run.problem, self.group, run.precision, batch_size=run.plan.micro)
+        evaluator = Evaluator(self.config, run.problem, self.group, run.precision, usual_batch_size=run.plan.micro)
         figures = evaluator.figures(model, test, range(len(test)))
         summary = run.problem.task.summarise(figures)
         errors = {name: summary[f"{name}/relative_l2"] for name in run.problem.task.fields}

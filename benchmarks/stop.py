@@ -77,10 +77,11 @@ def main() -> None:
     from noether.environments.devices import DeviceInventory
     from noether.environments.local import local_placement
     from noether.environments.placement import Device, LaunchRequest
+    from noether.environments.surroundings import Surroundings
     from noether.workers.run import run_placement
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
-    placement = local_placement(LaunchRequest(devices=str(workers)), {}, inventory, "localhost")
+    placement = local_placement(LaunchRequest(devices=str(workers)), Surroundings({}, inventory, "localhost"))
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(run_placement(placement, "stop.worker", asked, Path(folder)))
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from noether.checkpoints.resume import find_start
 from noether.common.console import Console
+from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
@@ -23,8 +24,6 @@ from noether.evaluation.tables import squared_unit
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
-
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _train(run: SweptRun, hp: str | None) -> int:
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    previous = {number: signal.signal(number, forward) for number in FORWARDED}
+    previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
         return process.wait()
     finally:

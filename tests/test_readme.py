@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT
 from documented import SMALL, commands, make_workplace
-
-from noether.config.reference import settings_reference
+from settings_reference import settings_reference
 
 __all__ = ["SMALL", "commands"]
 

@@ -49,9 +49,9 @@ def test_a_launcher(house: House) -> None:
     house.write(
         "noether/environments/bus.py",
         "from dataclasses import replace\n\nfrom noether.environments.local import local_placement\n\n\n"
-        "def bus_placement(request, environ, inventory, host, facts):\n"
-        "    if 'BUS' not in environ:\n        return None\n"
-        "    return replace(local_placement(request, environ, inventory, host, facts), launcher='bus')\n",
+        "def bus_placement(request, here):\n"
+        "    if 'BUS' not in here.environ:\n        return None\n"
+        "    return replace(local_placement(request, here), launcher='bus')\n",
     )
     house.change(
         "noether/environments/resolve.py",
@@ -172,7 +172,7 @@ def test_a_lint_rule(house: House) -> None:
     house.change(
         "noether/lint/rules.py",
         "RULES: tuple[Rule, ...] = (",
-        'RULES: tuple[Rule, ...] = (\n    Rule("NTH999", "no-moon", "warning", "Nobody asks for the moon.", "", ""),',
+        'RULES: tuple[Rule, ...] = (\n    Rule("NTH999", "no-moon", "warning", "Nobody asks for the moon."),',
     )
     with (house.root / "noether/lint/claim_rules.py").open("a") as file:
         file.write(
@@ -185,13 +185,18 @@ def test_a_lint_rule(house: House) -> None:
 
 
 def test_a_command_and_a_setting(house: House) -> None:
-    """A method of a subject's commands is a command; a field with a description is a setting."""
+    """A function of a subject's commands is a command by a line of VERBS; a field with a description is a setting."""
     house.change(
         "noether/cli/run_commands.py",
-        "    def cancel(",
-        '    def moon(self, *, phase: str = "full") -> int:\n        """Say how the moon is.\n\n'
-        '        Args:\n            phase: which one\n        """\n        print(f"the moon is {phase}")\n'
-        "        return 0\n\n    def cancel(",
+        "def cancel(",
+        'def moon(*, phase: str = "full") -> int:\n    """Say how the moon is.\n\n'
+        '    Args:\n        phase: which one\n    """\n    print(f"the moon is {phase}")\n'
+        "    return 0\n\n\ndef cancel(",
+    )
+    house.change(
+        "noether/cli/commands.py",
+        '    "cancel": run_commands.cancel,',
+        '    "moon": run_commands.moon,\n    "cancel": run_commands.cancel,',
     )
     assert "Say how the moon is." in house.run("--help")
     assert house.run("moon", "--phase", "new") == "the moon is new\n"

@@ -20,8 +20,13 @@ import yaml
 from noether.lint.check import lint_file
 from noether.lint.rules import RULES
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY))
+
+from tests.lint.examples import EXAMPLES  # noqa: E402
+
 LIST = Path(__file__).with_name("public_scripts.yaml")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "lint.md"
+PAGE = REPOSITORY / "docs" / "lint.md"
 HEADING = "## How often it is right"
 """What stands above it in docs/lint.md is written by hand."""
 ERRORS = {rule.code for rule in RULES if rule.level == "error"}
@@ -96,7 +101,8 @@ def page(scripts: Sequence[Judged]) -> str:
     lines = [PAGE.read_text().partition(HEADING)[0] + table(scripts)]
     for rule in RULES:
         lines += [f"## {rule.code} {rule.name}", "", f"{rule.level.capitalize()}. {rule.why}", ""]
-        for title, text in (("Wrong", rule.wrong), ("Right", rule.right)):
+        example = EXAMPLES.get(rule.name)
+        for title, text in (("Wrong", example.wrong), ("Right", example.right)) if example else ():
             if text and "\0" not in text:
                 shown = text.replace("\r", "␍").rstrip("\n")
                 lines += [f"{title}:", "", "```bash", shown, "```", ""]

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
@@ -83,6 +83,12 @@ class CheckpointFolder:
             return damage.seen
         return None
 
+    def check(self, fix: str) -> None:
+        """Raises DamagedCheckpoint, with the line to write instead, where a file is not as it was written."""
+        damage = self.damage()
+        if damage is not None:
+            raise self._damaged(damage, fix)
+
     def verified(self, name: str) -> Path:
         """Returns the path of one of its files, which is as it was written.
 
@@ -130,13 +136,10 @@ class CheckpointFolder:
             text = f"{type(error).__name__}: {error}".splitlines()[0]
             raise self._damaged(f"{name} does not hold what a run of these settings writes ({text:.200})") from None
 
-    def _damaged(self, seen: str) -> DamagedCheckpoint:
-        return DamagedCheckpoint(
-            f"checkpoint {self.path} is damaged",
-            seen=seen,
-            expected="files as they were written",
-            fix=f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)",
-        )
+    def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
+        fix = fix or f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)"
+        summary = f"checkpoint {self.path} is damaged"
+        return DamagedCheckpoint(summary, seen=seen, expected="files as they were written", fix=fix)
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
@@ -219,7 +222,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
 def write_checkpoint(
     folder: Path,
     updates: int,
-    files: Iterable[tuple[str, Callable[[Path], str]]],
+    files: Mapping[str, Iterable[bytes | memoryview]],
     meta: dict[str, Any],
     *,
     by: Publisher = ANYBODY,
@@ -230,7 +233,7 @@ def write_checkpoint(
     Args:
         folder: the run's checkpoints folder.
         updates: updates made; names the checkpoint.
-        files: file names with the function that writes and flushes each, and returns its SHA-256.
+        files: the content of each by its name, piece by piece; what a piece raises ends the write.
         meta: further content of meta.json.
         by: gives the checkpoint its name, where it may.
         before_rename: called when all is on the disk and nothing has its name yet; what it raises leaves it so.
@@ -247,10 +250,10 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        digests = {name: write(partial / name) for name, write in files}
+        digests = {name: _write_flushed(partial / name, parts) for name, parts in files.items()}
         content = {"format": FORMAT, "updates": updates, **meta, "sha256": digests}
         content["meta_sha256"] = _meta_digest(content)
-        write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
+        _write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
         flush(partial)
         before_rename()
         # The same state may have been written before with less knowledge (an evaluation that was cut short).
@@ -272,7 +275,7 @@ def recover_replaced(folder: Path) -> None:
             old.rename(final)
 
 
-def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
+def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     """Writes a file from its parts, waits until the disk has it, and returns the SHA-256 of what was written."""
     digest = sha256()
     with path.open("wb", buffering=0) as file:
@@ -285,19 +288,13 @@ def write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int, by: Publisher = ANYBODY) -> list[CheckpointFolder]:
-    """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes.
-
-    Returns:
-        The checkpoints that were removed.
-    """
-    checkpoints = list_checkpoints(folder)
+def prune_checkpoints(folder: Path, keep: int, by: Publisher = ANYBODY) -> None:
+    """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes."""
     best = best_checkpoint(folder)
-    removed = [c for c in checkpoints[:-keep] if best is None or c.path != best.path]
-    for checkpoint in removed:
-        by.drop(checkpoint.path)
+    for checkpoint in list_checkpoints(folder)[:-keep]:
+        if checkpoint != best:
+            by.drop(checkpoint.path)
     remove_leftovers(folder)
-    return removed
 
 
 def remove_leftovers(folder: Path) -> None:

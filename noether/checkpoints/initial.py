@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from noether.checkpoints.format import list_checkpoints, selected_checkpoint
 from noether.checkpoints.state import model_tensors
 from noether.common.suggest import nearest
-from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.models.points import PointModel, fit_old_weights
 
@@ -44,15 +43,15 @@ class InitialWeights:
         return lines
 
 
-def begin_with(model: nn.Module, config: RunConfig) -> list[str]:
+def begin_with(model: nn.Module, where: str | None, patterns: tuple[str, ...]) -> list[str]:
     """Gives a new model the weights that `initial_weights` names and freezes what `trainer.freeze` names.
 
     Returns:
-        What was done, in lines; nothing where the configuration asks for nothing.
+        What was done, in lines; nothing where nothing is asked for.
     """
-    lines = load_initial(model, config.initial_weights).lines() if config.initial_weights else []
-    if config.trainer.freeze:
-        frozen = freeze(model, config.trainer.freeze)
+    lines = load_initial(model, where).lines() if where else []
+    if patterns:
+        frozen = freeze(model, patterns)
         scalars = sum(dict(model.named_parameters())[name].numel() for name in frozen)
         lines.append(f"frozen: {len(frozen)} tensors of {scalars:,} parameters")
     return lines

@@ -112,15 +112,8 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
                 expected="RUN/checkpoints/update-000001234",
                 fix="resume=RUN      (the run's folder)",
             )
-        damage = CheckpointFolder(path).damage()
-        if damage:
-            raise RequestError(
-                f"checkpoint {path} is damaged",
-                seen=damage,
-                expected="files as they were written",
-                fix=f"resume={path.parent.parent}      (the newest intact one)",
-            )
-        return StartingPoint(RunFolder(path.parent.parent), path)
+        CheckpointFolder(path).check(fix=f"resume={run}      (the newest intact one)")
+        return StartingPoint(RunFolder(run), path)
     folder = existing_run(path)
     return StartingPoint(folder, _intact(folder, warn))
 

@@ -1,7 +1,7 @@
 """Which settings may change when a run goes on, and why: one table, and what follows from it. No torch here."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from noether.config.schema import RunConfig
+from noether.config.section import flat
 from noether.errors import RequestError
 
 
@@ -21,67 +22,58 @@ class ResumeRule(Enum):
     REFUSED = "makes another run of it; goes on only where accept_changes names the key"
 
 
-@dataclass(frozen=True)
-class _Entry:
-    key: str
-    rule: ResumeRule
-    reason: str
-
-
-# The first entry whose key is the setting's, or a section above it, decides.
-RULES = (
-    _Entry("accelerator", ResumeRule.SAID, "other devices round differently; the order of samples goes on"),
-    _Entry("devices", ResumeRule.FREE, "another number of ranks goes on with the same order of samples"),
-    _Entry("master_port", ResumeRule.FREE, "where the ranks meet"),
-    _Entry("nodes", ResumeRule.FREE, "where the ranks run"),
-    _Entry("node_rank", ResumeRule.FREE, "where the ranks run"),
-    _Entry("master_addr", ResumeRule.FREE, "where the ranks meet"),
-    _Entry("distributed", ResumeRule.FREE, "how long ranks wait for each other"),
-    _Entry("dataset_root", ResumeRule.FREE, "where the same data lies"),
-    _Entry("output_path", ResumeRule.FREE, "where the run lies"),
-    _Entry("run_id", ResumeRule.FREE, "where the run lies"),
-    _Entry("resume", ResumeRule.FREE, "how it goes on"),
-    _Entry("accept_changes", ResumeRule.FREE, "how it goes on"),
-    _Entry("initial_weights", ResumeRule.FREE, "where it began; it goes on from its own weights"),
-    _Entry("num_workers", ResumeRule.FREE, "who reads the data"),
-    _Entry("tracker", ResumeRule.FREE, "what is shown"),
-    _Entry("slurm", ResumeRule.FREE, "what a job asks for"),
-    _Entry("trainer.max_epochs", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_updates", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_samples", ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    _Entry("trainer.max_batch_size", ResumeRule.FREE, "accumulation learns the same, to rounding"),
-    _Entry("trainer.log_every", ResumeRule.FREE, "what is shown"),
-    _Entry("trainer.evaluate_every", ResumeRule.SAID, "the weights are selected among other updates from here on"),
-    _Entry("trainer.checkpoint_every", ResumeRule.FREE, "what is kept"),
-    _Entry("trainer.keep_checkpoints", ResumeRule.FREE, "what is kept"),
-    _Entry("trainer.evaluation_batch_size", ResumeRule.FREE, "each sample is scored alone"),
-    _Entry("trainer.evaluation_chunk_size", ResumeRule.FREE, "a prediction does not depend on its chunk"),
-    _Entry("trainer.timeout_min", ResumeRule.FREE, "when it stops"),
-    _Entry("trainer.freeze", ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
-    _Entry("trainer.nan_policy", ResumeRule.FREE, "what happens at numbers that are not finite"),
-    _Entry("trainer.max_skipped_updates", ResumeRule.FREE, "what happens at numbers that are not finite"),
-    _Entry("trainer.profile", ResumeRule.FREE, "what is shown"),
-    _Entry("trainer.compile", ResumeRule.SAID, "a compiled model rounds differently"),
-    _Entry("trainer.recompute", ResumeRule.FREE, "the gradients are the same bit for bit"),
-    _Entry("trainer.deterministic", ResumeRule.SAID, "other algorithms round differently"),
-    _Entry("trainer.clip_gradient_norm", ResumeRule.SAID, "updates are clipped differently from here on"),
-    _Entry("optimizer.kind", ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
-    _Entry("optimizer", ResumeRule.SAID, "updates are made differently from here on"),
-    _Entry("schedule", ResumeRule.SAID, "the learning rate follows another curve from here on"),
-    _Entry("seed", ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
-    _Entry(
-        "trainer.effective_batch_size", ResumeRule.REFUSED, "the position in the order of samples is counted in batches"
-    ),
-    _Entry("trainer.precision", ResumeRule.REFUSED, "weights and gradients would be other numbers"),
-    _Entry("trainer.ema_decay", ResumeRule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
-    _Entry("dataset", ResumeRule.REFUSED, "other samples: figures before and after would not compare"),
-    _Entry("model", ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
-    _Entry("task.scalars", ResumeRule.SAID, "other figures are derived from the fields; what is learned is the same"),
-    _Entry("task", ResumeRule.REFUSED, "another loss and other statistics"),
-)
+# The entry of the setting decides, else that of the nearest section above it.
+RULES = {
+    "accelerator": (ResumeRule.SAID, "other devices round differently; the order of samples goes on"),
+    "devices": (ResumeRule.FREE, "another number of ranks goes on with the same order of samples"),
+    "master_port": (ResumeRule.FREE, "where the ranks meet"),
+    "nodes": (ResumeRule.FREE, "where the ranks run"),
+    "node_rank": (ResumeRule.FREE, "where the ranks run"),
+    "master_addr": (ResumeRule.FREE, "where the ranks meet"),
+    "distributed": (ResumeRule.FREE, "how long ranks wait for each other"),
+    "dataset_root": (ResumeRule.FREE, "where the same data lies"),
+    "output_path": (ResumeRule.FREE, "where the run lies"),
+    "run_id": (ResumeRule.FREE, "where the run lies"),
+    "resume": (ResumeRule.FREE, "how it goes on"),
+    "accept_changes": (ResumeRule.FREE, "how it goes on"),
+    "initial_weights": (ResumeRule.FREE, "where it began; it goes on from its own weights"),
+    "num_workers": (ResumeRule.FREE, "who reads the data"),
+    "tracker": (ResumeRule.FREE, "what is shown"),
+    "slurm": (ResumeRule.FREE, "what a job asks for"),
+    "trainer.max_epochs": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_updates": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_samples": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_batch_size": (ResumeRule.FREE, "accumulation learns the same, to rounding"),
+    "trainer.log_every": (ResumeRule.FREE, "what is shown"),
+    "trainer.evaluate_every": (ResumeRule.SAID, "the weights are selected among other updates from here on"),
+    "trainer.checkpoint_every": (ResumeRule.FREE, "what is kept"),
+    "trainer.keep_checkpoints": (ResumeRule.FREE, "what is kept"),
+    "trainer.evaluation_batch_size": (ResumeRule.FREE, "each sample is scored alone"),
+    "trainer.evaluation_chunk_size": (ResumeRule.FREE, "a prediction does not depend on its chunk"),
+    "trainer.timeout_min": (ResumeRule.FREE, "when it stops"),
+    "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
+    "trainer.nan_policy": (ResumeRule.FREE, "what happens at numbers that are not finite"),
+    "trainer.max_skipped_updates": (ResumeRule.FREE, "what happens at numbers that are not finite"),
+    "trainer.profile": (ResumeRule.FREE, "what is shown"),
+    "trainer.compile": (ResumeRule.SAID, "a compiled model rounds differently"),
+    "trainer.recompute": (ResumeRule.FREE, "the gradients are the same bit for bit"),
+    "trainer.deterministic": (ResumeRule.SAID, "other algorithms round differently"),
+    "trainer.clip_gradient_norm": (ResumeRule.SAID, "updates are clipped differently from here on"),
+    "optimizer.kind": (ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
+    "optimizer": (ResumeRule.SAID, "updates are made differently from here on"),
+    "schedule": (ResumeRule.SAID, "the learning rate follows another curve from here on"),
+    "seed": (ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
+    "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
+    "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
+    "trainer.ema_decay": (ResumeRule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
+    "dataset": (ResumeRule.REFUSED, "other samples: figures before and after would not compare"),
+    "model": (ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
+    "task.scalars": (ResumeRule.SAID, "other figures are derived from the fields; what is learned is the same"),
+    "task": (ResumeRule.REFUSED, "another loss and other statistics"),
+}
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
 """Settings of models that change no weight's size; weights of another size cannot be taken, accepted or not."""
-_UNLISTED = _Entry("", ResumeRule.REFUSED, "nothing is known of what this setting changes")
+UNLISTED = (ResumeRule.REFUSED, "nothing is known of what this setting changes")
 
 
 @dataclass(frozen=True)
@@ -108,18 +100,16 @@ def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
     """
     with suppress(ValidationError, RequestError):  # Of a version with other settings: compared as it stands.
         before = RunConfig.model_validate(before).model_dump(mode="json")
-    old, new = dict(_flat(before)), dict(_flat(now.model_dump(mode="json")))
-    changes = []
-    for key in [*new, *(key for key in old if key not in new)]:
-        if old.get(key) != new.get(key):
-            entry = rule_of(key)
-            changes.append(Change(key, old.get(key), new.get(key), entry.rule, entry.reason))
-    return changes
+    old, new = dict(flat(before)), dict(flat(now.model_dump(mode="json")))
+    keys = [*new, *(key for key in old if key not in new)]
+    return [Change(key, old.get(key), new.get(key), *rule_of(key)) for key in keys if old.get(key) != new.get(key)]
 
 
-def rule_of(key: str) -> _Entry:
-    """Returns the table's entry for a setting."""
-    return next((entry for entry in RULES if key == entry.key or key.startswith(f"{entry.key}.")), _UNLISTED)
+def rule_of(key: str) -> tuple[ResumeRule, str]:
+    """Returns what a changed setting means, and why."""
+    while key and key not in RULES:
+        key = key.rpartition(".")[0]
+    return RULES.get(key, UNLISTED)
 
 
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
@@ -158,14 +148,6 @@ def _changes_sizes(key: str) -> bool:
     """Returns whether a setting may change how many weights there are, or what they mean."""
     outputs = key in ("task.classes", "task.kind") or key.startswith("task.fields")
     return outputs or (key.startswith("model.") and key not in SAME_SIZES)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _shown(value: Any) -> str:

@@ -3,65 +3,47 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from noether.checkpoints.snapshot import Shadow, Snapshot
-from noether.checkpoints.state import TrainingState, random_state, saved_tensors, saved_texts
+from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
 from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written
-from noether.common.whole_file import ANYBODY
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group
 from noether.errors import NoetherError
-from noether.runs.lease import Lease
 
 
 @dataclass
 class Saver:
     """Turns states into checkpoints: every rank gives its random numbers, rank 0 copies the rest aside and writes.
 
-    group: the ranks.
-    folder: the run's checkpoints folder. keep: newest checkpoints kept.
+    group: the ranks. writer: rank 0's; None on the others.
     about: further content of meta.json.
-    sync: brings the history onto the disk; a checkpoint gets its name after the rows that led to it.
-    warn: told where the disk refuses.
-    lease: rank 0's right to write. deadline: learns how long a checkpoint takes.
-    best: the best selection metric of the checkpoints so far, where there is one.
+    warn: told where the disk refuses. deadline: learns how long a checkpoint takes.
     """
 
     group: Group
-    folder: Path
-    keep: int
+    writer: CheckpointWriter | None
     about: dict[str, Any]
-    sync: Callable[[], None]
     warn: Callable[[str], None]
-    lease: Lease | None
     deadline: Deadline | None = None
-    best: float | None = None
     _best_before: float | None = field(default=None, init=False)
     _patience_s: float = field(default=0.0, init=False)
     _shadow: Shadow = field(default_factory=Shadow, init=False)
-    _writer: CheckpointWriter | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._best_before = self.best
-        if self.group.is_first:
-            by = ANYBODY if self.lease is None else self.lease
-            self._writer = CheckpointWriter(self.folder, keep=self.keep, by=by, before_rename=self.sync)
 
     def __enter__(self) -> "Saver":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
         """Copies the state as it is between two updates and has it written. Every rank calls it.
 
         Where the disk still has the last checkpoint after `LONGEST_WAIT_S`, this one is given up, with a warning.
-        A best metric whose checkpoint was given up is none: `best_metric` is set, on every rank, to the best of those
-        that are kept, so that the next one that is better is selected again.
+        `best_metric` is set, on every rank, to the best of the checkpoints that are kept: a metric whose checkpoint was
+        given up is none, so that the next one that is better is selected again.
 
         Args:
             state: what is saved.
@@ -73,29 +55,28 @@ class Saver:
                 has taken the run over.
         """
         random_numbers = self.group.gather(random_state(self.group.device))
-        failure = None
-        if self._writer is not None and self._make_room(self._writer, state.progress.updates, leaving=leaving):
-            self._best_before = self.best
-            if metric is not None and metric == metric and (self.best is None or metric < self.best):
-                self.best = metric
-            state.progress.best_metric = self.best
+        failure, progress = None, state.progress
+        if self.writer is not None and self._make_room(self.writer, progress, leaving=leaving):
+            self._best_before = progress.best_metric
+            if progress.improved_by(metric):
+                progress.best_metric = metric
             own = {f"rank{rank}/{key}": v for rank, numbers in enumerate(random_numbers) for key, v in numbers.items()}
             tensors = self._shadow.copy(saved_tensors(state) | {"random.safetensors": own})
             meta = {**self.about, "metric": metric, "world_size": self.group.world_size}
-            self._writer.start(Snapshot(state.progress.updates, tensors, saved_texts(state), meta), verify=leaving)
+            self.writer.start(Snapshot(progress.updates, tensors, saved_texts(state), meta), verify=leaving)
             self._patience_s = LONGEST_WAIT_S
             if leaving:
-                failure = self._finish(self._writer)
+                failure = self._finish(self.writer)
         # Rank 0 may have waited for the disk: as long as it takes where it leaves.
         self.group.wait_for_first(LONGEST_FINISH_S if leaving else 2 * LONGEST_WAIT_S)
-        failure, state.progress.best_metric = self.group.from_first((failure, self.best))
+        failure, progress.best_metric = self.group.from_first((failure, progress.best_metric))
         if failure is not None:
             raise failure
 
-    def _make_room(self, writer: CheckpointWriter, updates: int, *, leaving: bool) -> bool:
+    def _make_room(self, writer: CheckpointWriter, progress: Progress, *, leaving: bool) -> bool:
         """Returns whether the checkpoint of this update can be taken; where nothing comes after it, once it can."""
         # The best one is worth the wait even in a hurry: nothing that comes after it would be selected in its place.
-        hurry = leaving and self.best == self._best_before
+        hurry = leaving and progress.best_metric == self._best_before
         began = time.monotonic()
         room = writer.make_room(hurry=hurry, limit_s=self._patience_s)
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
@@ -104,16 +85,16 @@ class Saver:
             room = writer.make_room(hurry=hurry)
         elif not room:
             self.warn(
-                f"the checkpoint of update {updates} is given up: {writer.on_its_way()}; "
+                f"the checkpoint of update {progress.updates} is given up: {writer.on_its_way()}; "
                 "training goes on, and the next one that is due is tried again"
             )
         if room and writer.given_up:
-            if self.best != self._best_before:
+            if progress.best_metric != self._best_before:
                 self.warn(
                     f"the best checkpoint so far, that of update {writer.updates}, was not written before that of "
-                    f"update {updates} was due, and is given up"
+                    f"update {progress.updates} was due, and is given up"
                 )
-            self.best = self._best_before
+            progress.best_metric = self._best_before
         return room
 
     def _finish(self, writer: CheckpointWriter) -> NoetherError | None:
@@ -128,11 +109,11 @@ class Saver:
             FencedError: on rank 0, where a later start has taken the run over.
         """
         written = []
-        for news in self._writer.news() if self._writer is not None else ():
+        for news in self.writer.news() if self.writer is not None else ():
             if isinstance(news, Written):
                 written.append(news)
                 if self.deadline is not None:
                     self.deadline.save_s = max(self.deadline.save_s, news.seconds)
             else:
-                self.warn(str(news))
+                self.warn(news)
         return written

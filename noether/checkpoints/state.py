@@ -34,6 +34,10 @@ class Progress:
     rows: int = 0
     evaluation_pending: bool = False
 
+    def improved_by(self, metric: float | None) -> bool:
+        """Whether a selection metric, if any, is better than the best: lower, and not NaN."""
+        return metric is not None and metric == metric and (self.best_metric is None or metric < self.best_metric)
+
 
 @dataclass
 class TrainingState:

@@ -8,15 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal
 
-from noether.checkpoints.format import (
-    CheckpointFolder,
-    newest_intact,
-    prune_checkpoints,
-    write_checkpoint,
-    write_flushed,
-)
+from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_checkpoints, write_checkpoint
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.errors import NoetherError
@@ -35,33 +30,13 @@ that wait for rank 0, twice as long or distributed.init_timeout_s (600 s), are f
 """
 
 
-class CheckpointError(NoetherError):
-    """The last checkpoint of a run could not be written."""
-
-
 @dataclass(frozen=True)
 class Written:
     """A checkpoint with this selection metric is on the disk, so many seconds after its snapshot was taken."""
 
     checkpoint: CheckpointFolder
-    updates: int
     seconds: float
     metric: float | None
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The disk refused a checkpoint; it is tried again in so many seconds."""
-
-    updates: int
-    error: OSError
-    retry_s: float
-
-    def __str__(self) -> str:
-        return (
-            f"the checkpoint of update {self.updates} could not be written: "
-            f"{self.error.strerror or self.error}; training goes on, it is tried again in {self.retry_s:.0f} s"
-        )
 
 
 class _Abandoned(Exception):
@@ -94,15 +69,14 @@ class CheckpointWriter:
         self._abandon = False
         self._written_bytes = self._total_bytes = 0
         self._changed = threading.Condition()
-        self._news: deque[Written | Refused] = deque()
+        self._news: deque[Written | str] = deque()
         self._failure: BaseException | None = None
         self._refused: OSError | None = None
         self.updates = 0
         self._started = time.monotonic()
         self.given_up = False
         """Whether the last snapshot was given up for a newer one before it was written."""
-        self._next: tuple[Snapshot, bool] | None = None
-        self._closed = False
+        self._work: SimpleQueue[tuple[Snapshot, bool] | None] = SimpleQueue()
         # Once, so that no thread is wanted in the middle of a run, and a daemon, so that a disk that never answers does
         # not keep a failed process.
         try:
@@ -154,16 +128,15 @@ class CheckpointWriter:
             self._state, self._abandon, self._refused = "writing", False, None
             self._written_bytes, self._total_bytes = 0, snapshot.size
             self.updates, self._started, self.given_up = snapshot.updates, time.monotonic(), False
-            self._next = (snapshot, verify)
-            self._changed.notify_all()
+            self._work.put((snapshot, verify))
 
     def wait(self, limit_s: float) -> bool:
         """Waits for a write on its way; returns whether the disk has taken or refused it within `limit_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._state != "writing", limit_s)
 
-    def news(self) -> list[Written | Refused]:
-        """Returns what has happened since the last call.
+    def news(self) -> list[Written | str]:
+        """Returns what has happened since the last call; where the disk has refused a checkpoint, in words.
 
         Raises:
             FencedError: where a later start of the run has the folder.
@@ -195,16 +168,14 @@ class CheckpointWriter:
     def close(self) -> None:
         """Waits a while for a write on its way, and gives up one that the disk has refused so far."""
         self.make_room(limit_s=LONGEST_WAIT_S)
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._work.put(None)
 
-    def _cannot_write(self, error: OSError) -> CheckpointError:
+    def _cannot_write(self, error: OSError) -> NoetherError:
         reached = "it goes on from the last that is intact"
         with suppress(OSError):
             good = newest_intact(self.folder, lambda text: None)
             reached = f"it goes on after update {good.updates}" if good else "it begins anew"
-        return CheckpointError(
+        return NoetherError(
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
             f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a disk that can be written\n"
@@ -212,23 +183,15 @@ class CheckpointWriter:
         )
 
     def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._next is not None or self._closed)
-                work, self._next = self._next, None
-            if work is None:
-                return
-            self._run(*work)
-
-    def _run(self, snapshot: Snapshot, verify: bool) -> None:
-        try:
-            self._write_until_done(snapshot, verify)
-        except _Abandoned:
-            self.given_up = True
-        except BaseException as failure:
-            self._failure = failure  # Raised where the run asks for news.
-        finally:
-            self._set("idle")
+        for snapshot, verify in iter(self._work.get, None):
+            try:
+                self._write_until_done(snapshot, verify)
+            except _Abandoned:
+                self.given_up = True
+            except BaseException as failure:
+                self._failure = failure  # Raised where the run asks for news.
+            finally:
+                self._set("idle")
 
     def _write_until_done(self, snapshot: Snapshot, verify: bool) -> None:
         started, pause = time.monotonic(), FIRST_RETRY_S
@@ -239,7 +202,10 @@ class CheckpointWriter:
                 checkpoint = self._write(snapshot, verify)
             except OSError as error:
                 self._refused = error
-                self._news.append(Refused(snapshot.updates, error, pause))
+                self._news.append(
+                    f"the checkpoint of update {snapshot.updates} could not be written: {error.strerror or error}; "
+                    f"training goes on, it is tried again in {pause:.0f} s"
+                )
                 self._set("waiting to retry")
                 with self._changed:
                     if self._changed.wait_for(lambda: self._abandon, timeout=pause):
@@ -248,17 +214,12 @@ class CheckpointWriter:
             else:
                 self._refused = None
                 seconds = time.monotonic() - started
-                self._news.append(Written(checkpoint, snapshot.updates, seconds, snapshot.meta.get("metric")))
+                self._news.append(Written(checkpoint, seconds, snapshot.meta.get("metric")))
                 return
 
     def _write(self, snapshot: Snapshot, verify: bool) -> CheckpointFolder:
-        def tensors_file(path: Path) -> str:
-            return write_flushed(path, self._counted(safetensors_parts(snapshot.tensors[path.name])))
-
-        def text_file(path: Path) -> str:
-            return write_flushed(path, [snapshot.texts[path.name].encode()])
-
-        files = [*((name, tensors_file) for name in snapshot.tensors), *((name, text_file) for name in snapshot.texts)]
+        tensors = {name: self._counted(safetensors_parts(named)) for name, named in snapshot.tensors.items()}
+        files = {**tensors, **{name: [text.encode()] for name, text in snapshot.texts.items()}}
         checkpoint = write_checkpoint(
             self.folder, snapshot.updates, files, dict(snapshot.meta), by=self._by, before_rename=self._before_rename
         )

@@ -26,11 +26,6 @@ class CommandLine:
     positional: tuple[str, ...]
     flags: Mapping[str, str | bool]
 
-    def fire_arguments(self) -> list[str]:
-        """Returns the command in the one form that Fire cannot misread: `--flag=value`, then what is positional."""
-        flags = [f"--{name}={value}" for name, value in self.flags.items()]
-        return [*self.verb.split(), *self.positional, *flags]
-
 
 def parse_arguments(
     arguments: Sequence[str], verbs: Mapping[str, Callable[..., Any]], settings: Sequence[str], engine: str = ""

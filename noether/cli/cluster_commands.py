@@ -5,95 +5,90 @@ from typing import Any
 from noether.errors import ExitCode
 
 
-class ClusterCommands:
-    """Examine machines, send jobs to them, and complete what is typed there."""
+def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
+    """Find out what is wrong with this machine, job or image, and the line that fixes it.
 
-    def doctor(self, *overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
-        """Find out what is wrong with this machine, job or image, and the line that fixes it.
+    Alone it looks at this machine; under srun, torchrun or mpirun every rank takes part and rank 0 reports.
+    It starts no training and ends within a minute, whatever hangs.
 
-        Alone it looks at this machine; under srun, torchrun or mpirun every rank takes part and rank 0 reports.
-        It starts no training and ends within a minute, whatever hangs.
+    Args:
+        overrides: settings and groups, as for train: the run to examine for
+        timeout: seconds that it may take (default: 50)
+    """
+    from noether.doctor.examine import doctor_here, read_seconds
 
-        Args:
-            overrides: settings and groups, as for train: the run to examine for
-            hp: a YAML file with settings, from anywhere
-            json: print one JSON object
-            timeout: seconds that it may take (default: 50)
-        """
-        from noether.doctor.examine import doctor_here, read_seconds
+    def load() -> Any:
+        from noether.config.compose import load_config
 
-        def load() -> Any:
-            from noether.config.compose import load_config
+        return load_config(overrides, hp)
 
-            return load_config(overrides, hp)
+    return doctor_here(load, read_seconds(timeout), json)
 
-        return doctor_here(load, read_seconds(timeout), json)
 
-    def submit(
-        self,
-        *overrides: str,
-        hp: str | None = None,
-        multirun: bool = False,
-        print: bool = False,
-        script: bool = False,
-        dry_run: bool = False,
-    ) -> int:
-        """Submit a training job to Slurm, as the slurm section says. A requeued job continues its run.
+def submit(
+    *overrides: str,
+    hp: str | None = None,
+    multirun: bool = False,
+    print: bool = False,
+    script: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Submit a training job to Slurm, as the slurm section says. A requeued job continues its run.
 
-        The configuration is checked here, so a mistake is reported at once and never waits in the queue.
+    The configuration is checked here, so a mistake is reported at once and never waits in the queue.
 
-        Args:
-            overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
-            hp: a YAML file with settings, from anywhere
-            multirun: (or -m) one job array with a run for each value of seed=1,2,3
-            print: write the job script to standard output, for noether submit --print … | sbatch
-            script: submit that script also where submitit is installed
-            dry_run: show the plan and the script, submit nothing
-        """
-        from noether.slurm.submit import submit_here
+    Args:
+        overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
+        multirun: (or -m) one job array with a run for each value of seed=1,2,3
+        print: write the job script to standard output, for noether submit --print … | sbatch
+        script: submit that script also where submitit is installed
+        dry_run: show the plan and the script, submit nothing
+    """
+    from noether.slurm.submit import submit_here
 
-        return submit_here(overrides, hp, multirun=multirun, to_print=print, script=script, dry_run=dry_run)
+    return submit_here(overrides, hp, multirun=multirun, to_print=print, script=script, dry_run=dry_run)
 
-    def lint(
-        self,
-        *scripts: str,
-        hp: str | None = None,
-        fix: bool = False,
-        json: bool = False,
-        format: str = "text",
-        rules: bool = False,
-    ) -> int:
-        """Check a job script before it is submitted.
 
-        Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
-        2: a file could not be read.
+def lint(
+    *scripts: str,
+    hp: str | None = None,
+    fix: bool = False,
+    json: bool = False,
+    format: str = "text",
+    rules: bool = False,
+) -> int:
+    """Check a job script before it is submitted.
 
-        Args:
-            scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
-            hp: a YAML file with settings, whose batch the job's ranks are to share
-            fix: write what cannot be wrong into a script beside each: job.fixed.sbatch
-            json: short for --format json
-            format: text, json, github (annotations) or sarif (code scanning)
-            rules: list the rules instead
-        """
-        from noether.lint.command import list_rules, run_lint
+    Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
+    2: a file could not be read.
 
-        if rules:
-            return list_rules()
-        from noether.cli.train_lines import read_train_line
+    Args:
+        scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
+        hp: a YAML file with settings, whose batch the job's ranks are to share
+        fix: write what cannot be wrong into a script beside each: job.fixed.sbatch
+        json: short for --format json
+        format: text, json, github (annotations) or sarif (code scanning)
+        rules: list the rules instead
+    """
+    from noether.lint.command import list_rules, run_lint
 
-        return run_lint(scripts, hp, fix, "json" if json else format, read_train_line)
+    if rules:
+        return list_rules()
+    from noether.cli.commands import read_train_line
 
-    def completion(self, shell: str) -> int:
-        """Print the script by which a shell completes commands, flags, settings, groups, runs and files.
+    return run_lint(scripts, hp, fix, "json" if json else format, read_train_line)
 
-        bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
-        noether completion fish > ~/.config/fish/completions/noether.fish
 
-        Args:
-            shell: bash, zsh or fish
-        """
-        from noether.cli.completing import shell_script
+def completion(shell: str) -> int:
+    """Print the script by which a shell completes commands, flags, settings, groups, runs and files.
 
-        print(shell_script(shell), end="")
-        return ExitCode.DONE
+    bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
+    noether completion fish > ~/.config/fish/completions/noether.fish
+
+    Args:
+        shell: bash, zsh or fish
+    """
+    from noether.cli.completing import shell_script
+
+    print(shell_script(shell), end="")
+    return ExitCode.DONE

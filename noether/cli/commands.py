@@ -1,53 +1,61 @@
-"""The commands, called as `noether VERB …`: one method each, in the file of its subject."""
+"""The commands, called as `noether VERB …`: one function each, in the file of its subject."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from noether.cli.cluster_commands import ClusterCommands
-from noether.cli.data_commands import DataCommands
-from noether.cli.model_commands import ModelCommands
-from noether.cli.run_commands import RunCommands
-from noether.cli.training_commands import TrainingCommands
+from noether.cli import cluster_commands, data_commands, model_commands, run_commands, training_commands
+from noether.cli.arguments import parse_arguments
+from noether.errors import RequestError
 
 # Only the standard library in these files: `noether --help` answers at once, and torch comes in where it is used.
 
-
-class Commands(TrainingCommands, ModelCommands, DataCommands, RunCommands, ClusterCommands):
-    """noether: one training program for every machine."""
-
-
+VERBS: Mapping[str, Callable[..., Any]] = {
+    "init": training_commands.init,
+    "train": training_commands.train,
+    "plan": training_commands.plan,
+    "evaluate": model_commands.evaluate,
+    "predict": model_commands.predict,
+    "export": model_commands.export,
+    "data inspect": data_commands.inspect,
+    "data prepare": data_commands.prepare,
+    "data pack": data_commands.pack,
+    "data describe": data_commands.describe,
+    "checkpoints": run_commands.checkpoints,
+    "report": run_commands.report,
+    "tensorboard": run_commands.tensorboard,
+    "status": run_commands.status,
+    "logs": run_commands.logs,
+    "watch": run_commands.watch,
+    "cancel": run_commands.cancel,
+    "doctor": cluster_commands.doctor,
+    "submit": cluster_commands.submit,
+    "lint": cluster_commands.lint,
+    "completion": cluster_commands.completion,
+}
+"""The commands by what is typed, in the order of the help: one word, or the name of a group and a word."""
+GROUPS = {"data": "Inspect, prepare, pack and describe data sets."}
 ALONE = ("init", "evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
-
-
-def _members() -> Iterator[tuple[str, Any]]:
-    """Yields the commands and groups of commands, in the order of the help."""
-    for subject in Commands.__bases__:
-        yield from ((name, member) for name, member in vars(subject).items() if not name.startswith("_"))
-
-
-def verbs() -> dict[str, Callable[..., Any]]:
-    """Returns the commands by what is typed: one word, or the name of a group and a word ("data prepare")."""
-    found: dict[str, Callable[..., Any]] = {}
-    for name, member in _members():
-        if inspect.isclass(member):
-            found |= {f"{name} {verb}": getattr(member(), verb) for verb in vars(member) if not verb.startswith("_")}
-        else:
-            found[name] = getattr(Commands(), name)
-    return found
-
-
-def first_words() -> list[str]:
-    """Returns what may follow `noether`: the commands, and the groups of commands."""
-    return [name for name, _ in _members()]
+FIRST_WORDS = tuple(dict.fromkeys(verb.partition(" ")[0] for verb in VERBS))
+"""What may follow `noether`: the commands, and the groups of commands."""
 
 
 def programs() -> dict[str, str]:
     """Returns the names under which the image installs the program, each with the command that it runs."""
-    return {word: word for word in first_words()} | {"noether-train": "train", "noether-train-submit-job": "submit"}
+    return {word: word for word in FIRST_WORDS} | {"noether-train": "train", "noether-train-submit-job": "submit"}
 
 
-def groups() -> dict[str, type]:
-    """Returns the groups of commands by name."""
-    return {name: member for name, member in _members() if inspect.isclass(member)}
+def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
+    """Returns the overrides and the configuration file of `noether train WORDS`; None: it cannot be read.
+
+    The linter asks it of job scripts.
+    """
+    # A second of imports, and most scripts have no `noether train`.
+    from noether.config.schema import RunConfig
+
+    try:
+        line = parse_arguments(["train", *words], VERBS, tuple(RunConfig.model_fields))
+    except RequestError:
+        return None
+    file = line.flags.get("hp")
+    return line.positional, file if isinstance(file, str) else None

@@ -9,13 +9,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from glob import escape, glob
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from noether.cli.arguments import flag_of
-from noether.cli.commands import first_words, groups, programs, verbs
-from noether.cli.help import METAVARS
+from noether.cli.commands import FIRST_WORDS, GROUPS, VERBS, programs
 from noether.errors import ExitCode, RequestError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -26,8 +26,12 @@ CHOICES = {
     "format": ("text", "json", "github", "sarif"),
 }
 """Values of the commands' own flags."""
-FOLDERS = ("dataset_root", "output_path")
-"""Settings that name a folder."""
+FILES: dict[str, tuple[str, ...]] = {
+    "hp": (".yaml",),
+    **dict.fromkeys(("scripts", "paths", "folder", "cases", "map", "out", "mesh", "volume", "truth"), ("",)),
+    **dict.fromkeys(("dataset_root", "output_path"), ()),
+}
+"""Words, flags and settings that name a file, with the endings that it may have; without any: a folder."""
 RUNS = ("run", "runs", "resume", "initial_weights")
 """Words, flags and settings that name a run folder."""
 
@@ -80,19 +84,19 @@ def complete(words: Sequence[str]) -> list[str]:
         return []
     *before, word = typed
     if not before:
-        return _starting(word, ["help", "--help", "--version", *first_words()])
+        return _starting(word, ["help", "--help", "--version", *FIRST_WORDS])
     if before == ["help"]:
         sections = {name.partition(".")[0] for name in _table()["settings"] if "." in name}
-        return _starting(word, [*first_words(), *sorted(sections)])
-    if before[0] in groups():
+        return _starting(word, [*FIRST_WORDS, *sorted(sections)])
+    if before[0] in GROUPS:
         if len(before) == 1:
-            return _starting(word, [v.partition(" ")[2] for v in verbs() if v.startswith(f"{before[0]} ")])
+            return _starting(word, [v.partition(" ")[2] for v in VERBS if v.startswith(f"{before[0]} ")])
         before = [" ".join(before[:2]), *before[2:]]
-    return _of_verb(before[0], before[1:], word) if before[0] in verbs() else []
+    return _of_verb(before[0], before[1:], word) if before[0] in VERBS else []
 
 
 def _of_verb(verb: str, before: Sequence[str], word: str) -> list[str]:
-    parameters = signature(verbs()[verb]).parameters
+    parameters = signature(VERBS[verb]).parameters
     own = {name: each for name, each in parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
     takes_settings = "overrides" in parameters
     last = before[-1] if before else ""
@@ -143,12 +147,7 @@ def _values(name: str, typed: str) -> list[str]:
     choices = CHOICES.get(name) or _table()["settings"].get(name) or ()
     if choices:
         return _starting(typed, choices)
-    if name == "hp":
-        return _files(typed, (".yaml",))
-    if name in FOLDERS or METAVARS.get(name) == "FOLDER":
-        return _files(typed, ())
-    is_path = METAVARS.get(name) == "FILE" or name in ("scripts", "paths", "folder", "cases", "out", "map")
-    return _files(typed, None) if is_path else []
+    return _files(typed, FILES[name]) if name in FILES else []
 
 
 def _runs(typed: str) -> list[str]:
@@ -158,22 +157,16 @@ def _runs(typed: str) -> list[str]:
     return _starting(typed, dict.fromkeys(found)) or _files(typed, ())
 
 
-def _files(typed: str, endings: tuple[str, ...] | None) -> list[str]:
-    """Returns folders, and files with one of the endings (None: all, (): none); hidden ones where a dot was typed."""
+def _files(typed: str, endings: tuple[str, ...]) -> list[str]:
+    """Returns folders, and files with one of the endings; hidden ones where a dot was typed."""
     head, slash, start = typed.rpartition("/")
     place = os.path.expanduser(head + slash) or "."
     found = []
-    try:
-        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    for entry in entries:
-        if not entry.name.startswith(start) or (entry.name.startswith(".") and not start.startswith(".")):
-            continue
-        if entry.is_dir():
-            found.append(f"{head}{slash}{entry.name}/")
-        elif endings is None or entry.name.endswith(endings or ("\0",)):
-            found.append(f"{head}{slash}{entry.name}")
+    for name in sorted(glob(f"{escape(start)}*", root_dir=place)):
+        if os.path.isdir(os.path.join(place, name)):
+            found.append(f"{head}{slash}{name}/")
+        elif name.endswith(endings):
+            found.append(f"{head}{slash}{name}")
     return found
 
 

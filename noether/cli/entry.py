@@ -6,11 +6,10 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import NoReturn
 
 from noether import __version__
-from noether.cli.commands import ALONE, Commands, groups, verbs
+from noether.cli.commands import ALONE, GROUPS, VERBS
 from noether.cli.help import command_help, group_help, overview
 from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
@@ -110,8 +109,8 @@ def _dispatch(arguments: list[str]) -> int:
         return ExitCode.DONE
     if first in ASKS_FOR_HELP:
         return _show_help(_one_word_a_verb(rest)[:1])
-    if (first in verbs() and {"--help", "-h"} & set(rest)) or (
-        first in groups() and (not rest or (len(rest) == 1 and rest[0] in ASKS_FOR_HELP))
+    if (first in VERBS and {"--help", "-h"} & set(rest)) or (
+        first in GROUPS and (not rest or (len(rest) == 1 and rest[0] in ASKS_FOR_HELP))
     ):
         return _show_help([first])
     return _run_command(arguments)
@@ -120,9 +119,9 @@ def _dispatch(arguments: list[str]) -> int:
 def _show_help(asked: list[str]) -> int:
     """Prints the help of a command, a group of commands or a section of settings; without one, of the program."""
     about = asked[0] if asked else ""
-    if about in verbs():
+    if about in VERBS:
         print(command_help(about))
-    elif about in groups():
+    elif about in GROUPS:
         print(group_help(about))
     elif not about or about.startswith("-"):
         print(overview())
@@ -137,7 +136,7 @@ def _show_help(asked: list[str]) -> int:
 
 def _one_word_a_verb(arguments: list[str]) -> list[str]:
     """Joins the two words of a nested command, which then is handled like any other."""
-    if len(arguments) > 1 and arguments[0] in groups() and not arguments[1].startswith("-") and arguments[1] != "help":
+    if len(arguments) > 1 and arguments[0] in GROUPS and not arguments[1].startswith("-") and arguments[1] != "help":
         return [" ".join(arguments[:2]), *arguments[2:]]
     return arguments
 
@@ -149,8 +148,8 @@ def _run_command(arguments: list[str]) -> int:
     from noether.cli.arguments import notes_on_old_names, parse_arguments
     from noether.config.schema import RunConfig
 
-    command = parse_arguments(arguments, verbs(), tuple(RunConfig.model_fields), image_engine(os.environ))
-    method = attrgetter(command.verb.replace(" ", "."))(Commands)
+    command = parse_arguments(arguments, VERBS, tuple(RunConfig.model_fields), image_engine(os.environ))
+    function = VERBS[command.verb]
     if command.verb in ALONE:
         from noether.environments.process_facts import read_process_facts
         from noether.environments.single_process import refuse_several
@@ -160,9 +159,11 @@ def _run_command(arguments: list[str]) -> int:
         print(f"noether: {note}", file=sys.stderr)
     switches = {name: "True".__eq__ for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
-    fire.decorators.SetParseFn(str)(SetParseFns(**switches)(method))
+    fire.decorators.SetParseFn(str)(SetParseFns(**switches)(function))
     result: list[int] = []
-    fire.Fire(Commands, command.fire_arguments(), name="noether", serialize=result.append)
+    # The one form of flags that it cannot misread.
+    words = [*command.positional, *(f"--{name}={value}" for name, value in command.flags.items())]
+    fire.Fire(function, words, name="noether", serialize=result.append)
     return result[0]
 
 

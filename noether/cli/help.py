@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from noether.cli.arguments import flag_of
-from noether.cli.commands import groups, verbs
+from noether.cli.commands import GROUPS, VERBS
 
 EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:
@@ -18,8 +18,8 @@ Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everythin
 def overview() -> str:
     """Returns the text of `noether --help`."""
     lines = ["noether: one training program for every machine", "", "usage: noether COMMAND …", ""]
-    for name, method in verbs().items():
-        lines.append(f"  {name:<14} {_first_line(method)}")
+    for name, function in VERBS.items():
+        lines.append(f"  {name:<14} {_first_line(function)}")
     lines += [
         "",
         "noether COMMAND --help says more of one command, noether help SECTION of the settings of a section",
@@ -31,10 +31,10 @@ def overview() -> str:
 
 def group_help(group: str) -> str:
     """Returns the text of `noether GROUP --help`."""
-    lines = [f"usage: noether {group} COMMAND …", "", inspect.cleandoc(groups()[group].__doc__ or ""), ""]
+    lines = [f"usage: noether {group} COMMAND …", "", GROUPS[group], ""]
     lines += [
-        f"  {name.partition(' ')[2]:<14} {_first_line(method)}"
-        for name, method in verbs().items()
+        f"  {name.partition(' ')[2]:<14} {_first_line(function)}"
+        for name, function in VERBS.items()
         if name.startswith(f"{group} ")
     ]
     return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
@@ -50,13 +50,25 @@ METAVARS = {
     "timeout": "SECONDS", "port": "NUMBER", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
 }  # fmt: skip
 
+SHARED = {
+    "run": "the run's folder: runs/NAME",
+    "hp": "a YAML file with settings, from anywhere",
+    "json": "print one JSON object",
+    "weights": "ema or raw (default: the averaged weights if the run has them)",
+    "checkpoint": "best, latest or a name such as update-000001234 (default: best)",
+    "trust": "run the code that the settings of somebody else's run name",
+    "workers": "processes (default: one for each CPU, at most 16)",
+}
+"""What several commands say of a word or a flag; a command whose docstring describes it says that."""
 
-def _own_help(verb: str) -> str:
-    method = verbs()[verb]
-    text, _, arguments = inspect.cleandoc(method.__doc__ or "").partition("\nArgs:\n")
-    described = dict(line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip())
+
+def own_help(verb: str) -> str:
+    """Returns what a command says of itself: usage, text, words and flags, without the settings that it reads."""
+    function = VERBS[verb]
+    text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
+    described = SHARED | dict(line.strip().split(": ", 1) for line in arguments.splitlines() if line.strip())
     usage, lines = [f"usage: noether {verb}"], []
-    for name, parameter in inspect.signature(method).parameters.items():
+    for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
             flag = flag_of(name)
             shown = flag if parameter.annotation is bool else f"{flag} {METAVARS.get(name, name.upper())}"
@@ -69,8 +81,8 @@ def _own_help(verb: str) -> str:
 
 
 def command_help(verb: str) -> str:
-    """Returns the text of `noether VERB --help`, from the method's signature and docstring."""
-    parts = [_own_help(verb)]
+    """Returns the text of `noether VERB --help`, from the function's signature and docstring."""
+    parts = [own_help(verb)]
     if verb in READ_BY:
         from noether.cli.settings_help import settings_help
 
@@ -78,18 +90,5 @@ def command_help(verb: str) -> str:
     return "\n\n".join(parts)
 
 
-def _first_line(method: Callable[..., Any]) -> str:
-    return inspect.cleandoc(method.__doc__ or "").splitlines()[0]
-
-
-def commands_reference() -> str:
-    """Returns docs/commands.md: the help of every command."""
-    parts = [
-        "# Commands",
-        "",
-        "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.",
-        "",
-    ]
-    for verb in verbs():
-        parts += [f"## noether {verb}", "", "```text", _own_help(verb), "```", ""]
-    return "\n".join(parts)
+def _first_line(function: Callable[..., Any]) -> str:
+    return inspect.cleandoc(function.__doc__ or "").splitlines()[0]

@@ -3,102 +3,92 @@
 from noether.errors import ExitCode
 
 
-class RunCommands:
-    """Look at runs, and stop them."""
+def checkpoints(
+    run: str,
+    *,
+    verify: bool = False,
+    prune: bool = False,
+    keep: str | None = None,
+    yes: bool = False,
+    json: bool = False,
+) -> int:
+    """List a run's checkpoints, read them back, or remove old ones.
 
-    def checkpoints(
-        self,
-        run: str,
-        *,
-        verify: bool = False,
-        prune: bool = False,
-        keep: str | None = None,
-        yes: bool = False,
-        json: bool = False,
-    ) -> int:
-        """List a run's checkpoints, read them back, or remove old ones.
+    Args:
+        verify: read every file and compare its SHA-256
+        prune: show which would go; with --yes remove them. The best one, and the only good one, stay
+        keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
+        yes: do it
+    """
+    from noether.checkpoints.command import checkpoints_here
 
-        Args:
-            run: the run's folder: runs/NAME
-            verify: read every file and compare its SHA-256
-            prune: show which would go; with --yes remove them. The best one, and the only good one, stay
-            keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
-            yes: do it
-            json: print one JSON object
-        """
-        from noether.checkpoints.command import checkpoints_here
+    return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
 
-        return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
 
-    def report(self, run: str) -> int:
-        """Write a run's report.html again from the files in its folder.
+def report(run: str) -> int:
+    """Write a run's report.html again from the files in its folder."""
+    from noether.runs.folder import existing_run, refusals_told
 
-        Args:
-            run: the run's folder: runs/NAME
-        """
-        from noether.runs.folder import existing_run, refusals_told
+    folder = existing_run(run)
+    from noether.report import write_report
 
-        folder = existing_run(run)
-        from noether.report import write_report
+    with refusals_told(folder.path):
+        print(write_report(folder))
+    return ExitCode.DONE
 
-        with refusals_told(folder.path):
-            print(write_report(folder))
-        return ExitCode.DONE
 
-    def tensorboard(self, *runs: str, port: str | None = None) -> int:
-        """Serve the curves of runs by TensorBoard, on this machine's loopback, until Ctrl-C.
+def tensorboard(*runs: str, port: str | None = None) -> int:
+    """Serve the curves of runs by TensorBoard, on this machine's loopback, until Ctrl-C.
 
-        Args:
-            runs: run folders, and folders of run folders (default: runs)
-            port: where (default: the first free one from 6006 on; 0: any free one)
-        """
-        from noether.tracking.tensorboard_page import serve_here
+    Args:
+        runs: run folders, and folders of run folders (default: runs)
+        port: where (default: the first free one from 6006 on; 0: any free one)
+    """
+    from noether.tracking.tensorboard_page import serve_here
 
-        return serve_here(runs, port)
+    return serve_here(runs, port)
 
-    def status(self, *, output_path: str = "runs", json: bool = False) -> int:
-        """Show the state of the runs in a folder: waiting, running, done, stopped, failed, lost.
 
-        Args:
-            output_path: the folder that holds the run folders
-            json: print one JSON object
-        """
-        from noether.runs.status import show_status
+def status(*, output_path: str = "runs", json: bool = False) -> int:
+    """Show the state of the runs in a folder: waiting, running, done, stopped, failed, lost.
 
-        return show_status(output_path, as_json=json)
+    Args:
+        output_path: the folder that holds the run folders
+    """
+    from noether.runs.status import show_status
 
-    def logs(self, run: str, *, rank: str | None = None, follow: bool = False) -> int:
-        """Print the output of a run: of its job and of its ranks.
+    return show_status(output_path, as_json=json)
 
-        Args:
-            run: the run's folder: runs/NAME
-            rank: the log of this rank only
-            follow: (or -f) keep printing until the run has ended
-        """
-        from noether.runs.logs import show_logs
 
-        return show_logs(run, rank=rank, follow=follow)
+def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
+    """Print the output of a run: of its job and of its ranks.
 
-    def watch(self, *runs: str, port: str | None = None) -> int:
-        """Show runs on a local page that follows them: curves, time, ranks, logs, pictures; several compared.
+    Args:
+        rank: the log of this rank only
+        follow: (or -f) keep printing until the run has ended
+    """
+    from noether.runs.logs import show_logs
 
-        The page only reads, and only this machine can open it; runs on other machines are followed through their
-        folders. Ctrl-C ends the page, not the runs.
+    return show_logs(run, rank=rank, follow=follow)
 
-        Args:
-            runs: run folders, or folders that hold run folders (default: runs)
-            port: the port of 127.0.0.1 to listen at (default: 8642, or any free one where it is taken)
-        """
-        from noether.watch.serve import watch_here
 
-        return watch_here(runs, port)
+def watch(*runs: str, port: str | None = None) -> int:
+    """Show runs on a local page that follows them: curves, time, ranks, logs, pictures; several compared.
 
-    def cancel(self, run: str) -> int:
-        """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again.
+    The page only reads, and only this machine can open it; runs on other machines are followed through their
+    folders. Ctrl-C ends the page, not the runs.
 
-        Args:
-            run: the run's folder: runs/NAME
-        """
-        from noether.runs.cancel import cancel_run
+    Args:
+        runs: run folders, or folders that hold run folders (default: runs)
+        port: the port of 127.0.0.1 to listen at (default: 8642, or any free one where it is taken)
+    """
+    from noether.watch.serve import watch_here
 
-        return cancel_run(run)
+    return watch_here(runs, port)
+
+
+def cancel(run: str) -> int:
+    """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again."""
+    from noether.runs.cancel import cancel_run
+
+    return cancel_run(run)

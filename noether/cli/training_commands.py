@@ -5,101 +5,95 @@ import json as json_module
 from noether.errors import ExitCode, RequestError
 
 
-class TrainingCommands:
-    """Begin a project, start a run, or show what it would be."""
+def init(name: str, *, dry_run: bool = False) -> int:
+    """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
 
-    def init(self, name: str, *, dry_run: bool = False) -> int:
-        """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
+    It trains and its test passes as it is written: put your own problem in its place.
 
-        It trains and its test passes as it is written: put your own problem in its place.
+    Args:
+        name: the folder to make; its last part names the project
+        dry_run: list the files and write nothing
+    """
+    from noether.project.create import create_here
 
-        Args:
-            name: the folder to make; its last part names the project
-            dry_run: list the files and write nothing
-        """
-        from noether.project.create import create_here
+    return create_here(name, dry_run=dry_run)
 
-        return create_here(name, dry_run=dry_run)
 
-    def train(
-        self,
-        *overrides: str,
-        hp: str | None = None,
-        multirun: bool = False,
-        dry_run: bool = False,
-        reset: bool = False,
-        tb: bool = False,
-        json: bool = False,
-    ) -> int:
-        """Train on the devices of this machine or job, and write a report.
+def train(
+    *overrides: str,
+    hp: str | None = None,
+    multirun: bool = False,
+    dry_run: bool = False,
+    reset: bool = False,
+    tb: bool = False,
+    json: bool = False,
+) -> int:
+    """Train on the devices of this machine or job, and write a report.
 
-        With no argument: UPT on the embedded flow data, on every visible device of this machine.
+    With no argument: UPT on the embedded flow data, on every visible device of this machine.
 
-        Args:
-            overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
-            hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
-            multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
-            dry_run: build everything, make one update and one evaluation batch, leave nothing behind
-            reset: start the run run_id over; the folder that is there is kept as RUN.replaced-1
-            tb: serve TensorBoard beside the run, on this machine's loopback, and print its address
-            json: print the dry run as one JSON object
-        """
-        from noether.config.compose import load_config
+    Args:
+        overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
+        hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
+        multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
+        dry_run: build everything, make one update and one evaluation batch, leave nothing behind
+        reset: start the run run_id over; the folder that is there is kept as RUN.replaced-1
+        tb: serve TensorBoard beside the run, on this machine's loopback, and print its address
+        json: print the dry run as one JSON object
+    """
+    from noether.config.compose import load_config
 
-        if json and (multirun or not dry_run):
+    if json and (multirun or not dry_run):
+        raise RequestError(
+            "--json belongs to a dry run",
+            seen="train --json",
+            expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
+            fix="noether train --dry-run --json",
+        )
+    if multirun:
+        from noether.sweep import sweep_here
+
+        if reset or tb:
             raise RequestError(
-                "--json belongs to a dry run",
-                seen="train --json",
-                expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
-                fix="noether train --dry-run --json",
+                "--reset and --tb belong to one run",
+                seen="train -m " + "--reset" * reset + " --tb" * tb,
+                expected="a sweep without them; noether tensorboard serves several runs",
+                fix="noether train -m …      (without them, and with another run_id)",
             )
-        if multirun:
-            from noether.sweep import sweep_here
+        return sweep_here(overrides, hp, dry_run=dry_run)
+    from noether.training.begin import check_flags, train_here
 
-            if reset or tb:
-                raise RequestError(
-                    "--reset and --tb belong to one run",
-                    seen="train -m " + "--reset" * reset + " --tb" * tb,
-                    expected="a sweep without them; noether tensorboard serves several runs",
-                    fix="noether train -m …      (without them, and with another run_id)",
-                )
-            return sweep_here(overrides, hp, dry_run=dry_run)
-        from noether.training.begin import check_flags, train_here
+    config = load_config(overrides, hp)
+    check_flags(config, reset, tb and not dry_run)
+    if dry_run:
+        from noether.training.start import dry_run_here
 
-        config = load_config(overrides, hp)
-        check_flags(config, reset, tb and not dry_run)
-        if dry_run:
-            from noether.training.start import dry_run_here
+        return dry_run_here(config, as_json=json, reset=reset)
+    return train_here(config, reset=reset, tensorboard=tb)
 
-            return dry_run_here(config, as_json=json, reset=reset)
-        return train_here(config, reset=reset, tensorboard=tb)
 
-    def plan(
-        self, *overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False
-    ) -> int:
-        """Show what train would do here, and why. Nothing is started.
+def plan(*overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False) -> int:
+    """Show what train would do here, and why. Nothing is started.
 
-        One row per rank: where it runs, on which device, with which share of a batch.
+    One row per rank: where it runs, on which device, with which share of a batch.
 
-        Args:
-            overrides: settings and groups, as for train
-            hp: a YAML file with settings, from anywhere
-            visible_devices: plan for a machine that has these devices instead: 0,1,2,3
-            json: print one JSON object
-        """
-        from noether.config.compose import load_config
-        from noether.planning.plan import plan_run, render_plan
+    Args:
+        overrides: settings and groups, as for train
+        visible_devices: plan for a machine that has these devices instead: 0,1,2,3
+    """
+    from noether.config.compose import load_config
+    from noether.planning.plan import plan_run, render_plan
 
-        config = load_config(overrides, hp)
-        plan = plan_run(config, visible_devices=visible_devices)
-        if visible_devices is None:
-            from noether.training.preflight import check_as_train_does
+    config = load_config(overrides, hp)
+    plan = plan_run(config, visible_devices=visible_devices)
+    if visible_devices is None:
+        from noether.training.preflight import check_as_train_does
 
-            check_as_train_does(config, plan)
-        if json:
-            print(json_module.dumps(plan.as_dict(), indent=2))
-        else:
-            from noether.common.console import Console
+        check_as_train_does(config, plan)
+    if json:
+        print(json_module.dumps(plan.as_dict(), indent=2))
+    else:
+        from noether.common.console import Console
 
-            Console(None, speaks=True).say(*render_plan(plan), sep="\n")
-        return ExitCode.DONE
+        Console(None, speaks=True).say(*render_plan(plan), sep="\n")
+    return ExitCode.DONE

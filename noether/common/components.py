@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from noether.common.dotted_path import load_object
@@ -9,96 +10,98 @@ from noether.common.suggest import nearest
 from noether.errors import RequestError
 
 
-def find_component(
-    section: str,
-    kind: str,
-    registry: Mapping[str, str],
-    options: Mapping[str, Any],
-    base: type | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
-    """Finds what a section's `kind` names, and checks that its options fit it; nothing is built.
+@dataclass(frozen=True)
+class Component:
+    """What a section's `kind` names, and its options.
 
-    Args:
-        section: the section's name, such as "model", for the errors.
-        kind: a name of `registry`, or the dotted path of a class or function.
-        registry: dotted paths by short name.
-        options: the other entries of the section, handed over as keyword arguments.
-        base: what the result must be an instance of; None: anything.
-        given: keyword arguments that the program adds, such as a data set's `split`.
-
-    Raises:
-        RequestError: no such kind, or an option that it does not have or lacks.
+    section: the section's name, such as "model", for the errors.
+    kind: a name of `registry`, or the dotted path of a class or function.
+    options: the other entries of the section, handed over as keyword arguments.
+    registry: dotted paths by short name.
+    base: what the result must be an instance of; None: anything.
+    given: keyword arguments that the program adds, such as a data set's `split`.
     """
-    if kind not in registry and "." not in kind:
-        raise RequestError(
-            f"no {section} is called {kind!r}",
-            seen=f"{section}.kind={kind}",
-            expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
-            fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
-        )
-    factory: Callable[..., Any] = load_object(registry.get(kind, kind), setting=f"{section}.kind")
-    if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
-        raise _wrong_type(section, kind, factory, base)
-    _check_options(section, kind, factory, options, given or {})
-    return factory
 
+    section: str
+    kind: str
+    options: Mapping[str, Any]
+    registry: Mapping[str, str] = field(default_factory=dict)
+    base: type | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
-def build_component(
-    section: str,
-    kind: str,
-    registry: Mapping[str, str],
-    options: Mapping[str, Any],
-    base: type | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> Any:
-    """Builds what a section's `kind` names; the arguments are those of `find_component`.
+    def find(self) -> Callable[..., Any]:
+        """Returns the class or function, and checks that the options fit it; nothing is built.
 
-    Raises:
-        RequestError: no such kind, an option that it does not have or lacks, or not an instance of `base`.
-    """
-    factory = find_component(section, kind, registry, options, base, given)
-    built = factory(**(given or {}), **options)
-    if base is not None and not isinstance(built, base):
-        raise _wrong_type(section, kind, built, base)
-    return built
-
-
-def _check_options(
-    section: str, kind: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
-) -> None:
-    parameters = _parameters(factory)
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    named = {
-        parameter.name: parameter.default is parameter.empty
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
-    for name in () if takes_any else given:
-        if name not in named:
+        Raises:
+            RequestError: no such kind, or an option that it does not have or lacks.
+        """
+        section, kind, registry, base = self.section, self.kind, self.registry, self.base
+        if kind not in registry and "." not in kind:
             raise RequestError(
-                f"{section}.kind={kind} does not take {name!r}",
-                seen=f"{kind}({', '.join(named)})",
-                expected=f"{kind}({', '.join([*given, '...'])})",
-                fix=f"give {kind} a parameter {name!r}",
+                f"no {section} is called {kind!r}",
+                seen=f"{section}.kind={kind}",
+                expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
+                fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
             )
-    own = {name: required for name, required in named.items() if name not in given}
-    for name in () if takes_any else options:
-        if name not in own:
-            near = nearest(name, own)
+        factory: Callable[..., Any] = load_object(registry.get(kind, kind), setting=f"{section}.kind")
+        if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
+            raise self._wrong_type(factory)
+        self._check_options(_parameters(factory))
+        return factory
+
+    def build(self) -> Any:
+        """Returns what the class or function makes of the options.
+
+        Raises:
+            RequestError: as of `find`, or it is not an instance of `base`.
+        """
+        built = self.find()(**self.given, **self.options)
+        if self.base is not None and not isinstance(built, self.base):
+            raise self._wrong_type(built)
+        return built
+
+    def _check_options(self, parameters: list[inspect.Parameter]) -> None:
+        section, kind, options, given = self.section, self.kind, self.options, self.given
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        named = {
+            parameter.name: parameter.default is parameter.empty
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        for name in () if takes_any else given:
+            if name not in named:
+                raise RequestError(
+                    f"{section}.kind={kind} does not take {name!r}",
+                    seen=f"{kind}({', '.join(named)})",
+                    expected=f"{kind}({', '.join([*given, '...'])})",
+                    fix=f"give {kind} a parameter {name!r}",
+                )
+        own = {name: required for name, required in named.items() if name not in given}
+        for name in () if takes_any else options:
+            if name not in own:
+                near = nearest(name, own)
+                raise RequestError(
+                    f"{section}.kind={kind} has no option {name!r}",
+                    seen=f"{section}.{name}={options[name]}",
+                    expected=f"one of {', '.join(own)}" if own else "no options",
+                    fix=f"{section}.{near}={options[name]}" if near else f"leave out {section}.{name}",
+                )
+        missing = [name for name, required in own.items() if required and name not in options]
+        if missing:
             raise RequestError(
-                f"{section}.kind={kind} has no option {name!r}",
-                seen=f"{section}.{name}={options[name]}",
-                expected=f"one of {', '.join(own)}" if own else "no options",
-                fix=f"{section}.{near}={options[name]}" if near else f"leave out {section}.{name}",
+                f"{section}.kind={kind} needs {', '.join(missing)}",
+                seen=f"options {', '.join(options) or 'none'}",
+                expected="a value for every option without a default",
+                fix=" ".join(f"{section}.{name}=..." for name in missing),
             )
-    missing = [name for name, required in own.items() if required and name not in options]
-    if missing:
-        raise RequestError(
-            f"{section}.kind={kind} needs {', '.join(missing)}",
-            seen=f"options {', '.join(options) or 'none'}",
-            expected="a value for every option without a default",
-            fix=" ".join(f"{section}.{name}=..." for name in missing),
+
+    def _wrong_type(self, found: Any) -> RequestError:
+        wanted = f"{self.base.__module__}.{self.base.__qualname__}" if self.base is not None else "a class"
+        return RequestError(
+            f"{self.section}.kind={self.kind} is not a {self.section}",
+            seen=f"{found!r}, of type {type(found).__name__}",
+            expected=f"a class derived from {wanted}, or a function that returns one",
+            fix=f"{self.section}.kind=my_package.my_module.MyClass",
         )
 
 
@@ -108,13 +111,3 @@ def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
         if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
             return []  # Without a constructor of its own: torch's is declared as taking anything.
     return list(inspect.signature(factory).parameters.values())
-
-
-def _wrong_type(section: str, kind: str, found: Any, base: type | None) -> RequestError:
-    wanted = f"{base.__module__}.{base.__qualname__}" if base is not None else "a class"
-    return RequestError(
-        f"{section}.kind={kind} is not a {section}",
-        seen=f"{found!r}, of type {type(found).__name__}",
-        expected=f"a class derived from {wanted}, or a function that returns one",
-        fix=f"{section}.kind=my_package.my_module.MyClass",
-    )

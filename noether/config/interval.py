@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-UNITS = ("updates", "epochs", "samples", "%")
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 
 
@@ -19,26 +18,21 @@ class Interval:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> "Interval":
-        """Reads a text such as `10 updates`. Raises ValueError, which says what is accepted."""
-        match = _PATTERN.fullmatch(text)
+    def parse(cls, value: Any) -> "Interval":
+        """Reads a text such as `10 updates`; an interval stays one. Raises ValueError, which says what is accepted."""
+        if isinstance(value, cls):
+            return value
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{value!r} has no unit; write '{value} updates' or '{value} epochs'")
+        match = _PATTERN.fullmatch(value or "")
         if not match:
-            raise ValueError(f"{text!r} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
+            shown = "null" if value is None else repr(value)
+            raise ValueError(f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
         count, unit = float(match[1]), match[2]
         unit = unit if unit == "%" else unit.rstrip("s") + "s"
         if unit != "%" and (count != int(count) or count < 1):
-            raise ValueError(f"{text!r}: the number of {unit} must be a whole number of at least 1")
+            raise ValueError(f"{value!r}: the number of {unit} must be a whole number of at least 1")
         return cls(count, unit)
-
-    def in_updates(self, *, updates_per_epoch: int, effective_batch_size: int, total_updates: int) -> int:
-        """Converts the length to updates, at least 1 (`%` may give 0); samples are rounded to the nearest update."""
-        if self.unit == "%":
-            return round(self.count / 100 * total_updates)
-        if self.unit == "epochs":
-            return int(self.count) * updates_per_epoch
-        if self.unit == "samples":
-            return max(1, round(self.count / effective_batch_size))
-        return int(self.count)
 
     def __str__(self) -> str:
         number = int(self.count) if self.count == int(self.count) else self.count
@@ -48,15 +42,5 @@ class Interval:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
         )
-
-    @classmethod
-    def _validate(cls, value: Any) -> "Interval":
-        if isinstance(value, cls):
-            return value
-        if value is None:
-            raise ValueError("null is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
-        if not isinstance(value, str):
-            raise ValueError(f"{value!r} has no unit; write '{value} updates' or '{value} epochs'")
-        return cls.parse(value)

@@ -1,5 +1,6 @@
 """Base classes for the sections of the configuration."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
@@ -28,6 +29,15 @@ class ComponentSection(Section):
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments for the component's constructor."""
         return self.model_dump(exclude={"kind"})
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields settings by their dotted names; an empty section is a value."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def kind_of(section: type[BaseModel]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noether.common.components import build_component
+from noether.common.components import Component
 from noether.common.cpus import usable_cpus
 from noether.config.dataset import (
     CasesDatasetConfig,
@@ -21,8 +21,7 @@ from noether.data import digits, ellipsoid
 from noether.data.cases.dataset import check_cases, open_cases
 from noether.data.cases.store import refuse_missing
 from noether.data.own import OwnDataset
-from noether.data.shapenet_car import open_shapenet_car
-from noether.data.shapenet_car_packed import ensure_packed, find_cars
+from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
 from noether.data.shared_work import Progress, untold
 from noether.errors import RequestError
 
@@ -146,7 +145,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     splits = {}
     for name in ("train", "test"):
         given = {"split": name, "root": folder}
-        built = build_component("dataset", dataset.kind, {}, dataset.options(), given=given)
+        built = Component("dataset", dataset.kind, dataset.options(), given=given).build()
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
             raise RequestError(

@@ -14,17 +14,15 @@ from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits
 from noether.data.cases.case_map import ready_maps
-from noether.data.cases.commands import inspect_cases_here, prepare_cases_here
+from noether.data.cases.commands import prepare_cases_here, warn_few
 from noether.data.describe import describe_split
 from noether.data.progress import prepare_with_bar, progress_bar
-from noether.data.shapenet_car import differing_statistics
-from noether.data.shapenet_car_packed import ensure_packed
+from noether.data.shapenet_car import differing_statistics, ensure_packed
 from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
 from noether.data.shapenet_car_raw import list_cars
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
-FAULTS_SHOWN = 20
 
 
 def prepare_here(
@@ -34,7 +32,7 @@ def prepare_here(
 
     RequestError: there are too few or too many words, no map was given, or the source does not fit it.
     """
-    count, known = _workers(workers), [*ready_maps(), SHAPENET_CAR]
+    count, known = read_workers(workers), [*ready_maps(), SHAPENET_CAR]
     if len(paths) == 3 and map_name is None:
         map_name, *paths = paths
         if map_name not in known and not Path(map_name).is_file():
@@ -64,12 +62,8 @@ def prepare_here(
     return prepare_cases_here(source, out, map_name, workers=count, skip_broken=skip_broken, dry_run=dry_run)
 
 
-def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
-    """Looks through a folder of cases and writes a draft of its map. RequestError: it holds no cases."""
-    return inspect_cases_here(cases, out, workers=_workers(workers))
-
-
-def _workers(workers: str | None) -> int:
+def read_workers(workers: str | None) -> int:
+    """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
     if workers is not None and not (workers.isdigit() and int(workers) > 0):
         raise RequestError("--workers is a number", seen=f"--workers {workers}", expected="1 or more")
     return int(workers) if workers else min(usable_cpus(), 16)
@@ -130,11 +124,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         console.say("", table, sep="\n")
     for note in notes:
         console.say(note)
-    faults = [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]]
-    for words in faults[:FAULTS_SHOWN]:
-        console.warn(words)
-    if len(faults) > FAULTS_SHOWN:
-        console.warn(f"and {len(faults) - FAULTS_SHOWN} more")
+    warn_few(console, [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]])
     return ExitCode.DONE
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noether.data.about import CAR_SPACE
-from noether.data.digest import check_digest
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
-from noether.data.packed import PackedArrays, Spec, open_packed, packed_writer
+from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
 from noether.errors import RequestError
 
@@ -181,10 +180,10 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
             length = max(1, min(16, size // (4 * max(1, workers))))
             blocks = [range(size)[first : first + length] for first in range(0, size, length)]
             specs = {key: Spec(np.dtype("<f4"), (size, *shape)) for key, shape in sample_shapes(*points).items()}
-            with packed_writer(folder / f"{split}.safetensors", specs, _order(dataset, split, size)) as writer:
+            with packed_writer(folder / f"{split}.safetensors", specs, _order(dataset, split, size)) as write:
                 made = run(partial(_make_block, dataset.seed, split, *points), blocks)
                 for block, arrays in zip(blocks, made, strict=True):
-                    writer.write(block.start, arrays)
+                    write(block.start, arrays)
                     done += len(block)
                     progress(done, total)
 

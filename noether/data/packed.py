@@ -4,23 +4,26 @@ The file is a standard safetensors file: eight bytes with the length of the head
 header, then the raw data of the arrays, back to back. Each array holds all samples along its first axis, so
 that one sample of a field is one contiguous piece of the file. Layout and its limits:
 https://github.com/huggingface/safetensors#format
+
+Beside it lies its SHA-256, in the form that `sha256sum --check` reads. Without torch.
 """
 
 import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from noether.common.whole_file import flush
-from noether.data.digest import digest_of, digest_path, record_digest
+from noether.common.whole_file import flush, write_whole
 from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
@@ -69,64 +72,54 @@ class PackedArrays:
         return open_packed, (self.path,)
 
 
-class PackedWriter:
-    """Fills the arrays of a packed file, a run of samples at a time; made by `packed_writer`."""
-
-    def __init__(self, file: BinaryIO, specs: Mapping[str, Spec], offsets: Mapping[str, int]) -> None:
-        self._file, self._specs, self._offsets = file, specs, offsets
-
-    def write(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write samples `start`, `start + 1`, ...: for every key an array (samples written, ...).
-
-        ValueError: a key, type or shape differs from what was announced.
-        """
-        if arrays.keys() != self._specs.keys():
-            raise ValueError(f"arrays {sorted(arrays)} are not the announced {sorted(self._specs)}")
-        for key, array in arrays.items():
-            spec = self._specs[key]
-            fits = array.shape[1:] == spec.shape[1:] and start + len(array) <= spec.shape[0]
-            if array.dtype.newbyteorder("<") != spec.dtype or not fits:
-                raise ValueError(f"{key}: {array.dtype} {array.shape} from sample {start} on does not fit {spec}")
-            data = np.ascontiguousarray(array, spec.dtype)
-            self._file.seek(self._offsets[key] + start * spec.dtype.itemsize * math.prod(spec.shape[1:]))
-            self._file.write(data.tobytes())
+WriteSamples = Callable[[int, Mapping[str, np.ndarray]], None]
+"""Writes samples `start`, `start + 1`, ...: of `start`, and for every key an array (samples written, ...)."""
 
 
 @contextmanager
-def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Iterator[PackedWriter]:
-    """A writer of a packed file that appears under its name only once it is complete.
+def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Iterator[WriteSamples]:
+    """What writes the samples of a packed file, which appears under its name only once it is complete.
 
     The data go to a file beside `path`, which is flushed to disk and renamed on leaving the context, and
     removed if the context is left by an exception. Samples that were never written are zeros.
 
     Raises:
-        ValueError: there is no array, the arrays differ in their number of samples, or the format lacks a type.
+        ValueError: there is no array, the arrays differ in their number of samples, or the format lacks a type; when
+            samples are written: a key, type or shape differs from what was announced.
     """
     header, offsets, total = _layout(specs, metadata)
-    partial = path.with_name(partial_name(path.name))
+    unfinished = path.with_name(partial_name(path.name))
     try:
-        with open(partial, "xb") as file:
+        with open(unfinished, "xb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
             # Not through a memory map: there a full disk is a SIGBUS, here it is an OSError.
             file.truncate(total)
-            yield PackedWriter(file, specs, offsets)
-        flush(partial)
-        digest = digest_of(partial)
+            yield partial(_write, file, specs, offsets)
+        flush(unfinished)
+        digest = digest_of(unfinished)
         digest_path(path).unlink(missing_ok=True)  # That of an older file; without one nothing is checked.
-        os.replace(partial, path)
-        record_digest(path, digest)
+        os.replace(unfinished, path)
+        write_whole(digest_path(path), f"{digest}  {path.name}\n")
     except BaseException:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
     with suppress(OSError):  # Not every file system can, and the data are safe without it.
         flush(path.parent)
 
 
-def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
-    specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
-    with packed_writer(path, specs, metadata or {}) as writer:
-        writer.write(0, arrays)
+def _write(
+    file: BinaryIO, specs: Mapping[str, Spec], offsets: Mapping[str, int], start: int, arrays: Mapping[str, np.ndarray]
+) -> None:
+    if arrays.keys() != specs.keys():
+        raise ValueError(f"arrays {sorted(arrays)} are not the announced {sorted(specs)}")
+    for key, array in arrays.items():
+        spec = specs[key]
+        fits = array.shape[1:] == spec.shape[1:] and start + len(array) <= spec.shape[0]
+        if array.dtype.newbyteorder("<") != spec.dtype or not fits:
+            raise ValueError(f"{key}: {array.dtype} {array.shape} from sample {start} on does not fit {spec}")
+        data = np.ascontiguousarray(array, spec.dtype)
+        file.seek(offsets[key] + start * spec.dtype.itemsize * math.prod(spec.shape[1:]))
+        file.write(data.tobytes())
 
 
 def open_packed(path: Path) -> PackedArrays:
@@ -158,6 +151,39 @@ def open_packed(path: Path) -> PackedArrays:
         shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "no array"
         raise _refusal(path, shapes, "at least one array, all with the same number of samples")
     return PackedArrays(path, arrays, metadata)
+
+
+def digest_path(path: Path) -> Path:
+    """Returns where the digest of a file lies."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def digest_of(path: Path) -> str:
+    """Returns a file's SHA-256, in hexadecimal."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(path: Path) -> None:
+    """Refuses a file that is not as it was written; one whose digest nobody has written passes.
+
+    Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
+    """
+    try:
+        recorded = digest_path(path).read_text(encoding="ascii").partition(" ")[0]
+    except (OSError, ValueError):
+        return
+    try:
+        found = digest_of(path)
+    except OSError as error:
+        found = error.strerror or str(error)
+    if found != recorded:
+        raise RequestError(
+            f"{path} is damaged",
+            seen=f"SHA-256 {found}",
+            expected=f"{recorded}, as it was written",
+            fix=f"rm {path} {digest_path(path)}      (and have it made again, or copy it again)",
+        )
 
 
 def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from noether.data.digest import digest_of
+from noether.data.packed import digest_of
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, RawCar, list_cars, make_car, raw_cars
 from noether.data.shared_work import Progress, locked, partial_name, process_map, untold
 from noether.errors import RequestError

@@ -1,9 +1,10 @@
 """When must a run have stopped, who says so, and how early must it begin to stop. No torch here."""
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from noether.environments.slurm.queue import SlurmError, run_slurm
 
 MARGIN_S = 10.0
 """Slurm looks at time limits every few seconds; clocks of two hosts differ; a process takes a moment to leave."""
@@ -55,12 +56,9 @@ def _clock_offset() -> float:
 def ask_squeue(job: str) -> str | None:
     """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
     try:
-        done = subprocess.run(
-            ["squeue", "--noheader", f"--jobs={job}", "--format=%L"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return run_slurm(["squeue", "--noheader", f"--jobs={job}", "--format=%L"], limit_s=10).strip() or None
+    except SlurmError:
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def find_deadline(

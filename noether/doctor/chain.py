@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import check_bandwidth, short_ranks
 
 Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
@@ -55,18 +56,15 @@ class World:
     hosts: tuple[str, ...]
 
 
-def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Callable[[float], float]) -> list[Diagnosis]:
-    """Runs the steps in order and stops at the first that fails.
-
-    `enter` is called with the name of each step, `left` limits a number of seconds to the time that is left.
-    """
+def walk_chain(world: World, ask: Ask, clock: TimeBudget) -> list[Diagnosis]:
+    """Runs the steps in order, as long as there is time, and stops at the first that fails."""
     everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
     store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
     found: list[Diagnosis] = []
 
     def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
-        enter(link.name)
-        seconds = left(link.seconds)
+        clock.step = link.name
+        seconds = clock.left(link.seconds)
         answers = ask({"do": link.name, **everyone, **more, "seconds": seconds}, seconds + MARGIN_SECONDS)
         finding = _broken(link, answers, world)
         found.append(finding or Diagnosis(link.name, "ok", _works(link, answers, world)))
@@ -75,18 +73,14 @@ def walk_chain(world: World, ask: Ask, enter: Callable[[str], None], left: Calla
     for link in (STORE, GLOO):
         if not attempt(link, **(store if link is STORE else {})):
             return found + [skipped(name, f"{link.name} failed") for name in CHAIN[CHAIN.index(link.name) + 1 :]]
-    backends = ["gloo"]
     if not world.gpu_ranks:
         found.append(skipped("nccl", "no rank has a CUDA device"))
-    elif attempt(NCCL):
-        backends = ["nccl"] if len(world.gpu_ranks) > 1 else ["gloo"]
-    else:
+    elif not attempt(NCCL):
         return [*found, skipped("bandwidth", "nccl failed")]
-    for backend in backends:
-        answers = attempt(BANDWIDTH, backend=backend)
-        measured = [answer for answer in answers if "mb_per_s" in answer]
-        if measured:
-            found[-1] = check_bandwidth(backend, measured, len(world.hosts))
+    backend = "nccl" if len(world.gpu_ranks) > 1 else "gloo"
+    measured = [answer for answer in attempt(BANDWIDTH, backend=backend) if "mb_per_s" in answer]
+    if measured:
+        found[-1] = check_bandwidth(backend, measured, len(world.hosts))
     return found
 
 

@@ -43,7 +43,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     watchdog = threading.Timer(seconds + WATCHDOG_SECONDS, _give_up, (report, clock, as_json))
     watchdog.daemon = True
     watchdog.start()
-    clock.enter("the configuration")
+    clock.step = "the configuration"
     config = load()
     try:
         speaks = _examine(config, report, clock)
@@ -81,7 +81,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     served = bool(placement.endpoint.served_by)
     leads = placement.workers[0].rank == 0
     if leads:
-        clock.enter("the port")
+        clock.step = "the port"
         try:
             held = hold_port(replace(placement.endpoint, port=0) if served else placement.endpoint)
         except RequestError as error:

@@ -19,7 +19,7 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     connection: JsonLines | None = None
     port = placement.endpoint.port
     if address:
-        clock.enter("reaching rank 0")
+        clock.step = "reaching rank 0"
         about = {"host": process.facts.host, "node_rank": placement.node_rank, "ranks": list(process.ranks)}
         try:
             if placement.endpoint.served_by:
@@ -32,10 +32,8 @@ def follow(process: Participant, address: str, report: DoctorReport) -> bool:
     if connection is not None and _serve(process, connection):
         return False
     # Rank 0 cannot receive this host's findings, so they are printed here.
-    clock.enter("what this host found")
-    mine = process.report()
-    report.add_host(process.facts, process.ranks)
-    report.findings += [Diagnosis.from_dict(fields) for fields in mine["findings"]]
+    clock.step = "what this host found"
+    report.add(process.report())
     report.findings += [skipped(name, "rank 0 was not reached") for name in CHAIN]
     report.as_follower()
     return True
@@ -45,7 +43,7 @@ def _serve(process: Participant, connection: JsonLines) -> bool:
     """Answers rank 0 until it is done, and returns whether rank 0 has received this process's report."""
     reported = False
     while True:
-        process.clock.enter("waiting for rank 0")
+        process.clock.step = "waiting for rank 0"
         try:
             asked = connection.receive(process.clock.left(DEFAULT_SECONDS))
         except Unanswered:

@@ -28,7 +28,7 @@ from noether.common.cpus import usable_cpus
 from noether.data.shared_memory import shared_memory_size
 from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
-from noether.environments.devices import Gpu, NvmlDriver
+from noether.environments.devices import Gpu, nvml_gpus
 
 PROBE_SECONDS = 6.0
 """How long one probe may take. A file system or driver that needs longer is treated as hung."""
@@ -216,7 +216,7 @@ def _driver() -> Driver:
     except Exception as error:  # ImportError, or any of NVML's errors for "no driver here".
         return Driver(error=str(error) or type(error).__name__, nodes=nodes)
     number = pynvml.nvmlSystemGetDriverVersion()
-    gpus = NvmlDriver().gpus()
+    gpus = nvml_gpus()
     text = number if isinstance(number, str) else number.decode()
     return Driver(text, None if gpus is None else tuple(gpus), nodes=nodes)
 

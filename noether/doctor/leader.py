@@ -7,7 +7,6 @@ from typing import Any
 from noether.common.json_lines import Unanswered
 from noether.doctor.chain import CHAIN, World, walk_chain
 from noether.doctor.diagnosis import Diagnosis, skipped
-from noether.doctor.host_facts import HostFacts
 from noether.doctor.meeting import OtherProcess, ask_all, clock_offset, gather_peers
 from noether.doctor.participant import MEETING_SHARE, TORCH_SECONDS, Participant
 from noether.doctor.report import DoctorReport
@@ -27,9 +26,9 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
     others = placement.world_size > len(process.ranks)
     peers = _accept_peers(process, held.socket, report) if others and held is not None else []
     missing = any(finding.check == "peers" and finding.level == "error" for finding in report.findings)
-    clock.enter("what every host found")
+    clock.step = "what every host found"
     answers = ask_all(peers, {"do": "report"}, process.answer, clock.left(TORCH_SECONDS + 12))
-    hosts = _collect(answers, [*peers], report)
+    hosts = _collect(answers, report)
     if others:
         report.findings += _compare(answers, peers)
 
@@ -42,11 +41,11 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
     if why_not:
         report.findings += [skipped(name, why_not) for name in CHAIN]
     else:
-        size = max(placement.world_size, len(process.children.ranks))  # A process that is alone has a second child.
+        size = max(placement.world_size, len(process.children.workers))  # A process that is alone has a second child.
         port = held.endpoint.port if held and not served_by else placement.endpoint.port
         gpus = tuple(rank for answer in answers for rank in answer["gpu_ranks"])
         world = World(size, address, port, served_by, placement.attempt, gpu_ranks=gpus, hosts=tuple(hosts))
-        report.findings += walk_chain(world, ask_every_rank, clock.enter, clock.left)
+        report.findings += walk_chain(world, ask_every_rank, clock)
     for peer in peers:
         peer.connection.send({"do": "end"})
         peer.connection.close()
@@ -55,7 +54,7 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
 def _announced(process: Participant, address: str, port: int) -> bool:
     """Writes the port that this process listens on to the launcher's store; returns whether the store answers."""
     endpoint = process.placement.endpoint
-    process.clock.enter(f"the store of {endpoint.served_by}")
+    process.clock.step = f"the store of {endpoint.served_by}"
     try:
         process.served_port(address, str(port))
     except Unanswered as error:
@@ -69,7 +68,7 @@ def _announced(process: Participant, address: str, port: int) -> bool:
 def _accept_peers(process: Participant, listening: socket.socket, report: DoctorReport) -> list[OtherProcess]:
     """Waits for the other processes, and reports which are missing and which do not belong to this run."""
     placement, clock = process.placement, process.clock
-    clock.enter("waiting for the other ranks")
+    clock.step = "waiting for the other ranks"
     seconds, started = clock.share(MEETING_SHARE), time.monotonic()
     peers, strangers = gather_peers(listening, process.run, process.ranks, placement.world_size, seconds)
     came = {placement.node_rank: (process.facts.host, list(process.ranks))}
@@ -97,19 +96,17 @@ def _reason_to_stop(
     return "" if all(answer["torch_works"] for answer in answers) else "torch cannot be imported everywhere"
 
 
-def _collect(answers: list[dict[str, Any]], peers: list[OtherProcess], report: DoctorReport) -> list[str]:
+def _collect(answers: list[dict[str, Any]], report: DoctorReport) -> list[str]:
     """Adds what every process found to the report, and returns the hosts."""
     hosts = []
-    for answer, peer in zip(answers, [None, *peers], strict=True):
+    for answer in answers:
         if "lost" in answer:
-            assert peer is not None
-            seen = f"ranks {list(peer.ranks)} connected, then stopped answering: {answer['lost']}"
-            report.findings.append(Diagnosis("peers", "error", seen, "an answer", hosts=(peer.host,), ranks=peer.ranks))
+            host, ranks = answer["host"], answer["ranks"]
+            seen = f"ranks {list(ranks)} connected, then stopped answering: {answer['lost']}"
+            report.findings.append(Diagnosis("peers", "error", seen, "an answer", hosts=(host,), ranks=ranks))
             continue
-        report.findings += [Diagnosis.from_dict(fields) for fields in answer["findings"]]
-        facts = HostFacts.from_dict(answer["facts"])
-        report.add_host(facts, tuple(answer["ranks"]))
-        hosts.append(facts.host)
+        report.add(answer)
+        hosts.append(answer["facts"]["host"])
     return list(dict.fromkeys(hosts))
 
 

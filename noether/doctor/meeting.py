@@ -130,7 +130,7 @@ def ask_all(
 ) -> list[dict[str, Any]]:
     """Returns what all processes answer to a request: first this one, as `own` answers, then the peers.
 
-    The answer of a peer that does not answer within `seconds` is {"lost": why}.
+    The answer of a peer that does not answer within `seconds` is {"lost": why}, with its host and ranks.
     """
     deadline = time.monotonic() + seconds
     for peer in peers:
@@ -140,7 +140,7 @@ def ask_all(
         try:
             answers.append(peer.connection.receive(max(0.05, deadline - time.monotonic())))
         except Unanswered as error:
-            answers.append({"lost": str(error)})
+            answers.append({"lost": str(error), "host": peer.host, "ranks": peer.ranks})
     return answers
 
 

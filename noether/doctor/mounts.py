@@ -12,6 +12,8 @@ NETWORK_TYPES = {
 }  # fmt: skip
 """Types as mount(8) names them; those in user space have "fuse." before."""
 
+_LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -29,23 +31,13 @@ class Mount:
 
 def read_mounts(text: str) -> list[Mount]:
     """Parses /proc/self/mountinfo (proc(5)): optional fields end at a single dash, spaces are written \\040."""
-    mounts = []
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(" "), after.split(" ")
-        if len(fields) > 4 and len(rest) > 1:
-            mounts.append(Mount(_unescaped(fields[4]), rest[0], _unescaped(rest[1])))
-    return mounts
+    return [Mount(*map(_unescaped, found.groups())) for found in map(_LINE.match, text.splitlines()) if found]
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
     """Returns the mount that an absolute path is on: the longest mount point above it; of equal ones, the last."""
-    parts, best = PurePosixPath(path).parts, None
-    for mount in mounts:
-        point = PurePosixPath(mount.point).parts
-        if parts[: len(point)] == point and (best is None or len(point) >= len(PurePosixPath(best.point).parts)):
-            best = mount
-    return best
+    above = [mount for mount in mounts if PurePosixPath(path).is_relative_to(mount.point)]
+    return max(reversed(above), key=lambda mount: len(PurePosixPath(mount.point).parts), default=None)
 
 
 def _unescaped(text: str) -> str:

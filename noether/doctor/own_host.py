@@ -3,10 +3,8 @@
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from noether.common.json_lines import Unanswered
@@ -15,31 +13,20 @@ from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
-from noether.environments.devices import Gpu
 from noether.environments.network import resolve_host
 from noether.environments.placement import Endpoint, Placement, Worker
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
+from noether.workers.connector import Search
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class FoundGpus:
-    """Stands in for the driver with the list of GPUs from the facts: asking the driver again could hang."""
-
-    listed: tuple[Gpu, ...] | None
-
-    def gpus(self) -> tuple[Gpu, ...] | None:
-        """Returns the GPUs, or None if no driver answered."""
-        return self.listed
-
-
 class TimeBudget:
-    """Tracks how much time the doctor has left and which step it is in."""
+    """Tracks how much time the doctor has left, and which `step` it is in, for the watchdog to name if it hangs."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -54,14 +41,10 @@ class TimeBudget:
         """Returns a fraction of the whole time, or the time left if that is less."""
         return self.left(part * self.seconds)
 
-    def enter(self, step: str) -> None:
-        """Records the step that begins, so that the watchdog can name it if it hangs."""
-        self.step = step
-
 
 def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Diagnosis]]:
     """Returns the facts of this host, read by a child process, and a finding if they cannot be read."""
-    clock.enter("the facts of this host")
+    clock.step = "the facts of this host"
     asked = {"folders": wanted_folders(config.output_path, os.environ), "seconds": clock.left(PROBE_SECONDS)}
     child = Child("noether.doctor.host_facts", json.dumps(asked), environ=os.environ)
     try:
@@ -75,9 +58,11 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
     """Returns this process's placement in the run, or None if the launcher refuses, and the findings."""
-    gpus = FoundGpus(facts.driver.gpus if facts.driver is not None else None)
+    gpus = facts.driver.gpus if facts.driver is not None else None  # Asking the driver again could hang.
     try:
-        placement = resolve_placement(launch_request(config), os.environ, facts.host, gpus, read_process_facts())
+        placement = resolve_placement(
+            launch_request(config), os.environ, facts.host, lambda: gpus, read_process_facts()
+        )
     except RequestError as error:
         return None, [refused("launch", error)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
@@ -103,25 +88,17 @@ def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
 
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
     """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
-    found: list[str | RequestError] = []
-
-    def look_up() -> None:
-        try:
-            found.append(resolve_host(endpoint.host, seconds / 2))
-        except RequestError as error:
-            found.append(error)
-
     # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not found:
+    search = Search("names", lambda: resolve_host(endpoint.host, seconds / 2))
+    search.start()
+    search.join(seconds)
+    address = search.address
+    if isinstance(search.refusal, RequestError):
+        return "", refused("names", search.refusal)
+    if not address:
         fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
-        seen = f"{endpoint.host}: no answer within {seconds:.0f} s"
+        seen = f"{endpoint.host}: {search.refusal or f'no answer within {seconds:.0f} s'}"
         return "", Diagnosis("names", "error", seen, "a name server that answers", fix)
-    address = found[0]
-    if isinstance(address, RequestError):
-        return "", refused("names", address)
     return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
 
 
@@ -129,15 +106,13 @@ class RankChildren:
     """The child processes with torch: one for each worker."""
 
     def __init__(self, workers: Sequence[Worker], listening: socket.socket | None) -> None:
-        self.ranks = tuple(worker.rank for worker in workers)
+        self.workers, self._listening = workers, listening
         self.gpu_ranks = [worker.rank for worker in workers if worker.device.kind == "cuda"]
-        self._devices = [worker.device.index if worker.device.kind == "cuda" else None for worker in workers]
-        self._listening = listening
         environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
         descriptors = () if listening is None else (listening.fileno(),)
         self.children = [
-            Child("noether.doctor.torch_child", environ=environ, pass_fds=descriptors if rank == 0 else ())
-            for rank in self.ranks
+            Child("noether.doctor.torch_child", environ=environ, pass_fds=descriptors if worker.rank == 0 else ())
+            for worker in workers
         ]
         self.versions: dict[str, Any] = {}
         for child in self.children:
@@ -157,13 +132,13 @@ class RankChildren:
 
     def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         """Runs one step of the chain on every rank of this process; each answer has its "rank"."""
-        for child, rank, device in zip(self.children, self.ranks, self._devices, strict=True):
-            own = {"rank": rank, "device": device}
-            if rank == 0 and self._listening is not None:
+        for child, worker in zip(self.children, self.workers, strict=True):
+            own = {"rank": worker.rank, "device": worker.device.index}
+            if worker.rank == 0 and self._listening is not None:
                 own["listen_fd"] = self._listening.fileno()
             child.tell({**request, **own})
         answers = collect(self.children, seconds)
-        return [{**answer, "rank": rank} for rank, answer in zip(self.ranks, answers, strict=True)]
+        return [{**answer, "rank": worker.rank} for worker, answer in zip(self.workers, answers, strict=True)]
 
     def end(self) -> None:
         """Ends all children."""

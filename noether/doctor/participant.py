@@ -58,7 +58,7 @@ class Participant:
             return self.report()
         if asked["do"] == "clock":
             return {"time": time.time()}
-        self.clock.enter(asked["request"]["do"])
+        self.clock.step = asked["request"]["do"]
         return {"answers": self.children.step(asked["request"], asked["seconds"])}
 
     def report(self) -> dict[str, Any]:
@@ -75,11 +75,11 @@ class Participant:
         }
 
     def _host_findings(self) -> list[Diagnosis]:
-        self.clock.enter("import torch")
+        self.clock.step = "import torch"
         facts, torch = self.facts, self._torch()
         devices: dict[str, Any] = {}
         if "error" not in torch:
-            self.clock.enter("the devices")
+            self.clock.step = "the devices"
             devices = self.children.ask_first({"do": "devices"}, self.clock.left(DEVICES_SECONDS))
         needs_memory = self.config.num_workers > 0 or len(self.children.gpu_ranks) > 1
         return [

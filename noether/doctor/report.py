@@ -13,7 +13,6 @@ from rich.text import Text
 from noether import __version__
 from noether.common.console import Console
 from noether.doctor.diagnosis import Diagnosis, merged
-from noether.doctor.host_facts import HostFacts
 from noether.environments.placement import Placement
 
 STYLES = {"error": "bold red", "warning": "yellow", "skipped": "dim", "ok": "green"}
@@ -31,13 +30,15 @@ class DoctorReport:
     to_stderr: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def add_host(self, facts: HostFacts, ranks: tuple[int, ...]) -> None:
-        """Records the facts of a process's host. Each host is kept once, with all its ranks."""
+    def add(self, told: dict[str, Any]) -> None:
+        """Records what a process told in its report. Each host is kept once, with all its ranks."""
+        self.findings += [Diagnosis.from_dict(fields) for fields in told["findings"]]
+        facts, ranks = told["facts"], told["ranks"]
         for entry in self.hosts:
-            if entry["facts"]["host"] == facts.host and entry["facts"]["boot"] == facts.boot:
+            if entry["facts"]["host"] == facts["host"] and entry["facts"]["boot"] == facts["boot"]:
                 entry["ranks"] = sorted({*entry["ranks"], *ranks})
                 return
-        self.hosts.append({"ranks": list(ranks), "facts": asdict(facts)})
+        self.hosts.append({"ranks": list(ranks), "facts": facts})
 
     def as_follower(self) -> None:
         """Sends the report to standard error, as rank 0 uses standard output, and keeps only errors and warnings."""

@@ -122,10 +122,9 @@ def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: s
 
 def _requested(setting: str) -> int:
     """Return how many devices a setting asks for, or 0 if it is neither a number nor a list."""
-    entries = [entry.strip() for entry in setting.split(",")]
-    if len(entries) == 1:
-        return int(entries[0]) if entries[0].isascii() and entries[0].isdigit() else 0
-    return len([entry for entry in entries if entry])
+    if "," in setting:
+        return len([entry for entry in setting.split(",") if entry.strip()])
+    return int(setting) if setting.strip().isascii() and setting.strip().isdigit() else 0
 
 
 def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:

@@ -1,13 +1,13 @@
 """Finds the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from noether.common.cpus import usable_cpus
 from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
-from noether.environments.placement import Device
+from noether.environments.placement import Device, LaunchRequest
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.errors import RequestError
 
@@ -25,32 +25,29 @@ class Gpu:
     mig_uuids: tuple[str, ...] = ()
 
 
-class GpuDriver(Protocol):
-    """What `find_devices` needs of a driver. Where there is no GPU, a table can stand in for it."""
-
-    def gpus(self) -> Sequence[Gpu] | None:
-        """List the GPUs in the driver's order, or return None when no driver answers."""
+GpuDriver = Callable[[], Sequence[Gpu] | None]
+"""Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it."""
 
 
-class NvmlDriver:
-    """The NVIDIA driver, queried through NVML, which creates no CUDA context, so that forking stays safe."""
+def nvml_gpus() -> list[Gpu] | None:
+    """List the GPUs in PCI order, or return None when the library or the driver is missing.
 
-    def gpus(self) -> list[Gpu] | None:
-        """List the GPUs in PCI order, or return None when the library or the driver is missing."""
-        try:
-            import pynvml
+    NVML creates no CUDA context, so that forking stays safe.
+    """
+    try:
+        import pynvml
 
-            pynvml.nvmlInit()
-        except Exception:  # ImportError, or any NVML error for "no driver here".
-            return None
-        try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            return [
-                Gpu(index, _text(pynvml.nvmlDeviceGetUUID(handle)), _mig_uuids(pynvml, handle))
-                for index, handle in enumerate(handles)
-            ]
-        finally:
-            pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+    except Exception:  # ImportError, or any NVML error for "no driver here".
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [
+            Gpu(index, _text(pynvml.nvmlDeviceGetUUID(handle)), _mig_uuids(pynvml, handle))
+            for index, handle in enumerate(handles)
+        ]
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _mig_uuids(pynvml: Any, handle: Any) -> tuple[str, ...]:
@@ -88,27 +85,27 @@ class DeviceInventory:
 
 
 def find_devices(
+    request: LaunchRequest,
     environ: Mapping[str, str],
-    accelerator: str,
     nvml: GpuDriver,
-    *,
-    visible_devices: str | None = None,
-    system: str | None = None,
     facts: ProcessFacts = NOTHING_KNOWN,
+    *,
+    system: str | None = None,
 ) -> DeviceInventory:
     """Find the devices that this process may use, without torch and without initialising CUDA.
 
-    "gpu" requires CUDA; "auto" uses CUDA, else the GPU of an Apple silicon machine, else the CPU. Indices need
-    not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of devices
-    matters here.
+    The accelerator "gpu" requires CUDA; "auto" uses CUDA, else the GPU of an Apple silicon machine, else the CPU.
+    Indices need not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of
+    devices matters here.
 
-    `visible_devices` is a mask for another machine: the driver and CUDA_VISIBLE_DEVICES are then ignored. `system` is
+    With `visible_devices`, a mask for another machine, the driver and CUDA_VISIBLE_DEVICES are ignored. `system` is
     "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
 
     Raises:
         RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a
             missing device. (CUDA would cut the list at the first wrong entry and train on fewer devices.)
     """
+    accelerator, visible_devices = request.accelerator, request.visible_devices
     cpu_count, system = usable_cpus(), system or f"{platform.system()}-{platform.machine()}"
     apple = system == "Darwin-arm64"
     _check_kind(accelerator, system)
@@ -158,7 +155,7 @@ def _cuda_devices(
         source = f"--visible-devices {visible_devices}"
         return read_mask(visible_devices, None, source), source
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = nvml.gpus()
+    gpus = nvml()
     masked = "CUDA_VISIBLE_DEVICES is not set" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}"
     if gpus is None:
         return (), f"no NVIDIA driver answers, {masked}"

@@ -6,14 +6,16 @@ from noether.common.container import container_line
 from noether.environments.process_facts import ProcessFacts
 from noether.errors import RequestError
 
-# The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices.
-SLURM_VARIABLES = (
-    "SLURM_STEP_GPUS",
-    "SLURM_JOB_GPUS",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-)
+# The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices, where
+# 0 is a GPU.
+GRANTING = {
+    "SLURM_STEP_GPUS": "list",
+    "SLURM_JOB_GPUS": "list",
+    "SLURM_GPUS_ON_NODE": "number",
+    "SLURM_GPUS_PER_NODE": "number",
+    "SLURM_GPUS_PER_TASK": "number",
+    "NVIDIA_VISIBLE_DEVICES": "list",
+}
 # "all" grants nothing by itself, as images set it for every start.
 NOT_GRANTED = ("", "-1", "NoDevFiles", "0", "void", "none", "all")
 AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -32,14 +34,10 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
         return ""
     if mask is not None:
         return f"CUDA_VISIBLE_DEVICES={mask}"
-    for name in SLURM_VARIABLES:
+    for name, kind in GRANTING.items():
         value = environ.get(name, "")
-        # In the first two variables 0 is the GPU with index 0; in the others it is a count.
-        if value not in NOT_GRANTED or (value == "0" and name in SLURM_VARIABLES[:2]):
+        if value not in NOT_GRANTED or (value == "0" and kind == "list"):
             return f"{name}={value}"
-    named = environ.get("NVIDIA_VISIBLE_DEVICES", "")
-    if named not in NOT_GRANTED or named == "0":
-        return f"NVIDIA_VISIBLE_DEVICES={named}"
     return "the kernel has NVIDIA GPUs (/proc/driver/nvidia/gpus)" if facts.nvidia_kernel else ""
 
 

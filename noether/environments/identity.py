@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Variables in which a launcher names the run: the same in all its processes, and different in every other run.
-RUN_NAMES = (
-    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
-    ("TORCHELASTIC_RUN_ID",),
-    ("PMIX_NAMESPACE",),
-    ("OMPI_MCA_ess_base_jobid",),
-    ("PMI_JOBID",),
-)
+# Variables in which a launcher names the run: the same in all its processes, and different in every other run. The
+# first group with a value counts: mpirun may itself have been started in a job.
+_STEP, _ELASTIC = ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("TORCHELASTIC_RUN_ID",)
+RUN_NAMES = {
+    "slurm": (_STEP,),
+    "torchrun": (_ELASTIC,),
+    "mpi": (_STEP, _ELASTIC, ("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("PMI_JOBID",)),
+}
 # Settings that must be the same on all ranks of a run. Paths, devices and folder names may differ between hosts.
 SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
 
@@ -34,10 +34,6 @@ class RunIdentity:
         named = f"{self.launcher}, {self.world_size} ranks, attempt {self.attempt}"
         named += f", configuration {self.configuration}" if self.configuration else ""
         return named + (f", on {self.device_kind}" if self.device_kind else "")
-
-    def printable(self) -> str:
-        """Return the text without control characters, as the identity may have been received from another program."""
-        return "".join(letter if letter.isprintable() else "?" for letter in str(self)[:500])
 
     @property
     def digest(self) -> str:
@@ -76,14 +72,10 @@ def run_identity(
     `environ` names the job, the step or the run; `configuration` is from `configuration_digest`. `device_kind` is
     compared because a node whose driver fails would use the CPU while the others wait for NCCL.
     """
-    names = []
-    for variables in RUN_NAMES:
-        values = [environ[name] for name in variables if environ.get(name)]
-        belongs = variables[0].partition("_")[0] == {"slurm": "SLURM", "torchrun": "TORCHELASTIC"}.get(launcher, "")
-        if values and (belongs or launcher == "mpi"):
-            names.append(".".join(values))
-            break
-    return RunIdentity(" ".join([launcher, *names]), world_size, attempt, configuration, device_kind)
+    groups = RUN_NAMES.get(launcher, ())
+    names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
+    named = " ".join(filter(None, (launcher, next(filter(None, names), ""))))
+    return RunIdentity(named, world_size, attempt, configuration, device_kind)
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:

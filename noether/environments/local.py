@@ -4,32 +4,27 @@ from collections.abc import Mapping
 
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.rendezvous import asked_port
+from noether.environments.surroundings import Surroundings
 
 
-def local_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    facts: ProcessFacts = NOTHING_KNOWN,
-) -> Placement:
+def local_placement(request: LaunchRequest, here: Surroundings) -> Placement:
     """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
     Raises:
         RequestError: the devices are not here, or two different ports are asked for.
     """
+    inventory = here.inventory
     devices = choose_devices(inventory, request.devices)
     count = len(devices)
-    endpoint, endpoint_reason = local_endpoint(request.master_port, environ)
-    warnings = [] if request.nodes == 1 else _unused_node_variables(environ)
+    endpoint, endpoint_reason = local_endpoint(request.master_port, here.environ)
+    warnings = [] if request.nodes == 1 else _unused_node_variables(here.environ)
     if inventory.kind == "cpu" and count > inventory.cpu_count:
         warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one per core")
     return Placement(
         launcher="local",
         world_size=count,
-        nodes=(host,),
+        nodes=(here.host,),
         node_rank=0,
         workers=tuple(Worker(rank, rank, 0, device) for rank, device in enumerate(devices)),
         endpoint=endpoint,

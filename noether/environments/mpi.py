@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
-from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.environments.process_facts import ProcessFacts
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
 from noether.environments.slurm.step import number, restart_count
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 # Each family's variables: rank, size, local rank, local size.
@@ -134,32 +134,27 @@ def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
     return None
 
 
-def mpi_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    facts: ProcessFacts = NOTHING_KNOWN,
-) -> Placement | None:
+def mpi_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
     """Place one process of mpirun or mpiexec; return None if neither started it.
 
     Raises:
         RequestError: the variables contradict each other, the ranks on this node do not match its devices, or
             nothing says where rank 0 is.
     """
+    environ = here.environ
     process = mpi_process(environ)
     if process is None:
         return None
-    binding = bind_devices(process, inventory, request.devices)
+    binding = bind_devices(process, here.inventory, request.devices)
     if process.counted:
         agree_on_nodes(request, process.nodes, None, process.seen)
     also = agree_with_rank_variables(environ, process, binding.world_size)
-    endpoint, endpoint_reason = _endpoint(request, environ, process, facts)
+    endpoint, endpoint_reason = _endpoint(request, environ, process, here.facts)
     attempt, attempt_reason = restart_count(environ)
     return Placement(
         launcher="mpi",
         world_size=binding.world_size,
-        nodes=node_names(process.nodes, process.node_rank, host, endpoint.host),
+        nodes=node_names(process.nodes, process.node_rank, here.host, endpoint.host),
         node_rank=process.node_rank,
         workers=binding.workers,
         endpoint=endpoint,

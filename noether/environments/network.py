@@ -26,14 +26,20 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
             return find_address(host)
         except socket.gaierror as error:
             if time.monotonic() + pause > deadline:
-                raise RequestError(
-                    f"the master's name {host} does not resolve on {socket.gethostname()}",
-                    seen=f"{error.strerror or error} for {seconds:.0f} s",
-                    expected="a name or an address that every node can reach",
-                    fix="master_addr=ADDRESS",
-                ) from None
+                seen = f"{error.strerror or error} for {seconds:.0f} s"
+                raise unresolved(host, socket.gethostname(), seen) from None
             time.sleep(pause)
             pause = min(2.0, pause * 2)
+
+
+def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS") -> RequestError:
+    """Returns how a run is refused on a host where the name of rank 0's host does not resolve."""
+    return RequestError(
+        f"the master's name {name} does not resolve on {host}",
+        seen=seen,
+        expected="a name or an address that every node can reach",
+        fix=fix,
+    )
 
 
 def find_address(host: str) -> str:

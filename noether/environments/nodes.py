@@ -7,24 +7,16 @@ Each machine starts a worker on each of its chosen devices; all must have the sa
 `master_addr`, on port `master_port`, else MASTER_PORT, else 29500; the port must be the same on every machine.
 """
 
-from collections.abc import Mapping
-
-from noether.environments.devices import DeviceInventory, choose_devices
+from noether.environments.devices import choose_devices
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"
 
 
-def multinode_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    facts: ProcessFacts = NOTHING_KNOWN,
-) -> Placement | None:
+def multinode_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
     """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
 
     Raises:
@@ -34,10 +26,10 @@ def multinode_placement(
         _refuse_leftovers(request)
         return None
     nodes, node_rank, master = _checked(request)
-    devices = choose_devices(inventory, request.devices)
+    devices = choose_devices(here.inventory, request.devices)
     each = len(devices)
-    port, source = asked_port(request.master_port, environ) or (DEFAULT_PORT, "")
-    names = node_names(nodes, node_rank, host, master)
+    port, source = asked_port(request.master_port, here.environ) or (DEFAULT_PORT, "")
+    names = node_names(nodes, node_rank, here.host, master)
     warnings = []
     if is_loopback(master):
         warnings.append(f"master_addr={master} means each machine itself: this works only with all {nodes} nodes here")
@@ -55,7 +47,7 @@ def multinode_placement(
             "world_size": f"{nodes} nodes × {each} worker{'s' if each > 1 else ''}",
             "nodes": f"nodes={nodes}, master_addr={master}",
             "node_rank": f"node_rank={node_rank}",
-            "workers": f"{workers} ({inventory.evidence})",
+            "workers": f"{workers} ({here.inventory.evidence})",
             "endpoint": f"master_addr={master}; {source or f'port {port}, the default'}",
             "attempt": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",

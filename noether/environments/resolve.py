@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from noether.environments.devices import DeviceInventory, GpuDriver, NvmlDriver, find_devices
+from noether.environments.devices import GpuDriver, find_devices, nvml_gpus
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_placement
 from noether.environments.nodes import multinode_placement
@@ -10,13 +10,14 @@ from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.slurm.outside_step import refuse_wrong_place
 from noether.environments.slurm.placement import slurm_placement
+from noether.environments.surroundings import Surroundings
 from noether.environments.torchrun import torchrun_placement
 from noether.errors import RequestError
 
-Launcher = Callable[[LaunchRequest, Mapping[str, str], DeviceInventory, str, ProcessFacts], Placement | None]
-"""A launcher is one file and one pure function: (request, environ, inventory, host, facts) -> the placement, or
-None if something else started this process. If it did start the process but its variables make no sense, it raises
-RequestError: an incomplete environment must not fall through to the next launcher."""
+Launcher = Callable[[LaunchRequest, Surroundings], Placement | None]
+"""A launcher is one file and one pure function: (request, surroundings) -> the placement, or None if something else
+started this process. If it did start the process but its variables make no sense, it raises RequestError: an incomplete
+environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
     # A new launcher is a file beside local.py and a line here. The first one to return a placement is used, so a
@@ -33,30 +34,25 @@ def resolve_placement(
     request: LaunchRequest,
     environ: Mapping[str, str],
     host: str,
-    nvml: GpuDriver | None = None,
+    nvml: GpuDriver = nvml_gpus,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
     """Return which ranks of a run this process is responsible for, and why.
 
-    `host` is the name of this machine, `nvml` the NVIDIA driver (None: the real one).
+    `host` is the name of this machine, `nvml` lists the GPUs of the NVIDIA driver.
 
     Raises:
         RequestError: the request does not fit this machine, or the environment contradicts itself.
     """
     try:
-        inventory = find_devices(
-            environ,
-            request.accelerator,
-            nvml or NvmlDriver(),
-            visible_devices=request.visible_devices,
-            facts=facts,
-        )
+        inventory = find_devices(request, environ, nvml, facts)
     except RequestError as error:
         # Without a GPU this may be a login node. Being in the wrong place is then the cause, so report that first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
+    here = Surroundings(environ, inventory, host, facts)
     for launcher in LAUNCHERS:
-        placement = launcher(request, environ, inventory, host, facts)
+        placement = launcher(request, here)
         if placement is not None:
             return placement
     raise AssertionError("the last launcher accepts every environment")

@@ -19,9 +19,9 @@ from noether.environments.devices import DeviceInventory
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
 from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
@@ -39,18 +39,13 @@ class RankedTask(LaunchedTask):
     elastic: bool
 
 
-def torchrun_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    facts: ProcessFacts = NOTHING_KNOWN,
-) -> Placement | None:
+def torchrun_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
     """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
 
     Raises:
         RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
     """
+    environ = here.environ
     elastic = bool(environ.get("TORCHELASTIC_RUN_ID"))
     if not elastic and mpi_process(environ) is not None:
         return None
@@ -59,20 +54,20 @@ def torchrun_placement(
         if environ.get("WORLD_SIZE", "") not in ("", "1") and not in_slurm:
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
-    if not elastic and isinstance(slurm_process(environ, facts), SrunTask):
+    if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):
         return None
     task = _read(environ, elastic)
-    binding = _bind(task, environ, inventory, request)
+    binding = _bind(task, environ, here.inventory, request)
     if task.told:
         agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
-    endpoint, endpoint_reason = _endpoint(request, environ, task, host)
+    endpoint, endpoint_reason = _endpoint(request, environ, task, here.host)
     attempt, attempt_reason = _attempt(environ)
     source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
     local_world = environ.get("LOCAL_WORLD_SIZE")
     return Placement(
         launcher="torchrun",
         world_size=binding.world_size,
-        nodes=node_names(task.nodes, task.node_rank, host, endpoint.host),
+        nodes=node_names(task.nodes, task.node_rank, here.host, endpoint.host),
         node_rank=task.node_rank,
         workers=binding.workers,
         endpoint=endpoint,

@@ -21,24 +21,21 @@ ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80
 
 
-class PointErrors:
-    """Keeps signed errors of points, prediction − truth in the field's unit, for the histograms."""
+def point_errors(task: Task, predictions: Predictions, batch: Batch) -> dict[str, np.ndarray]:
+    """Returns a batch's signed errors of points by field, prediction − truth in its unit, for the histograms.
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self.values: dict[str, list[np.ndarray]] = {name: [] for name in task.fields}
-
-    def add(self, predictions: Predictions, batch: Batch) -> None:
-        """Takes a batch's errors; of samples with very many points, evenly spaced ones."""
-        physical = self._task.to_physical(predictions)
-        for name, kept in self.values.items():
-            errors = physical[name] - by_channel(batch[name], batched=True)
-            step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
-            shown = errors.flatten(1)[:, ::step]
-            mask = mask_of(batch, self._task.fields[name].points)
-            if mask is not None:
-                shown = shown[mask.unsqueeze(-1).expand_as(errors).flatten(1)[:, ::step]]
-            kept.append(shown.float().cpu().numpy().ravel())
+    Of samples with very many points they are those of evenly spaced ones.
+    """
+    physical, found = task.to_physical(predictions), {}
+    for name, field in task.fields.items():
+        errors = physical[name] - by_channel(batch[name], batched=True)
+        step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
+        shown = errors.flatten(1)[:, ::step]
+        mask = mask_of(batch, field.points)
+        if mask is not None:
+            shown = shown[mask.unsqueeze(-1).expand_as(errors).flatten(1)[:, ::step]]
+        found[name] = shown.float().cpu().numpy().ravel()
+    return found
 
 
 class ShownCase(NamedTuple):

@@ -1,7 +1,7 @@
 """Weights → figures of every sample of a split, each counted once whatever the world size."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import ceil
 from typing import Any
 
@@ -12,12 +12,11 @@ from torch import nn
 from noether.config.schema import RunConfig
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.order import deal_evaluation
-from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
-from noether.tasks.base import Predictions, SampleFigures, Task
+from noether.tasks.base import Predictions, SampleFigures
 
 Figures = dict[str, np.ndarray]
 """Figures of all samples of a split, (S,) by name, in the order of the samples."""
@@ -25,20 +24,24 @@ Figures = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """How samples are evaluated: the task, what is drawn of each sample, and how they are shared by the ranks.
+    """How samples are evaluated: as the run's settings say, of its problem, shared by the ranks.
 
-    chunk_size: points that are predicted at once; None: all.
+    usual_batch_size: samples at once where the settings do not say.
     at_boundary: called equally often on every rank, between batches; what it raises ends the evaluation.
     """
 
-    task: Task
-    draw: PointDraw
+    config: RunConfig
+    problem: Problem
     group: Group
     precision: Precision
-    batch_size: int
-    chunk_size: int | None = None
-    num_workers: int = 0
+    _: KW_ONLY
+    usual_batch_size: int
     at_boundary: Callable[[], None] = lambda: None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that a rank evaluates at once."""
+        return self.config.trainer.evaluation_batch_size or self.usual_batch_size
 
     @torch.no_grad()
     def figures(
@@ -61,17 +64,17 @@ class Evaluator:
         Returns:
             On rank 0 the figures of all samples; on the others an empty dict.
         """
-        group = self.group
+        group, draw, workers = self.group, self.problem.draw, self.config.num_workers
         own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
         rows: list[dict[str, np.ndarray]] = []
         with evaluation_mode(model):
-            for batch in evaluation_batches(dataset, own, self.batch_size, self.draw, num_workers=self.num_workers):
+            for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
                 predictions = self._predict(model, batch)
-                predictions = {name: value.to(self.precision.type_of(value)) for name, value in predictions.items()}
-                figures = (measure or self.task.metrics)(predictions, batch)
+                predictions = to_device(predictions, group.device, self.precision.weights)
+                figures = (measure or self.problem.task.metrics)(predictions, batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
@@ -80,38 +83,16 @@ class Evaluator:
     @torch.no_grad()
     def fields(self, model: nn.Module, dataset: Dataset, index: int) -> tuple[Predictions, Batch]:
         """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
-        (batch,) = evaluation_batches(dataset, [index], 1, self.draw)
+        (batch,) = evaluation_batches(dataset, [index], 1, self.problem.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
         with evaluation_mode(model):
             predictions = self._predict(model, batch)
         weights = self.precision.weights
-        return self.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
+        return self.problem.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
 
     def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
         with self.precision.autocast():
-            return predict(model, self.task.prepare(batch), self.chunk_size)
-
-
-def build_evaluator(
-    config: RunConfig,
-    problem: Problem,
-    group: Group,
-    precision: Precision,
-    *,
-    batch_size: int,
-    at_boundary: Callable[[], None] = lambda: None,
-) -> Evaluator:
-    """Returns the evaluator of a run; batch_size: samples at once where the run's settings do not say."""
-    return Evaluator(
-        task=problem.task,
-        draw=problem.draw,
-        group=group,
-        precision=precision,
-        batch_size=config.trainer.evaluation_batch_size or batch_size,
-        chunk_size=config.trainer.evaluation_chunk_size,
-        num_workers=config.num_workers,
-        at_boundary=at_boundary,
-    )
+            return predict(model, self.problem.task.prepare(batch), self.config.trainer.evaluation_chunk_size)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:

@@ -146,15 +146,16 @@ def _write_weights(
     tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
+    arguments = [_argument(trained, name, value) for name, value in example.items()]
     about: dict[str, Any] = {
         "format": FORMAT,
         "noether": __version__,
         "torch": torch.__version__,
-        "checkpoint": chosen.checkpoint.name,
+        "checkpoint": chosen.checkpoint.path.name,
         "weights": chosen.weights,
         "inputs": {
-            name: [-1 if isinstance(axis, str) else axis for axis in _axes(trained, name, value)]
-            for name, value in example.items()
+            argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
+            for argument in arguments
         },
         "outputs": list(physical.outputs),
         "units": {name: field.unit for name, field in trained.task.outputs.items()},
@@ -164,7 +165,7 @@ def _write_weights(
             "options": task.model_dump(mode="json", exclude={"kind"}),
             "state": trained.task.state(),
         },
-        "arguments": [_argument(trained, name, value) for name, value in example.items()],
+        "arguments": arguments,
         "results": [
             {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
             for name in physical.outputs

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 from torch.utils.data import Subset
 
-from noether.checkpoints.format import CheckpointFolder, list_checkpoints
+from noether.checkpoints.format import list_checkpoints
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.strict_json import strict_json
@@ -18,12 +18,12 @@ from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.cases import PointErrors, ShownCase, choose_cases, write_case_files, write_cases
-from noether.evaluation.evaluate import Evaluator, Figures, build_evaluator
+from noether.evaluation.cases import ShownCase, choose_cases, point_errors, write_case_files, write_cases
+from noether.evaluation.evaluate import Evaluator, Figures
 from noether.evaluation.start import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.learning.precision import Precision
-from noether.learning.setup import Problem, build_problem
+from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.records import number, read_metrics, write_record
@@ -40,7 +40,6 @@ class RunEvaluation:
     by: writes what the report draws, where it may.
     """
 
-    problem: Problem
     evaluator: Evaluator
     folder: RunFolder
     about: Mapping[str, Any]
@@ -53,17 +52,18 @@ class RunEvaluation:
         Returns:
             On rank 0 the content of result.json; on the others an empty dict.
         """
-        problem, task, group = self.problem, self.problem.task, self.evaluator.group
-        dataset, indices = self._samples(split)
-        errors = PointErrors(task)
+        group, problem = self.evaluator.group, self.evaluator.problem
+        task, (dataset, indices) = problem.task, self._samples(split)
+        errors: list[dict[str, np.ndarray]] = []
 
         def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
             figures = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
-            errors.add(predictions, batch)  # Behind the metrics, which check what the model returned.
+            # Behind the metrics, which check what the model returned.
+            errors.append(point_errors(task, predictions, batch))
             return figures
 
         figures = self.evaluator.figures(model, dataset, indices, measure=measure)
-        gathered = group.gather(errors.values)
+        gathered = group.gather(errors)
         if not group.is_first:
             return {}
         result: dict[str, Any] = {
@@ -84,13 +84,13 @@ class RunEvaluation:
             train = problem.splits.train, problem.train_indices
             result |= score_baselines(task, *train, scored, among_itself=split == "train")
         if task.fields:
-            point_errors = {name: [part for rank in gathered for part in rank[name]] for name in task.fields}
-            result |= self._write_cases(model, result, figures, point_errors)
+            of_all = {name: [batch[name] for rank in gathered for batch in rank] for name in task.fields}
+            result |= self._write_cases(model, result, figures, of_all)
         return result
 
     def _samples(self, split: str) -> tuple[Dataset, list[int]]:
         """Returns the data set that a split is of, and its samples."""
-        problem = self.problem
+        problem = self.evaluator.problem
         if split == "test":
             return problem.splits.test, list(range(len(problem.splits.test)))
         return problem.splits.train, problem.validation_indices if split == "validation" else problem.train_indices
@@ -99,7 +99,7 @@ class RunEvaluation:
         self, model: nn.Module, result: Mapping[str, Any], figures: Figures, errors: Mapping[str, Sequence[np.ndarray]]
     ) -> dict[str, Any]:
         """Writes the fields of a few telling cases; returns what result.json says of the files for ParaView."""
-        task, split = self.problem.task, result["split"]
+        task, split = self.evaluator.problem.task, result["split"]
         dataset, indices = self._samples(split)
         shown = [
             ShownCase(label, position, *self.evaluator.fields(model, dataset, indices[position]))
@@ -133,7 +133,7 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     """Evaluates a run that was made before on one device, and writes the figures where the report finds them."""
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
-    checkpoint = CheckpointFolder(request.chosen.checkpoint)
+    checkpoint = request.chosen.checkpoint
     with joined_group(context) as group:
         precision = Precision(config.trainer.precision, group.device.type)
         problem = build_problem(config, request.data, group.device, precision)
@@ -147,14 +147,14 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         load_task_state(problem.task, checkpoint)
         load_weights(problem.model, checkpoint, weights)
         batch_size = samples_of_a_device(checkpoint.meta())
-        evaluator = build_evaluator(config, problem, group, precision, batch_size=batch_size)
+        evaluator = Evaluator(config, problem, group, precision, usual_batch_size=batch_size)
         about = {
             "weights": weights,
             "checkpoint": checkpoint.path.name,
             "updates": list_checkpoints(folder.checkpoints)[-1].updates,
             "world_size": checkpoint.world_size,
         }
-        result = RunEvaluation(problem, evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
+        result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
     with refusals_told(folder.path):
         write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:

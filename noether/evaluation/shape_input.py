@@ -60,7 +60,7 @@ class FileAxes:
     words: str = ""
 
     @classmethod
-    def of(cls, space: Mapping[str, Any], axes: Axes = "files") -> "FileAxes":
+    def of(cls, space: Mapping[str, Any], axes: str = "files") -> "FileAxes":
         """The axes of the files that the data set has described in its `space`, or the model's own.
 
         Raises:

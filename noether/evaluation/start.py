@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
@@ -29,7 +28,7 @@ class ChosenModel:
 
     folder: RunFolder
     config: RunConfig
-    checkpoint: Path
+    checkpoint: CheckpointFolder
     weights: str
 
 
@@ -54,7 +53,7 @@ class PredictRequest:
     volume: Path | None
     truth: Path | None
     scale: float | None
-    axes: Literal["files", "model"]
+    axes: str
     chunk_size: int
     parameters: dict[str, float | list[float]]
 
@@ -88,16 +87,10 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     folder = existing_run(wanted.run)
     check_trust(folder, wanted.trust)
     chosen = _choose_checkpoint(folder, wanted.checkpoint)
-    if damage := chosen.damage():
-        raise RequestError(
-            f"checkpoint {chosen.path} is damaged",
-            seen=damage,
-            expected="files as they were written",
-            fix="--checkpoint best      (the best that is intact)",
-        )
+    chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = _one_of("weights", wanted.weights or have[0], have)
-    return ChosenModel(folder, _config_here(folder, chosen), chosen.path, weights)
+    return ChosenModel(folder, _config_here(folder, chosen), chosen, weights)
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
@@ -145,7 +138,7 @@ def predict_here(
         volume=_file("volume", volume) if volume else None,
         truth=_file("truth", truth) if truth else None,
         scale=None if scale is None else _number("scale", scale, float),
-        axes="model" if _one_of("axes", axes, ["files", "model"]) == "model" else "files",
+        axes=_one_of("axes", axes, ("files", "model")),
         chunk_size=int(_number("chunk", chunk, int)),
         parameters=_parameters(parameters),
         chosen=choose_model(wanted),  # Last: it reads the whole checkpoint.

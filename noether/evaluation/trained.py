@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
@@ -62,7 +61,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     Raises:
         RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
     """
-    config, checkpoint = chosen.config, CheckpointFolder(chosen.checkpoint)
+    config, checkpoint = chosen.config, chosen.checkpoint
     task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError(

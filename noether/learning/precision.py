@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from noether.data.loader import type_like
-
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -28,10 +26,6 @@ class Precision:
     def matmul_type(self) -> torch.dtype:
         """Type of the model's matrix products."""
         return AUTOCAST.get(self.name, self.weights)
-
-    def type_of(self, tensor: torch.Tensor) -> torch.dtype:
-        """Returns the type that a tensor of weights takes: real or complex as it is; integers stay."""
-        return type_like(tensor, self.weights)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Returns the context in which the model's forward pass runs."""

@@ -13,6 +13,7 @@ from noether.config.schema import RunConfig
 from noether.data.about import about_data
 from noether.data.build import Splits, open_splits
 from noether.data.checks import checked_samples
+from noether.data.loader import type_like
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
 from noether.errors import RequestError
@@ -64,7 +65,7 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
     """
     model = model.to(device)
     for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.to(precision.type_of(tensor))
+        tensor.data = tensor.data.to(type_like(tensor, precision.weights))
     return model
 
 

@@ -47,7 +47,7 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
         found = list(claim_rules.arithmetic(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
     else:
-        found, scripts = [], [Script(path.name, text, path.parent)]
+        found, scripts = [], [Script(path, text)]
     summary: list[str] = []
     for script in scripts:
         inner = list(script.inner)
@@ -59,24 +59,16 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
                 findings += [finding for check in COMMAND_CHECKS for finding in check(job)]
                 findings += rank_rules.configuration(job, requested)
                 summary += summarise(job)
-            found += [finding for finding in findings if not _silenced(each, finding)]
+            found += [f for f in findings if not each.silences(f.line, {f.rule, f.code})]
     unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)
-
-
-def _silenced(script: Script, finding: Finding) -> bool:
-    line = finding.line
-    while line not in script.silenced and script.source(line).endswith("\\"):
-        line += 1  # No comment can follow a backslash: that of the command's last line counts.
-    named = script.silenced.get(line)
-    return named is not None and (not named or bool({finding.rule, finding.code} & named))
 
 
 def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
     for match in re.finditer(r"^([ \t]*)```[^\n]*\n(.*?)^\s*```", text, re.MULTILINE | re.DOTALL):
         if re.search(r"^\s*#SBATCH\s", match[2], re.MULTILINE):
             inner = "\n".join(line.removeprefix(match[1]) for line in match[2].rstrip("\n").split("\n"))
-            yield Script(path.name, inner, path.parent, False, text.count("\n", 0, match.start(2)) + 1)
+            yield Script(path, inner, complete=False, first_line=text.count("\n", 0, match.start(2)) + 1)
 
 
 def summarise(job: Job) -> Iterator[str]:

@@ -154,7 +154,7 @@ def output(job: Job) -> Iterator[Finding]:
                 continue
             seen.add(folder)
             try:
-                here = not known or any((base / known).is_dir() for base in (Path.cwd(), job.script.folder))
+                here = not known or any((base / known).is_dir() for base in (Path.cwd(), job.script.path.parent))
             except (OSError, ValueError):
                 continue
             if here and ("%" not in folder or submitit):

@@ -1,7 +1,7 @@
 """Writes findings as text, JSON, GitHub's annotations or SARIF."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from noether.lint.check import Report
@@ -47,17 +47,14 @@ def _printable(text: str) -> str:
 
 def _annotation(report: Report, finding: Finding) -> str:
     """Returns a workflow command of GitHub Actions, escaped as docs.github.com says ("Workflow commands")."""
-
-    def escaped(text: str, more: Mapping[str, str] | None = None) -> str:
-        for character, code in {"%": "%25", "\r": "%0D", "\n": "%0A", **(more or {})}.items():
-            text = text.replace(character, code)
-        return text
-
-    property_ = {":": "%3A", ",": "%2C"}
-    place = f"file={escaped(str(report.path), property_)},line={finding.line}"
-    title = escaped(f"{finding.code} {finding.rule}", property_)
+    place = f"file={_escaped(str(report.path), ':,')},line={finding.line}"
+    title = _escaped(f"{finding.code} {finding.rule}", ":,")
     message = finding.message + (f"\nfix: {finding.fix}" if finding.fix else "")
-    return f"::{finding.level} {place},title={title}::{escaped(message)}"
+    return f"::{finding.level} {place},title={title}::{_escaped(message)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in text)
 
 
 def _sarif(reports: Sequence[Report]) -> dict[str, Any]:

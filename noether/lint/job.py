@@ -9,9 +9,7 @@ from math import ceil
 from noether.lint.launch import Launch, Layer, find_launches
 from noether.lint.options import Options
 from noether.lint.script import Script
-from noether.lint.shell import Word
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
-from noether.lint.variables import Variables
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
@@ -92,27 +90,16 @@ class Job:
         self.script = script
         self.components = script.components
         self.shapes = [shape_of(options) for options in self.components]
-        self.launches, self.variables = find_launches(script.commands, script.neighbour)
-
-    @property
-    def options(self) -> Options:
-        """The options of the job, or of the first component of a heterogeneous job."""
-        return self.components[0]
-
-    @property
-    def shape(self) -> JobShape:
-        """The shape of the job, or of the first component of a heterogeneous job."""
-        return self.shapes[0]
-
-    @cached_property
-    def trainings(self) -> list[Launch]:
+        self.options, self.shape = self.components[0], self.shapes[0]
+        """Those of the job, or of the first component of a heterogeneous job."""
+        self.launches, self.variables = find_launches(script)
+        self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
-        return [launch for launch in self.launches if launch.trains and not is_server(launch)]
-
-    @cached_property
-    def steps(self) -> list[Launch]:
-        """The launches under srun."""
-        return [launch for launch in self.launches if launch.layer("srun")]
+        self.steps = [launch for launch in self.launches if launch.layer("srun")]
+        inner = (command for launch in self.launches for command in launch.per_task)
+        self.assignments = [*script.assignments, *(assigned for command in inner for assigned in command.assignments)]
+        """The variables that the script, or a shell in one of its steps, sets, with their values."""
+        self.set_names = {name for name, _ in self.assignments}
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
@@ -142,17 +129,6 @@ class Job:
             return _DDP.search(source) is not None and SPAWNS.search(source) is None
         return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 
-    @cached_property
-    def assignments(self) -> list[tuple[str, Word]]:
-        """The variables that the script, or a shell in one of its steps, sets, with their values."""
-        commands = [*self.script.commands, *(inner for launch in self.launches for inner in launch.per_task)]
-        return [assigned for command in commands for assigned in command.assignments]
-
-    @cached_property
-    def set_names(self) -> set[str]:
-        """The names of these variables."""
-        return {name for name, _ in self.assignments}
-
     def shape_at(self, launch: Launch) -> JobShape | None:
         """Returns what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
         srun = launch.layer("srun")
@@ -165,9 +141,37 @@ class Job:
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
         if not of_this_job or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
             return None
-        return merged(self.shape, srun, launch.variables, self.known)
+        return self._step(launch, srun)
 
-    @property
+    def _step(self, launch: Launch, srun: Layer) -> JobShape | None:
+        """Returns what srun's options leave of the job's shape. None: the value of one is not known."""
+        numbers = {name: self.number(launch, srun, name) for name in ("nodes", "ntasks", "ntasks-per-node")}
+        asked = srun.option("nodes") or ""
+        if "-" in asked and (span := node_range(asked)):
+            numbers["nodes"] = span[0]
+        if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
+            return None
+        job = shape = self.shape
+        nodes = numbers["nodes"] or job.nodes
+        if numbers["nodes"]:
+            shape = replace(job, nodes=nodes, nodes_known=True)
+            if nodes != job.nodes and not numbers["ntasks"] and job.tasks_per_node:
+                shape = replace(shape, tasks=job.tasks_per_node * nodes)
+        if tasks := numbers["ntasks"]:
+            nodes = min(nodes, tasks)
+            even = tasks // nodes if tasks % nodes == 0 else None
+            shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
+        elif per_node := numbers["ntasks-per-node"]:
+            shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
+        if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
+            return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
+        if (whole := gpu_count(srun.option("gpus"))) is not None:
+            return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
+        own = gpus_on_node(srun.slurm)
+        on_node = shape.gpus_per_node if own is None else own
+        return shape if on_node is None else replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
+
+    @cached_property
     def known(self) -> Mapping[str, int | None]:
         """What Slurm sets in the batch shell."""
         shape = self.shape
@@ -186,31 +190,3 @@ def is_server(launch: Launch) -> bool:
     """Says whether a background launch is a server or a monitor, beside which the work is done."""
     text = " ".join(word.raw for word in launch.command.words)
     return launch.command.in_background and _SERVER.search(text) is not None
-
-
-def merged(job: JobShape, srun: Layer, variables: Variables, known: Mapping[str, int | None]) -> JobShape | None:
-    """Returns the shape of a step: what srun's options leave of the job's. None: an option's value is not known."""
-    numbers = {name: variables.number(srun.option(name), known) for name in ("ntasks", "ntasks-per-node")}
-    asked = srun.option("nodes")
-    nodes_asked = node_range(asked) if asked and "-" in asked else None
-    numbers["nodes"] = nodes_asked[0] if nodes_asked else variables.number(asked, known)
-    if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
-        return None
-    nodes, shape = numbers["nodes"] or job.nodes, job
-    if numbers["nodes"]:
-        shape = replace(job, nodes=nodes, nodes_known=True)
-        if numbers["nodes"] != job.nodes and not numbers["ntasks"] and job.tasks_per_node:
-            shape = replace(shape, tasks=job.tasks_per_node * nodes)
-    if tasks := numbers["ntasks"]:
-        nodes = min(nodes, tasks)
-        even = tasks // nodes if tasks % nodes == 0 else None
-        shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
-    elif per_node := numbers["ntasks-per-node"]:
-        shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
-    if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
-        return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
-    if (whole := gpu_count(srun.option("gpus"))) is not None:
-        return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
-    own = gpus_on_node(srun.slurm)
-    on_node = shape.gpus_per_node if own is None else own
-    return shape if on_node is None else replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)

@@ -1,16 +1,15 @@
 """The programs that a command line starts, one inside another: srun → apptainer → torchrun → python."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from noether.lint.options import Options, names_in, read_options
+from noether.lint.script import Script
 from noether.lint.shell import Command, ShellText, Word, split_words
 from noether.lint.variables import Variables
 
-Neighbour = Callable[[str], str | None]
-"""Returns the text of a file that a script names, or None."""
 Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "noether", "submitit", "other"]
 
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
@@ -102,47 +101,48 @@ class Launch:
 
 
 class _Chain:
-    """Reads the programs of a command, one after another."""
+    """Reads the programs of a command, one after another, and those that a shell among them runs."""
 
-    def __init__(self, variables: Variables, neighbour: Neighbour) -> None:
-        self.variables, self.neighbour = variables, neighbour
+    def __init__(self, script: Script, variables: Variables, heredoc: str | None) -> None:
+        self.script, self.variables, self.heredoc = script, variables, heredoc
         self.layers: list[Layer] = []
         self.per_task: list[Command] = []
+        self.depth = 0
 
-    def read(self, words: Sequence[Word], depth: int = 0, heredoc: str | None = None) -> None:
+    def read(self, words: Sequence[Word]) -> None:
         queue = self.variables.splice(words)
         for _ in range(30):
             if queue and queue[0].text == "eval":
                 text = " ".join(self.variables.expand(word.text) for word in queue[1:])
                 queue = self.variables.splice(split_words(text, queue[0].line))
             queue = _without_prefixes(queue)
-            if not queue or depth > 3:
+            if not queue or self.depth > 3:
                 return
-            queue = self.variables.splice(self._layer(queue, depth, heredoc))
+            queue = self.variables.splice(self._layer(queue))
 
     def _add(self, kind: Kind, name: str, words: Sequence[Word], options: Mapping[str, str] | None = None) -> None:
         self.layers.append(Layer(kind, name, words, options or {}))
 
-    def _layer(self, queue: list[Word], depth: int, heredoc: str | None) -> list[Word]:
+    def _layer(self, queue: list[Word]) -> list[Word]:
         """Adds one layer, and returns the words of the next."""
         path, rest = self.variables.expand(queue[0].text), queue[1:]
         name = path.rsplit("/", 1)[-1]
         if name == "srun":
-            return self._srun(queue, rest)
+            return self._srun(queue)
         if name in _MPIRUN:
             options, rest = _read(rest, _MPI_FLAGS, _MPI_PAIRS)
             self._add("mpirun", name, queue, options)
             return rest
         if name in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
-            return self._container(name, queue, rest)
+            return self._container(name, queue)
         if name in ("torchrun", "deepspeed"):
             return self._per_node(name, queue, rest)
         if name == "accelerate" and rest and rest[0].text == "launch":
             return self._per_node(name, queue, rest[1:])
         if re.fullmatch(r"i?python[\d.]*|pypy3?", name):
-            return self._python(queue, rest)
+            return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
-            self._shell(name, queue, rest, depth, heredoc)
+            self._shell(name, queue)
         elif name == "noether-train" or (name == "noether" and rest and rest[0].text == "train"):
             self._add("noether", name, queue)
         elif name.endswith(".py"):
@@ -151,19 +151,19 @@ class _Chain:
             self._add("other", name, queue)
         return []
 
-    def _srun(self, queue: list[Word], rest: list[Word]) -> list[Word]:
-        slurm = read_options([self.variables.expand(word.text) for word in rest], queue[0].line, "srun")
+    def _srun(self, queue: list[Word]) -> list[Word]:
+        slurm = read_options([self.variables.expand(word.text) for word in queue[1:]], queue[0].line, "srun")
         given = {option.name: option.value for option in slurm.given}
         self.layers.append(Layer("srun", "srun", queue, given, slurm))
-        return rest[len(rest) - len(slurm.rest) :]
+        return queue[len(queue) - len(slurm.rest) :]
 
-    def _container(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
-        verb = rest[0].text if rest else ""
+    def _container(self, name: str, queue: list[Word]) -> list[Word]:
+        verb = queue[1].text if len(queue) > 1 else ""
         if verb not in ("exec", "run", "shell"):
             self._add("other", name, queue)
             return []
         flags = _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS
-        options, rest = _read(rest[1:], flags)
+        options, rest = _read(queue[2:], flags)
         image, inner = rest[0].text if rest else "", rest[1:]
         self._add("container", name, queue, options)
         if verb == "run" and inner and inner[0].text == "train":
@@ -175,12 +175,14 @@ class _Chain:
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
         options, rest = _read(rest, _TORCHRUN_FLAGS, up_to_script=True)
         self._add("per-node", name, queue, options)
-        if rest and ({"m", "module"} & set(options) or rest[0].text.endswith(".py")):
-            self._python_program(rest, module=not rest[0].text.endswith(".py"))
+        script = bool(rest) and rest[0].text.endswith(".py")
+        if script or (rest and {"m", "module"} & set(options)):
+            self._python_program(rest, module=not script)
             return []
         return rest
 
-    def _python(self, queue: list[Word], rest: list[Word]) -> list[Word]:
+    def _python(self, queue: list[Word]) -> list[Word]:
+        rest = queue[1:]
         while rest and rest[0].text.startswith("-") and rest[0].text not in ("-", "-m", "-c"):
             rest = rest[2:] if rest[0].text in ("-W", "-X") else rest[1:]
         first, module = [*(word.text for word in rest[:2]), "", ""][:2]
@@ -199,53 +201,45 @@ class _Chain:
     def _python_program(self, words: list[Word], module: bool) -> None:
         name = self.variables.expand(words[0].text)
         trains = [word.text for word in words[1:2]] == ["train"]
+        kind: Kind = "python"
         if module and name.startswith("submitit"):
-            self._add("submitit", name, words)
+            kind = "submitit"
         elif (name == "noether" if module else name.endswith("entrypoint.py")) and trains:
-            self._add("noether", name, words)
+            kind = "noether"
         elif module and name.partition(".")[0] in (*_TOOLS, "noether"):
-            self._add("other", name, words)
-        else:
-            self._add("python", name, words)
+            kind = "other"
+        self._add(kind, name, words)
 
-    def _shell(self, name: str, queue: list[Word], rest: list[Word], depth: int, heredoc: str | None) -> None:
+    def _shell(self, name: str, queue: list[Word]) -> None:
+        """Adds a shell, and reads what it runs: the word after -c, a file or its here-document."""
         self._add("shell", name, queue)
-        if name not in _SHELLS:
-            self._file(self.variables.expand(queue[0].text), queue[0].line, depth)
-            return
-        flags = [word.text for word in rest[:4]]
-        at = next((i for i, flag in enumerate(flags) if re.fullmatch(r"-[a-z]*c[a-z]*", flag)), None)
-        if at is not None and at + 1 < len(rest):
-            word = rest[at + 1]
-            whole = re.fullmatch(r'"?\$\{?(\w+)\}?"?', word.raw)
-            inner = self.variables.values.get(whole[1]) if whole else inner_script(word.raw)
-            self._inner(ShellText(inner or "", word.line).commands, depth)
-            return
-        rest = [word for word in rest if not word.text.startswith("-")]
-        if rest:
-            self._file(self.variables.expand(rest[0].text), queue[0].line, depth)
-        elif heredoc is not None:
-            self._inner(ShellText(heredoc, queue[0].line + 1).commands, depth)
+        line, files, command = queue[0].line, queue[:1], None
+        if name in _SHELLS:
+            files = [word for word in queue[1:] if not word.text.startswith("-")]
+            flag = (i for i, word in enumerate(queue[1:5], 1) if re.fullmatch(r"-[a-z]*c[a-z]*", word.text))
+            command = next((queue[at + 1] for at in flag if at + 1 < len(queue)), None)
+        if command is not None:
+            whole = re.fullmatch(r'"?\$\{?(\w+)\}?"?', command.raw)
+            text = self.variables.values.get(whole[1]) if whole else inner_script(command.raw)
+            self._inner(ShellText(text or "", command.line))
+        elif files:
+            # Another file has its own line numbers; what is found there is reported where it is started.
+            text = self.script.neighbour(self.variables.expand(files[0].text))
+            self._inner(ShellText(text or "", line, on_one_line=True))
+        elif self.heredoc is not None:
+            self._inner(ShellText(self.heredoc, line + 1))
 
-    def _file(self, path: str, line: int, depth: int) -> None:
-        text = self.neighbour(path)
-        # Another file has its own line numbers; what is found there is reported where it is started.
-        self._inner([_at_line(command, line) for command in ShellText(text or "").commands], depth)
-
-    def _inner(self, commands: Sequence[Command], depth: int) -> None:
-        for command in commands:
+    def _inner(self, shell: ShellText) -> None:
+        self.heredoc = None  # The outer shell has read it.
+        self.depth += 1
+        for command in shell.commands:
             self.per_task.append(command)
             if any(name not in self.variables.values for name, _ in command.declared):
                 self.variables.assign(command)
-        for command in commands:
+        for command in shell.commands:
             if command.words and command.name not in _NOT_RUN:
-                self.read(command.words, depth + 1)
-
-
-def _at_line(command: Command, line: int) -> Command:
-    words = tuple(Word(word.raw, line) for word in command.words)
-    assignments = tuple((name, Word(word.raw, line)) for name, word in command.assignments)
-    return Command(words, assignments, line, line, command.node)
+                self.read(command.words)
+        self.depth -= 1
 
 
 def inner_script(raw: str) -> str:
@@ -307,17 +301,17 @@ def _read(
     return options, words[1:] if ends_options else words
 
 
-def find_launches(commands: Sequence[Command], neighbour: Neighbour) -> tuple[list[Launch], Variables]:
+def find_launches(script: Script) -> tuple[list[Launch], Variables]:
     """Returns what a script starts, in order, and the variables as its end leaves them."""
     variables = Variables()
     launches: list[Launch] = []
-    for command in commands:
+    for command in script.commands:
         variables.assign(command)
         if not command.words or command.name in _NOT_RUN or command.node.type != "command":
             continue
         before = Variables(dict(variables.values))
-        chain = _Chain(Variables(dict(variables.values)), neighbour)
-        chain.read(command.words, heredoc=command.heredoc)
+        chain = _Chain(script, Variables(dict(variables.values)), command.heredoc)
+        chain.read(command.words)
         if chain.layers:
             launches.append(Launch(command, tuple(chain.layers), tuple(chain.per_task), before))
     return launches, variables

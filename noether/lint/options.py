@@ -34,11 +34,8 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def _table(value: str, nothing: str, maybe: str) -> dict[str, Takes]:
-    found: dict[str, Takes] = {}
-    kinds: tuple[tuple[str, Takes], ...] = ((value, "value"), (nothing, "nothing"), (maybe, "maybe"))
-    for names, takes in kinds:
-        found |= dict.fromkeys(names.split(), takes)
-    return found
+    kinds: Mapping[Takes, str] = {"value": value, "nothing": nothing, "maybe": maybe}
+    return {name: takes for takes, names in kinds.items() for name in names.split()}
 
 
 _BOTH = _table(
@@ -113,9 +110,9 @@ class Options:
         """Returns the option that holds: of several the last, as for getopt."""
         return next((option for option in reversed(self.given) if option.name in names), None)
 
-    def value(self, *names: str) -> str | None:
-        """Returns the value that holds, or None where none of the options was given."""
-        option = self.last(*names)
+    def value(self, name: str) -> str | None:
+        """Returns the value that holds, or None where the option was not given."""
+        option = self.last(name)
         return option.value if option else None
 
 
@@ -139,54 +136,44 @@ class _Reader:
     def long(self, word: str, queue: list[str]) -> None:
         typed, has_value, value = word[2:].partition("=")
         candidates = [typed] if typed in self.table else [name for name in self.table if name.startswith(typed)]
+        name = candidates[0] if len(candidates) == 1 and typed else ""
+        takes_next = not has_value and name in self.table and self.table[name] == "value"
         if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
             self.of_a_site(word, typed)
             self.give(typed, value)
             if not has_value and queue and not queue[0].startswith("-") and typed not in _SITE_FLAGS:
                 queue.pop(0)
-            return
-        if len(candidates) != 1 or not typed:
+        elif not name:
             self._unknown(word, typed, has_value + value, candidates)
-            return
-        name = candidates[0]
-        if self.table[name] == "nothing" and has_value:
+        elif self.table[name] == "nothing" and has_value:
             message = f"--{name} takes no value, and {self.command} refuses {word!r}"
             self.problem("unwanted-value", word, message, f"--{name}")
-            return
-        if self.table[name] == "value" and not has_value:
-            if not queue:
-                self.problem("missing-value", word, f"--{name} has no value")
-                return
-            value = queue.pop(0)
-        self.give(name, value)
+        elif takes_next and not queue:
+            self.problem("missing-value", word, f"--{name} has no value")
+        else:
+            self.give(name, queue.pop(0) if takes_next else value)
 
     def letters(self, word: str, queue: list[str]) -> None:
-        letters = word[1:]
-        while letters:
-            letter, letters = letters[0], letters[1:]
-            name = self.short.get(letter)
-            if name is None:
-                other = SRUN_SHORT.get(letter) if self.command == "sbatch" else None
-                hint = f": -{letter} is an option of srun (--{other})" if other else ""
-                self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}")
+        letter, rest = word[1], word[2:]
+        while (name := self.short.get(letter)) and self.table[name] in (("nothing",) if rest else ("nothing", "maybe")):
+            self.give(name)
+            if not rest:
                 return
-            takes = self.table[name]
-            if takes == "nothing" or (takes == "maybe" and not letters):
-                self.give(name)
-                continue
-            if not letters and not queue:
-                self.problem("missing-value", word, f"-{letter} has no value")
-                return
-            if len(letters) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in self.table:
-                message = f"{word} is read as -{letter} with the value {letters!r}: a long option has two dashes"
-                self.problem("unknown-option", word, message, f"-{word}")
-                return
-            if letters.startswith("="):
-                message = f"{self.command} reads {letters!r} as the value of -{letter}: a short option has no ="
-                self.problem("unknown-option", word, message, f"--{name}{letters}")
-                return
-            self.give(name, letters or queue.pop(0))
-            return
+            letter, rest = rest[0], rest[1:]
+        if name is None:
+            other = SRUN_SHORT.get(letter) if self.command == "sbatch" else None
+            hint = f": -{letter} is an option of srun (--{other})" if other else ""
+            self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}")
+        elif not rest and not queue:
+            self.problem("missing-value", word, f"-{letter} has no value")
+        elif len(rest) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in self.table:
+            message = f"{word} is read as -{letter} with the value {rest!r}: a long option has two dashes"
+            self.problem("unknown-option", word, message, f"-{word}")
+        elif rest.startswith("="):
+            message = f"{self.command} reads {rest!r} as the value of -{letter}: a short option has no ="
+            self.problem("unknown-option", word, message, f"--{name}{rest}")
+        else:
+            self.give(name, rest or queue.pop(0))
 
     def _unknown(self, word: str, typed: str, value: str, candidates: Sequence[str]) -> None:
         dashed = typed.replace("_", "-").lower()

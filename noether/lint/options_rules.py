@@ -49,7 +49,7 @@ def form(job: Job) -> Iterator[Finding]:
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
         # Without options of sbatch it may be a program in another language.
-        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.name.endswith(".sh")
+        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.path.name.endswith(".sh")
         edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
         yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
@@ -63,7 +63,7 @@ def form(job: Job) -> Iterator[Finding]:
         if text in script.text:
             line = first + script.text[: script.text.index(text)].count("\n")
             edit = Edit(0, ()) if rule == "dos-line-ends" else None
-            yield Finding(line, rule, message, f"{fix} {script.name}" if fix else "", edit)
+            yield Finding(line, rule, message, f"{fix} {script.path.name}" if fix else "", edit)
 
 
 def syntax(job: Job) -> Iterator[Finding]:
@@ -132,7 +132,7 @@ def ignored(job: Job) -> Iterator[Finding]:
         reason, fix = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
         if found.late:
             reason = "it comes after the first command"
-            fix += f"      (above line {job.script.end_of_options + job.script.first_line})"
+            fix += f"      (above line {job.script.first_command})"
         certain = found.late and bool(names & _SHAPING - live)
         message = f"sbatch does not read this line: {reason}"
         yield Finding(found.line, "ignored-option", message, fix, certain=certain)
@@ -254,28 +254,26 @@ def together(job: Job) -> Iterator[Finding]:
             names = " and ".join(f"--{option.name}" for option in memory)
             line = max(option.line for option in memory)
             yield Finding(line, "memory-options", f"sbatch refuses {names} together", "keep one of them")
-        for name, message, fix in _gpu_contradictions(options, shape.nodes):
-            given = options.last(name)
-            assert given is not None
+        for given, message, fix in _gpu_contradictions(options, shape.nodes):
             yield Finding(given.line, "gpu-options", message, fix)
 
 
-def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[str, str, str]]:
+def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str]]:
     """Yields the option, what is wrong and what to write."""
-    per_task, per_gpu = options.last("gpus-per-task"), options.last("ntasks-per-gpu")
-    on_node, total = gpus_on_node(options), gpu_count(options.value("gpus"))
+    per_task, per_gpu, per_job = (options.last(name) for name in ("gpus-per-task", "ntasks-per-gpu", "gpus"))
+    on_node, total = gpus_on_node(options), gpu_count(per_job.value) if per_job else None
     keep = "keep one of them"
     if per_gpu and per_task:
-        yield "ntasks-per-gpu", "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
+        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
     elif per_gpu and options.last("ntasks-per-node"):
-        yield "ntasks-per-gpu", "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
+        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
     elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
-        yield "gpus-per-task", "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
-    if options.last("cpus-per-gpu") and options.last("cpus-per-task"):
-        yield "cpus-per-gpu", "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
-    if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
+        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
+    if (cpus := options.last("cpus-per-gpu")) and options.last("cpus-per-task"):
+        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
+    if per_job and total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
         message = f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}"
-        yield "gpus", message, f"#SBATCH --gpus={on_node * nodes}"
+        yield per_job, message, f"#SBATCH --gpus={on_node * nodes}"
     each = gpu_count(per_task.value) if per_task else None
-    if each and total and total % each:
-        yield "gpus", f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep
+    if per_job and each and total and total % each:
+        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep

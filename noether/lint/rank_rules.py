@@ -9,6 +9,7 @@ from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding, counted
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import PER_TASK_VARIABLES, Launch, Layer
+from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count, node_range
 
 TrainLine = tuple[tuple[str, ...], str | None]
@@ -47,22 +48,13 @@ def world_size(job: Job, launch: Launch) -> int | None:
 
 def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
     """batch-not-divisible, configuration-refused: the configuration given, or that of the script's `noether train`."""
-    if requested.read_line is None:
-        return
-    for launch in job.trainings:
+    for launch in job.trainings if requested.read_line else ():
+        line: TrainLine | None = ((), requested.hp) if requested.hp or requested.overrides else None
         if launch.innermost.kind == "noether":
             line = _own_line(job, launch, requested)
-        else:
-            line = ((), requested.hp) if requested.hp or requested.overrides else None
-        if line is None:
-            continue
-        error, rule = _refusal((*line[0], *requested.overrides), line[1], world_size(job, launch))
-        if error is not None:
-            message = error.summary
-            if error.seen and rule == "configuration-refused":
-                message += f" ({error.seen})"
-            yield Finding(launch.line, rule, message, error.fix.partition("\n")[0])
-        return
+        if line is not None:
+            yield from _refused(job, launch, (*line[0], *requested.overrides), line[1])
+            return
 
 
 def _own_line(job: Job, launch: Launch, requested: Requested) -> TrainLine | None:
@@ -79,26 +71,25 @@ def _own_line(job: Job, launch: Launch, requested: Requested) -> TrainLine | Non
         return overrides, requested.hp or file
     if job.script.neighbour(file) is None:
         return None  # The script may change folders; a file that is not here says nothing about it.
-    beside = job.script.folder / file
+    beside = job.script.path.parent / file
     return overrides, str(beside) if beside.is_file() else file
 
 
-def _refusal(overrides: tuple[str, ...], file: str | None, ranks: int | None) -> tuple[RequestError | None, str]:
-    """Returns why a training with so many ranks would be refused, and the rule that says so."""
+def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | None) -> Iterator[Finding]:
+    """Yields why a training with as many ranks as the launch has would be refused."""
     # A second of imports, and most scripts have no `noether train`.
     from noether.config.compose import load_config
     from noether.planning.batches import plan_batches
 
+    rule = "configuration-refused"
     try:
         config = load_config(overrides, file)
-    except RequestError as error:
-        return error, "configuration-refused"
-    try:
+        ranks, rule = world_size(job, launch), "batch-not-divisible"
         if ranks is not None:
             plan_batches(config.trainer.effective_batch_size, None, ranks)
     except RequestError as error:
-        return error, "batch-not-divisible"
-    return None, ""
+        seen = f" ({error.seen})" if error.seen and rule == "configuration-refused" else ""
+        yield Finding(launch.line, rule, error.summary + seen, error.fix.partition("\n")[0])
 
 
 def tasks(job: Job) -> Iterator[Finding]:
@@ -133,9 +124,9 @@ def tasks(job: Job) -> Iterator[Finding]:
         yield Finding(given.line if given else launch.line, rule, message, fix, certain=ours or bool(source))
 
 
-def _shared(job: Job, srun: Layer | None) -> bool:
+def _shared(job: Job, srun: Layer) -> bool:
     """Says whether the step shares GPUs between tasks, or leaves some to other steps, on purpose."""
-    given = {option.name for option in job.options.given} | set(srun.options if srun else ())
+    given = {option.name for option in job.options.given} | set(srun.options)
     sharing = given & {"gpu-bind", "gres-flags", "ntasks-per-gpu", "overcommit", "gpus-per-task"}
     return bool(sharing) or "MPS" in job.script.text or len(job.steps) > 1
 
@@ -232,9 +223,7 @@ def idle_nodes(job: Job) -> Iterator[Finding]:
     if len(job.launches) != 1 or len(job.components) > 1 or not job.shape.nodes_known:
         return
     for launch, srun, shape in job.known_steps:
-        repeated = launch.command.within(
-            "for_statement", "c_style_for_statement", "while_statement", "function_definition"
-        )
+        repeated = launch.command.within(*REPEATED)
         if srun.option("nodes") and shape.nodes < job.shape.nodes and not repeated and "hetjob" not in job.script.text:
             message = f"the only step has {shape.nodes} of the job's {job.shape.nodes} nodes: the others stay idle"
             yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
@@ -294,10 +283,9 @@ def mpi(job: Job) -> Iterator[Finding]:
 def devices(job: Job) -> Iterator[Finding]:
     """visible-devices: GPUs by numbers that the job does not have."""
     gpus = job.shape.gpus_per_node or 0
-    for command in job.script.commands if gpus and len(job.components) == 1 else ():
-        for name, word in command.assignments:
-            numbers = re.fullmatch(r"\d+(,\d+)*", word.text)
-            if name == "CUDA_VISIBLE_DEVICES" and numbers and max(map(int, word.text.split(","))) >= gpus:
-                message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0: "
-                message += "Slurm sets CUDA_VISIBLE_DEVICES to them"
-                yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")
+    for name, word in job.script.assignments if gpus and len(job.components) == 1 else ():
+        numbers = re.fullmatch(r"\d+(,\d+)*", word.text)
+        if name == "CUDA_VISIBLE_DEVICES" and numbers and max(map(int, word.text.split(","))) >= gpus:
+            message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0: "
+            message += "Slurm sets CUDA_VISIBLE_DEVICES to them"
+            yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")

@@ -9,7 +9,7 @@ from noether.errors import RequestError
 from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.launch import PER_TASK_VARIABLES, Launch
-from noether.lint.shell import unquote
+from noether.lint.shell import Word, unquote
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
@@ -29,26 +29,24 @@ _C10D = ("c10d", "etcd", "etcd-v2")
 
 @dataclass(frozen=True)
 class _Setting:
-    """A place where the script names a master or a port: its text, unexpanded, and who evaluates it."""
+    """A place where the script names a master or a port: its value, unexpanded, and who evaluates it."""
 
     name: str
-    raw: str
-    line: int
+    word: Word
     per_task: bool = False
     launch: Launch | None = None
 
 
 def _settings(job: Job, names: tuple[str, ...]) -> list[_Setting]:
-    assigned = [(name, word) for command in job.script.commands for name, word in command.assignments]
-    found = [_Setting(name, word.raw, word.line) for name, word in assigned]
+    found = [_Setting(name, word) for name, word in job.script.assignments]
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
         inside_shell = launch.layer("shell") is not None and under_srun
         for command in launch.per_task:
-            found += [_Setting(name, word.raw, word.line, under_srun, launch) for name, word in command.assignments]
-        for layer in launch.layers:
-            if layer.kind == "per-node":
-                found += [_Setting(name, raw, layer.line, inside_shell, launch) for name, raw in layer.options.items()]
+            found += [_Setting(name, word, under_srun, launch) for name, word in command.assignments]
+        for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
+            given = [(name, Word(raw, layer.line)) for name, raw in layer.options.items()]
+            found += [_Setting(name, word, inside_shell, launch) for name, word in given]
     return [setting for setting in found if setting.name in names]
 
 
@@ -65,7 +63,7 @@ def master(job: Job) -> Iterator[Finding]:
     for setting in _settings(job, _MASTER_NAMES) if spanning else ():
         if setting.launch and setting.launch not in spanning:
             continue
-        text = unquote(setting.raw)
+        text = setting.word.text
         if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
             continue  # What is wrong with it is said where it is set.
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
@@ -78,7 +76,7 @@ def master(job: Job) -> Iterator[Finding]:
         fix = f"export MASTER_ADDR={FIRST_HOST}"
         if setting.name != "MASTER_ADDR":
             fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
-        yield Finding(setting.line, rule, message, fix, certain=(counts or ddp) and rule != "master-fixed")
+        yield Finding(setting.word.line, rule, message, fix, certain=(counts or ddp) and rule != "master-fixed")
 
 
 def _spans(job: Job, launch: Launch) -> bool:
@@ -158,21 +156,20 @@ def c10d(job: Job) -> Iterator[Finding]:
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
-    assigned = [word for command in job.script.commands for _, word in command.assignments]
     for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
-        text = unquote(setting.raw)
+        text = setting.word.text
         if setting.name == "rdzv_endpoint":
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.options.last("exclusive"):
             # A variable may carry the number to where it is used: the line is that where it is written.
-            line = next((word.line for word in assigned if word.text == expanded), setting.line)
+            line = next((word.line for _, word in job.script.assignments if word.text == expanded), setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
             fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
             yield Finding(line, "fixed-port", message, fix)
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
             message = "each task draws a port of its own"
-            yield Finding(setting.line, "port-per-task", message, f"export {PORT}      (before srun)")
+            yield Finding(setting.word.line, "port-per-task", message, f"export {PORT}      (before srun)")
 
 
 def environment(job: Job) -> Iterator[Finding]:

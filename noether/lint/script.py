@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from noether.lint.options import OptionProblem, Options, read_options
-from noether.lint.shell import Command, ShellText
+from noether.lint.shell import Command, ShellText, Word
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
@@ -39,9 +39,8 @@ class Ignored:
 class Script:
     """A job script as it is written. `components` are the requests of a heterogeneous job; most scripts have one."""
 
-    name: str
+    path: Path
     text: str
-    folder: Path
     complete: bool = True
     """Whether this is what sbatch is given, and not a piece of it quoted in a README."""
     first_line: int = 1
@@ -61,21 +60,21 @@ class Script:
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
     @cached_property
-    def end_of_options(self) -> int:
-        """Index of the first line that is neither blank nor a comment: sbatch reads no option after it."""
-        for index, line in enumerate(self.lines):
+    def first_command(self) -> int:
+        """The line after which sbatch reads no option: the first that is neither blank nor a comment."""
+        for number, line in enumerate(self.lines, self.first_line):
             if line.strip() and not line.lstrip("\ufeff \t").startswith("#"):
-                return index
-        return len(self.lines)
+                return number
+        return self.first_line + len(self.lines)
 
     @cached_property
     def components(self) -> list[Options]:
         """The options of each component of the job, in order."""
         found = [Options()]
-        for index, line in enumerate(self.lines[: self.end_of_options]):
-            if not (match := _DIRECTIVE.match(line)):
+        for number, line in enumerate(self.lines, self.first_line):
+            match = _DIRECTIVE.match(line)
+            if match is None or number > self.first_command:
                 continue
-            number = index + self.first_line
             words = split_directive(match["rest"])
             if words is None:
                 found[-1].problems.append(OptionProblem("stray-word", "", number, "a quote is opened and not closed"))
@@ -92,8 +91,8 @@ class Script:
         """Lines that look like requests and that sbatch does not read; `##SBATCH` is a comment on purpose."""
         found = []
         quoted = {line for text, first, _ in self.shell.heredocs for line in range(first, first + text.count("\n") + 1)}
-        for index, line in enumerate(self.lines):
-            number, late = index + self.first_line, index > self.end_of_options
+        for number, line in enumerate(self.lines, self.first_line):
+            late = number > self.first_command
             match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
             if number in quoted or (match and not late) or not (match or almost):
                 continue
@@ -123,6 +122,11 @@ class Script:
         """The commands of the script, if a shell runs it."""
         return self.shell.commands
 
+    @cached_property
+    def assignments(self) -> list[tuple[str, Word]]:
+        """The variables that its commands set, each with its value."""
+        return [assigned for command in self.commands for assigned in command.assignments]
+
     @property
     def inner(self) -> Iterator["Script"]:
         """Yields the job scripts in the here-documents of this one."""
@@ -131,20 +135,17 @@ class Script:
                 outer = tuple(self.lines[: line - self.first_line])
                 yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 
-    @cached_property
-    def silenced(self) -> dict[int, frozenset[str]]:
-        """The rules to ignore by line: `# noether: ignore[NTH101]`; none named: all of them."""
-        found = {}
-        for number, line in enumerate(self.lines, self.first_line):
-            if match := _IGNORE.search(line):
-                found[number] = frozenset(re.split(r"[\s,]+", match[1].strip()) if match[1] else ())
-        return found
+    def silences(self, line: int, rule: set[str]) -> bool:
+        """Says whether a rule, by its name or code, is to be ignored: `# noether: ignore[NTH101]`; none named: all."""
+        while not (match := _IGNORE.search(self.source(line))) and self.source(line).endswith("\\"):
+            line += 1  # No comment can follow a backslash: that of the command's last line counts.
+        return match is not None and (not match[1] or bool(rule & set(re.split(r"[\s,]+", match[1].strip()))))
 
     def neighbour(self, path: str) -> str | None:
         """Returns the text of a file that the script names, looked for beside it and where it is submitted."""
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
-        for folder in (self.folder, Path.cwd()):
+        for folder in (self.path.parent, Path.cwd()):
             try:
                 file = folder / path
                 if file.is_file() and file.stat().st_size < _SECRETLY_LARGE:

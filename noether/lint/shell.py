@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import takewhile
 
 import tree_sitter_bash
@@ -12,19 +12,14 @@ from tree_sitter import Language, Node, Parser
 STATEMENTS = (
     "command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command", "test_command",
 )  # fmt: skip
-CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "for_statement", "c_style_for_statement",
-               "while_statement", "function_definition")  # fmt: skip
+REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "function_definition")
+"""What is in one of these may run more than once."""
+CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(.*)", re.DOTALL)
-
-
-@lru_cache(1)
-def _language() -> Language:
-    return Language(tree_sitter_bash.language())
-
-
+_BASH = Language(tree_sitter_bash.language())
 # The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
 # libc's table, and the process dies. So each character beyond ASCII is shown to it as four letters from U+00C0 on.
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -142,15 +137,21 @@ def text_of(node: Node) -> str:
 
 
 class ShellText:
-    """A parsed script. `first_line` is the number of its first line in the file that it comes from."""
+    """A parsed script. `first_line` is the number of its first line in the file that it comes from.
 
-    def __init__(self, text: str, first_line: int = 1) -> None:
-        self.text, self.first_line = text, first_line
-        self.root = Parser(_language()).parse(_shown(text)).root_node
+    `on_one_line`: it comes from elsewhere, and what is found in it is reported on the line that leads to it.
+    """
+
+    def __init__(self, text: str, first_line: int = 1, on_one_line: bool = False) -> None:
+        self.text, self.first_line, self.on_one_line = text, first_line, on_one_line
+        self.root = Parser(_BASH).parse(_shown(text)).root_node
 
     def line_of(self, node: Node) -> int:
         """Returns the line on which a node begins."""
-        return node.start_point.row + self.first_line
+        return self._line(node.start_point.row)
+
+    def _line(self, row: int) -> int:
+        return self.first_line + (0 if self.on_one_line else row)
 
     @cached_property
     def commands(self) -> list[Command]:
@@ -191,14 +192,12 @@ class ShellText:
                 assignments.append((assigned[1], Word(assigned[2], line)))
             elif raw.strip() and child.type not in _NO_WORD:
                 words.append(Word(raw, line))
-        last = node.end_point.row + self.first_line
-        return Command(tuple(words), tuple(assignments), self.line_of(node), last, node)
+        return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)
 
 
 def split_words(text: str, line: int) -> list[Word]:
     """Returns the words that a shell makes of an unquoted expansion, quotes in it kept together."""
-    commands = ShellText(text).commands
-    words = [word for command in commands for word in command.words]
+    commands = ShellText(text, line, on_one_line=True).commands
     # Assignments in front (`A=1 python …`) are words of the value too.
     leading = [Word(f"{name}={word.raw}", line) for command in commands for name, word in command.assignments]
-    return [*leading, *(Word(word.raw, line) for word in words)]
+    return [*leading, *(word for command in commands for word in command.words)]

@@ -1,8 +1,9 @@
 """Where the exit status of a command goes: to the end of the script, or to something that drops it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tree_sitter import Node
 
@@ -24,10 +25,6 @@ class Loss:
     line: int
 
 
-_KEPT = Loss("", "", 0)
-"""The status is not lost."""
-
-
 class StatusFlow:
     """Follows exit statuses through one script, by the rules of bash."""
 
@@ -36,20 +33,17 @@ class StatusFlow:
         text = "\n".join(line for line in shell.text.split("\n") if not line.lstrip().startswith("#"))
         self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", text) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", text) is not None
-        self._sets = [(c.line, c.texts[1:]) for c in shell.commands if c.name == "set"]
         first = shell.text.partition("\n")[0]
-        self._always = re.match(r"#!.*sh\s+-\w*e", first) is not None
+        # The lines from which `set -e` holds, and from which it does not.
+        self._switched = [(0, re.match(r"#!.*sh\s+-\w*e", first) is not None)]
+        for command in (c for c in shell.commands if c.name == "set"):
+            for word, following in pairwise([*command.texts[1:], ""]):
+                if re.fullmatch(r"[-+]\w*e\w*", word) or (word in ("-o", "+o") and following == "errexit"):
+                    self._switched.append((command.line, word[0] == "-"))
 
     def _errexit(self, line: int) -> bool:
         """Says whether `set -e` holds on a line."""
-        on = self._always
-        for at, words in self._sets:
-            if at > line:
-                break
-            for word, following in zip(words, [*words[1:], ""], strict=True):
-                if re.fullmatch(r"[-+]\w*e\w*", word) or (word in ("-o", "+o") and following == "errexit"):
-                    on = word[0] == "-"
-        return on
+        return next(on for at, on in reversed(self._switched) if at <= line)
 
     def loss(self, node: Node, depth: int = 0) -> Loss | None:
         """Returns how the status of a statement is lost, or None where it is kept or cannot be followed."""
@@ -74,9 +68,11 @@ class StatusFlow:
                 return self._called(parent, depth)
             elif kind in ("program", "compound_statement", "subshell", "if_statement", "else_clause", "case_item",
                           "do_group"):  # fmt: skip
-                found = self._followed(node, tested)
-                if found is not None:
-                    return None if found is _KEPT else found
+                if has_ampersand(node):
+                    return self._waited(node)
+                if following := list(_after(node)):
+                    stops = self._errexit(self.shell.line_of(node)) and not tested
+                    return None if stops or _kept_in(following) else self._replaced(following)
                 tested = False
             node = parent
         return None
@@ -89,29 +85,22 @@ class StatusFlow:
         losses = [self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name]
         return next((loss for loss in losses if loss), None)
 
-    def _followed(self, node: Node, tested: bool) -> Loss | None:
-        """Returns what the statements after this one make of its status; None: it is the last, so look further up."""
-        following = list(_after(node))
-        if has_ampersand(node):
-            return self._waited(node)
-        if not following:
-            return None
-        if (self._errexit(self.shell.line_of(node)) and not tested) or _kept_in(following):
-            return _KEPT
+    def _replaced(self, following: Sequence[Node]) -> Loss | None:
+        """Returns how a status is lost to the statements after it, none of which looks at it."""
         for after in following:
             name = _name(after)
             if name in ("exit", "return") and after.type in STATEMENTS:
                 zero = [unquote(text_of(child)) for child in after.named_children[1:]] == ["0"]
-                return self._loss("exit", after, f"{name} 0") if zero else _KEPT
+                return self._loss("exit", after, f"{name} 0") if zero else None
             if re.search(r"\b(exit|return)\b", text_of(after)):
-                return _KEPT
+                return None
         return self._loss("then", following[-1])
 
-    def _waited(self, node: Node) -> Loss:
+    def _waited(self, node: Node) -> Loss | None:
         """Returns how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
         if not waits or any(len(c.words) > 1 for c in waits) or _kept_in(_outer_after(node)):
-            return _KEPT
+            return None
         return Loss("wait", "wait", waits[-1].line)
 
 

@@ -62,8 +62,9 @@ class Variables:
         result: list[Word] = []
         for word in words:
             match = _WHOLE.fullmatch(word.raw)
-            known = self.values.get(match[1] or match[2]) if match else None
-            if known is None or known == f"${match and (match[1] or match[2])}" or len(known) > _MAX_LENGTH:
+            name = match[1] or match[2] if match else ""
+            known = self.values.get(name)
+            if known is None or known == f"${name}" or len(known) > _MAX_LENGTH:
                 result.append(word)
             elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
                 result += split_words(known.replace("\n", " "), word.line)

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from noether.common.components import build_component
+from noether.common.components import Component
 from noether.common.dotted_path import load_object
 from noether.data.layout import Layout
 
@@ -37,7 +37,7 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
     """
     named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
     given = {"layout": layout} if layout is not None and _takes_layout(kind) else {}
-    model: nn.Module = build_component("model", kind, REGISTRY, options, base=nn.Module, given=given)
+    model: nn.Module = Component("model", kind, options, REGISTRY, base=nn.Module, given=given).build()
     if not any(named.values()):
         return model
     inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
@@ -51,7 +51,7 @@ def model_class(kind: str) -> Any:
 
 def _takes_layout(kind: str) -> bool:
     if kind not in REGISTRY and "." not in kind:
-        return False  # build_component says what is wrong with it
+        return False  # Component says what is wrong with it
     factory = model_class(kind)
     constructor = getattr(factory, "__init__", None)
     if getattr(constructor, "__module__", "").startswith("torch.") or not callable(factory):

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from noether.config.interval import Interval
 from noether.errors import RequestError
+
+if TYPE_CHECKING:
+    from noether.config.trainer import TrainerConfig
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,14 @@ class RunLength:
     effective_batch_size: int
 
     def count_updates(self, interval: Interval) -> int:
-        """Converts an interval into updates of this run."""
-        return interval.in_updates(
-            updates_per_epoch=self.updates_per_epoch,
-            effective_batch_size=self.effective_batch_size,
-            total_updates=self.total_updates,
-        )
+        """Converts an interval into updates of this run, at least 1 (`%` may give 0); samples to the nearest update."""
+        if interval.unit == "%":
+            return round(interval.count / 100 * self.total_updates)
+        if interval.unit == "epochs":
+            return int(interval.count) * self.updates_per_epoch
+        if interval.unit == "samples":
+            return max(1, round(interval.count / self.effective_batch_size))
+        return int(interval.count)
 
     @property
     def epochs(self) -> float:
@@ -75,19 +81,13 @@ class RunLength:
         return self.total_updates / self.updates_per_epoch
 
 
-def plan_length(
-    samples: int,
-    effective_batch_size: int,
-    *,
-    max_epochs: int | None = None,
-    max_updates: int | None = None,
-    max_samples: int | None = None,
-) -> RunLength:
-    """Converts the given length (epochs, updates or samples) into updates.
+def plan_length(samples: int, trainer: "TrainerConfig") -> RunLength:
+    """Converts the length that the settings give (epochs, updates or samples) into updates.
 
     Raises:
         RequestError: the training split is smaller than one effective batch.
     """
+    effective_batch_size = trainer.effective_batch_size
     updates_per_epoch = samples // effective_batch_size
     if not updates_per_epoch:
         raise RequestError(
@@ -96,12 +96,11 @@ def plan_length(
             expected="at least one whole batch per epoch",
             fix=f"trainer.effective_batch_size={max(samples, 1)}      (or less)",
         )
-    if max_updates is not None:
-        total = max_updates
-    elif max_samples is not None:
-        total = max(1, max_samples // effective_batch_size)
-    elif max_epochs is not None:
-        total = max_epochs * updates_per_epoch
+    if trainer.max_updates is not None:
+        total = trainer.max_updates
+    elif trainer.max_samples is not None:
+        total = max(1, trainer.max_samples // effective_batch_size)
     else:
-        raise ValueError("one of max_epochs, max_updates and max_samples must be given")
+        assert trainer.max_epochs is not None  # The settings give exactly one of the three.
+        total = trainer.max_epochs * updates_per_epoch
     return RunLength(updates_per_epoch, total, effective_batch_size)

@@ -12,7 +12,7 @@ from rich.text import Text
 from noether.common.limits import read_limits, why_too_large
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
-from noether.environments.devices import GpuDriver
+from noether.environments.devices import GpuDriver, nvml_gpus
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
@@ -65,13 +65,13 @@ def plan_run(
     *,
     visible_devices: str | None = None,
     environ: Mapping[str, str] = os.environ,
-    nvml: GpuDriver | None = None,
+    nvml: GpuDriver = nvml_gpus,
     facts: ProcessFacts | None = None,
 ) -> RunPlan:
     """Plans a run from its configuration and from where this process was started.
 
-    `visible_devices` is a mask for another machine; `nvml` and `facts` stand for the NVIDIA driver, and for what the
-    system shows about this process (None: the real ones).
+    `visible_devices` is a mask for another machine; `nvml` stands for the NVIDIA driver, and `facts` for what the
+    system shows about this process (None: what it shows now).
     """
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)

@@ -3,9 +3,9 @@
 import keyword
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,19 +107,13 @@ def _refuse_existing(folder: Path) -> None:
 def _write(folder: Path, files: dict[str, Path], package: str) -> None:
     """Writes the whole project beside its place and renames it, so that half of one is never left."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    scratch = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+    scratch.mkdir()
     try:
         for name, relative in files.items():
             target = scratch / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_named((TEMPLATE / relative).read_text("utf-8"), folder.name, package), "utf-8")
-        scratch.chmod(0o777 & ~_umask())
         scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

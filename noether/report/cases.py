@@ -10,7 +10,7 @@ from scipy.spatial import QhullError
 
 from noether.report.colours import Scale, error_scale, value_scale
 from noether.report.elements import absent, fill
-from noether.report.field_picture import field_picture
+from noether.report.field_picture import field_pictures
 from noether.report.grid import Frame, frame_around
 from noether.report.numbers import Array
 from noether.report.run import ReportedRun
@@ -63,16 +63,6 @@ class FieldCases:
     space: Space
     frame: Frame
 
-    @property
-    def note(self) -> str:
-        """How the shape is seen."""
-        if self.on_surface:
-            arrow = "the arrow is the wind, and " if self.space.wind else ""
-            return f"Seen from ahead, to the side and above; {arrow}white lines join equal values."
-        wind = ", the wind from the left" if self.space.wind else ""
-        note = f"The vertical mid-plane{wind}, interpolated between the points on either side of it."
-        return note + (" Grey: the shape’s outline." if any(case.body is not None for case in self.cases) else "")
-
     def view(self, case: DrawnCase) -> View:
         """Returns how a case becomes a picture; raises as `surface_view` and `section_view`."""
         if self.on_surface:
@@ -109,8 +99,9 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
         return "too few points, or all in a plane", []
     except ValueError as problem:
         return str(problem), []
-    drawn = ((title, field_picture(view, column, scale)) for title, column, scale in field.columns(case))
-    return "", [(title, b64encode(picture).decode()) for title, picture in drawn]
+    titles, *shown = zip(*field.columns(case), strict=True)
+    pictures = field_pictures(view, zip(*shown, strict=True))
+    return "", [(title, b64encode(picture).decode()) for title, picture in zip(titles, pictures, strict=True)]
 
 
 def _case(run: ReportedRun, k: int, name: str) -> DrawnCase | None:

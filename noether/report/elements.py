@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from noether.report.numbers import count_text, number, percent, score_text
-from noether.report.phrases import full_stop, heading, in_words, listed, plural
+from noether.report.numbers import count_text, duration_parts, finite, number, percent, score_text, short_number
+from noether.report.phrases import full_stop, heading, in_words, listed, plural, weights_name
 from noether.report.run import ReportedRun, figure
 
 TEMPLATES = Environment(
@@ -19,7 +19,10 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-for _filter in (count_text, figure, full_stop, heading, in_words, listed, number, percent, plural, score_text):
+for _filter in (
+    *(count_text, duration_parts, figure, finite, number, percent, score_text, short_number),
+    *(full_stop, heading, in_words, listed, plural, weights_name),
+):
     TEMPLATES.filters[_filter.__name__] = _filter
 
 
@@ -41,9 +44,9 @@ def fill(template: str, **content: Any) -> Markup:
     return Markup(TEMPLATES.get_template(template).render(content))
 
 
-def charts(shown: Sequence[Chart], *, note: str = "", facts: Sequence[tuple[str, Any]] = ()) -> Markup:
-    """A section of charts beside each other: what is missing before them, and names and values below them."""
-    return fill("charts.html", shown=shown, note=note, facts=facts)
+def charts(shown: Sequence[Chart], *, note: str = "") -> Markup:
+    """A section of charts beside each other, after a note of what is missing."""
+    return fill("charts.html", shown=shown, note=note)
 
 
 def absent(run: ReportedRun, file: str, consequence: str) -> Markup:

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from noether.report.charts import Series, can_draw, curves, time_strip
 from noether.report.colours import SERIES_COLOURS
-from noether.report.elements import Chart, absent, charts
-from noether.report.numbers import Array, finite, number, percent
+from noether.report.elements import Chart, absent, charts, fill
+from noether.report.numbers import Array, finite
 from noether.report.phrases import in_words, weights_name
 from noether.report.run import ReportedRun
 
@@ -79,7 +79,7 @@ def time_section(run: ReportedRun) -> Markup:
     keys = [(name, colour, "") for name, (colour, _) in BANDS.items()]
     words = "Share of the time since the line before, mean over the ranks."
     strip = [Chart("Time", words, time_strip([row["update"] for row in rows], _shares(rows)), keys)] if rows else []
-    return charts(strip, facts=_time_facts(run, whole) if isinstance(whole, Mapping) else ())
+    return fill("time.html", strip=strip, whole=whole, arithmetic=run.result.get("arithmetic") or {})
 
 
 def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping[str, Any]]:
@@ -122,19 +122,3 @@ def _shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
     }
     whole = np.maximum(sum(seconds.values()), 1e-12)
     return {colour: np.asarray(band / whole, np.float64) for colour, band in seconds.items()}
-
-
-def _time_facts(run: ReportedRun, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
-    parts = whole.get("parts") or {}
-    total = sum(parts.values()) or 1.0
-    facts = [(name, f"{number(seconds)} s, {percent(seconds / total, 2)}") for name, seconds in parts.items()]
-    slowest, arithmetic = whole.get("slowest"), run.result.get("arithmetic") or {}
-    if isinstance(slowest, Mapping):
-        lead = percent(slowest.get("behind"), 2)
-        facts.append(("slowest rank", f"{slowest.get('rank')} on {slowest.get('host')}, {lead} behind the others"))
-    if arithmetic:
-        facts.append(("operations per sample", f"{number(arithmetic.get('flops_per_sample'))}, forward and backward"))
-        share = percent(arithmetic.get("share"), 2)
-        ceiling = number(finite(arithmetic.get("matmul_flops_per_second"), 0.0) / 1e9)
-        facts.append(("share of the matrix products' ceiling", f"{share} of {ceiling} GFLOP/s measured on this device"))
-    return facts

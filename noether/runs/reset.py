@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
 from noether.errors import RequestError
@@ -59,10 +60,8 @@ def set_aside(folder: RunFolder, place: Path) -> None:
 
 
 def _next_place(folder: RunFolder) -> Path:
-    number = 1
-    while (place := folder.path.with_name(f"{folder.path.name}{REPLACED}{number}")).exists():
-        number += 1
-    return place
+    places = (folder.path.with_name(f"{folder.path.name}{REPLACED}{number}") for number in count(1))
+    return next(place for place in places if not place.exists())
 
 
 def _still_led(folder: RunFolder, seen: str) -> RequestError:

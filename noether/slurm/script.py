@@ -1,10 +1,15 @@
-"""Writes the job script, meant to be readable: it holds everything between sbatch and the trainer, and no more."""
+"""Writes the job script by its template, job.sh.jinja, which is meant to be readable.
+
+A script holds everything between sbatch and the trainer, and no more.
+"""
 
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from noether import __version__
 from noether.config.sweep import override_value
@@ -33,65 +38,13 @@ STRIPPED = (
     "    ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}"
 )
 
-HEAD = """\
-#!/bin/bash
-# Written by noether {version} submit. To start it: sbatch FILE
-{options}
-
-# Remove variables that another launcher or another job's step has left in the environment.
-unset {stripped}
-{setup}
-{runs}
-restarts=${{SLURM_RESTART_COUNT:-0}}
-[ "$restarts" -gt 0 ] || rm -f "$run/cancelled"
-rm -f "$run/stopped.json"
-# For `noether status` and `noether logs`: the job id, and the file that the job writes to.
-output=$(readlink "/proc/$$/fd/1" | sed 's/["\\\\]/\\\\&/g')
-mkdir -p "$run" && printf '{{"job": "%s", "output": "%s"}}\\n' "{job_id}" "$output" > "$run/.job.json" &&
-    mv "$run/.job.json" "$run/job.json"
-
-# When Slurm ends a job, it signals this shell too. The trap keeps the shell alive to learn how the ranks ended.
-ended_by_slurm=no
-trap 'ended_by_slurm=yes' TERM
-{srun}
-code=$?
-trap - TERM
-
-# The ranks exit with 75 once they have saved everything. --kill-on-bad-exit may kill some as they exit, and srun
-# then returns their code; stopped.json was written before the first rank exited.
-[ -e "$run/stopped.json" ] && code=75
-[ "$code" -eq 75 ] || exit "$code"
-"""
-
-SETUP_END = """
-# Undo set -e and pipefail, in case the lines above set them: exit codes are handled below.
-set +e +o pipefail
-"""
-
-REQUEUE = """\
-
-# How many starts in a row, including this one, have saved nothing new.
-stalled=$(sed -n 's/.*"attempts_without_progress": \\([0-9]*\\).*/\\1/p' "$run/stopped.json" 2>/dev/null)
-if [ -e "$run/cancelled" ]; then
-    echo "{cancelled}"
-elif [ "$ended_by_slurm" = yes ]; then
-    echo "{ended_by_slurm}"
-elif [ "$restarts" -ge {max_requeues} ]; then
-    echo "{requeued_too_often}"
-elif [ "${{stalled:-0}}" -ge {stalled_limit} ]; then
-    echo "{stalled}"
-else
-    trap '' TERM  # A requeue signals this shell too, which still has to report the outcome.
-    if said=$(scontrol requeue "{job_id}" 2>&1); then
-        echo "{requeued}"
-    else
-        echo "{requeue_refused}: $said"
-        cp "$0" "$run/job.sh"  # Slurm deletes its copy of this script with the job.
-        echo "noether: to continue: cd $(printf %q "$PWD") && sbatch {element}$(printf %q "$run/job.sh")"
-    fi
-fi
-exit "$code"
-"""
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters.update(quoted=lambda value: shlex.quote(str(value)), joined=shlex.join)
 
 
 def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
@@ -102,17 +55,14 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
     options = {**job_options(job), "output": job.output}
     # In an array the job is one element: with the array's id, every element would be requeued.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
-    head = HEAD.format(
+    return _TEMPLATES.get_template("job.sh.jinja").render(
+        job=job,
         job_id=job_id,
         version=__version__,
-        options="\n".join(_sbatch_line(name, value) for name, value in options.items()),
+        options=options,
         stripped=STRIPPED,
-        setup="".join(f"\n{line}" for line in job.slurm.slurm_setup) + (SETUP_END if job.slurm.slurm_setup else ""),
-        runs=_runs(job),
+        setup=job.slurm.slurm_setup,
         srun=_srun(job, program),
-    )
-    return head + REQUEUE.format(
-        job_id=job_id,
         element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
         max_requeues=job.slurm.max_requeues,
         stalled_limit=STALLED_LIMIT,
@@ -128,19 +78,6 @@ def outcomes(run: object, max_requeues: int) -> dict[str, str]:
 def is_apptainer(image: str) -> bool:
     """Returns whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
     return Path(image).suffix == ".sif"
-
-
-def _sbatch_line(name: str, value: str | int | bool) -> str:
-    return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
-
-
-def _runs(job: TrainingJob) -> str:
-    output = shlex.quote(str(job.output_path))
-    if not job.is_array:
-        return f"run={output}/{shlex.quote(job.name)}"
-    cases = [f"    {index}) overrides=({shlex.join(run.overrides)}) ;;" for index, run in enumerate(job.runs)]
-    lines = ["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"]
-    return "\n".join([*lines, f"run={output}/{shlex.quote(job.name)}-$SLURM_ARRAY_TASK_ID"])
 
 
 def _mounts(job: TrainingJob) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from noether.common.components import build_component
+from noether.common.components import Component
 from noether.tasks.base import Task
 
 REGISTRY = {
@@ -18,5 +18,5 @@ def build_task(kind: str, **options: Any) -> Task:
     Raises:
         RequestError: no such task, not a task, or options that do not fit it.
     """
-    task: Task = build_component("task", kind, REGISTRY, options, base=Task)
+    task: Task = Component("task", kind, options, REGISTRY, base=Task).build()
     return task

@@ -67,14 +67,6 @@ def log_scaled(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
     return values if scale is None else np.sign(values) * np.log1p(np.abs(values) / scale)
 
 
-def rows_of(values: Tensor, *, of_case: bool = False) -> np.ndarray:
-    """A sample's values as (n, C) in float64: of points (N,) or (N, C), of a case () or (C,)."""
-    array = values.numpy().astype(np.float64)
-    if of_case:
-        return array.reshape(1, -1)
-    return array[:, None] if array.ndim == 1 else array
-
-
 class Span(TypedDict):
     """A box: its corners; of points also the most that a sample has."""
 

@@ -24,7 +24,6 @@ from noether.tasks.field_statistics import (
     check_domain,
     log_scaled,
     log_scales,
-    rows_of,
     standard_scaling,
 )
 from noether.tasks.forces import force_coefficient, true_coefficient
@@ -158,7 +157,10 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
-        return rows_of(sample[key], of_case=key in self.case_fields or key in self.parameters)
+        """A sample's values (n, C): of points (N,) or (N, C), of a case () or (C,)."""
+        of_case = key in self.case_fields or key in self.parameters
+        values = _of_case(sample[key][None]) if of_case else by_channel(sample[key])
+        return values.numpy().astype(np.float64)
 
     def state(self) -> dict[str, Any]:
         """Returns the scaling of each key, what was seen of the training split, and what the data set has said.

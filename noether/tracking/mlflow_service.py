@@ -1,12 +1,12 @@
 """MLflow: one run through every requeue, in the store that MLFLOW_TRACKING_URI names, or one beside the runs."""
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
+from noether.config.section import flat
 from noether.tracking.services import RunFacts
 
 LONGEST_PARAMETER = 500
@@ -33,7 +33,7 @@ class MlflowService:
         experiment = self._client.get_experiment_by_name(name)
         where = experiment.experiment_id if experiment else self._client.create_experiment(name)
         self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
-        parameters = [Param(key, value[:LONGEST_PARAMETER]) for key, value in _flat(facts.settings)]
+        parameters = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in flat(facts.settings) if value != {}]
         for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
             self._client.log_batch(self._run, params=parameters[first : first + PARAMETERS_AT_ONCE])
         self._client.log_batch(self._run, tags=[RunTag("noether.folder", str(facts.folder))])
@@ -48,11 +48,3 @@ class MlflowService:
     def close(self) -> None:
         """Marks the run as finished; a start that goes on marks it as running again."""
         self._client.set_terminated(self._run)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)

@@ -46,13 +46,15 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         matmul_flops_per_second: of square products in the precision of the run, on this rank's device.
         share: of that ceiling which forward and backward passes reached. None where torch cannot count the model.
     """
-    device = next(run.state.model.parameters()).device
+    device = run.group.device
     batch = rehearsal_batch(run.problem, run.plan.micro, device, run.precision)
     try:
         with without_trace(run.state.model, device), FlopCounter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for a figure.
+    finally:
+        run.state.model.zero_grad()
     per_sample = counter.flops / run.plan.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0

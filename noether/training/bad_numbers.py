@@ -74,7 +74,7 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
         return float(loss_of(state.model, state.task, precision, batch))
 
     device = next((value.device for value in batches[0].values()), torch.device("cpu"))
-    with without_trace(state.model, device, gradients=True):
+    with without_trace(state.model, device):
         with evaluation_mode(state.model):
             losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
         found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]

@@ -1,5 +1,6 @@
 """Builds everything a run trains with: the problem, its state, and the arithmetic of its updates."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.evaluation.evaluate import Evaluator
 from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem, build_problem
@@ -26,15 +28,28 @@ from noether.training.schedules import Schedule, build_schedule
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is built and could start; `begun_with` says which weights of another run it took."""
+    """A run that is built and could start, on one rank; `begun_with` says which weights of another run it took."""
 
+    config: RunConfig
+    group: Group
     problem: Problem
     state: TrainingState
     plan: BatchPlan
     length: RunLength
     schedule: Schedule
     precision: Precision
-    begun_with: tuple[str, ...] = ()
+    begun_with: tuple[str, ...]
+
+    def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
+        """Returns what evaluates weights of this run; `at_boundary` is called before each batch."""
+        return Evaluator(
+            self.config,
+            self.problem,
+            self.group,
+            self.precision,
+            usual_batch_size=self.plan.micro,
+            at_boundary=at_boundary,
+        )
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the launcher's plan."""
@@ -54,7 +69,7 @@ class Run:
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
         }
 
-    def summary(self, config: RunConfig) -> str:
+    def summary(self) -> str:
         """Returns data, model and length in three lines."""
         about = self.describe()
         data, model, length = about["data"], about["model"], about["length"]
@@ -67,19 +82,21 @@ class Run:
         )
 
 
-def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
-    """Builds everything a run trains with, at its first update. Every rank calls it."""
+def build_run(config: RunConfig, data: Path | None, group: Group, *, goes_on: bool = False) -> Run:
+    """Builds everything a run trains with, at its first update. Every rank calls it.
+
+    A run that `goes_on` has weights of its own, and need not find those that it began with.
+    """
     trainer = config.trainer
     precision = Precision(trainer.precision, group.device.type)
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
-    lengths = {name: getattr(trainer, name) for name in LENGTHS}
-    length = plan_length(len(problem.train_indices), trainer.effective_batch_size, **lengths)
+    length = plan_length(len(problem.train_indices), trainer)
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
-    begun_with = begin_with(problem.model, config)
+    begun_with = begin_with(problem.model, None if goes_on else config.initial_weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)
     try_model(problem, group.device, precision)
@@ -98,13 +115,24 @@ def build_run(config: RunConfig, data: Path | None, group: Group) -> Run:
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(problem, state, plan, length, schedule, precision, begun_with=tuple(begun_with))
+    return Run(
+        config=config,
+        group=group,
+        problem=problem,
+        state=state,
+        plan=plan,
+        length=length,
+        schedule=schedule,
+        precision=precision,
+        begun_with=tuple(begun_with),
+    )
 
 
-def already_past(config: RunConfig, length: RunLength, updates: int) -> RequestError:
+def already_past(run: Run) -> RequestError:
     """A length counts from the first update of the run, not from where it is resumed."""
-    name = next(name for name in LENGTHS if getattr(config.trainer, name) is not None)
-    asked = f"trainer.{name}={getattr(config.trainer, name)}"
+    trainer, length, updates = run.config.trainer, run.length, run.state.progress.updates
+    name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
+    asked = f"trainer.{name}={getattr(trainer, name)}"
     return RequestError(
         "the run is past the length that is asked for",
         seen=f"{asked}, which is {length.total_updates} updates; {updates} are made",

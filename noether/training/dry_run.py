@@ -8,10 +8,8 @@ import torch
 
 from noether.checkpoints.resume import StartingPoint
 from noether.common.console import Console
-from noether.config.schema import RunConfig
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
-from noether.evaluation.evaluate import build_evaluator
 from noether.training.build import Run, build_run
 from noether.training.loop import update_batches
 from noether.training.request import TrainRequest
@@ -29,8 +27,8 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
-    seconds, loss = _try_updates(request.config, run, group)
-    evaluator = build_evaluator(request.config, run.problem, group, run.precision, batch_size=run.plan.micro)
+    seconds, loss = _try_updates(run)
+    evaluator = run.evaluator()
     test = run.problem.splits.test
     started = time.perf_counter()
     one_batch = range(min(len(test), evaluator.batch_size * group.world_size))
@@ -56,7 +54,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     if isinstance(request.start, StartingPoint):
         (request.start.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
-    console.say(run.summary(request.config))
+    console.say(run.summary())
     console.say(
         f"memory {memory:.0f} MiB per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "
@@ -66,11 +64,12 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     )
 
 
-def _try_updates(config: RunConfig, run: Run, group: Group) -> tuple[list[float], float]:
+def _try_updates(run: Run) -> tuple[list[float], float]:
     """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
-    updater = Updater(run.state, group, config.trainer, run.precision, run.plan.accumulation_steps)
+    group = run.group
+    updater = Updater(run.state, group, run.config.trainer, run.precision, run.plan.accumulation_steps)
     moments, loss = [time.perf_counter()], 0.0
-    for batches in update_batches(config, run, group, updater.clock, 2):
+    for batches in update_batches(run, updater.clock, 2):
         figures = updater.update(batches, run.schedule(0))
         loss = float(group.sum(figures.loss / group.world_size))
         moments.append(time.perf_counter())

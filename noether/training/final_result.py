@@ -11,7 +11,6 @@ from noether.common.whole_file import ANYBODY, Publisher
 from noether.distributed.group import LONGEST_FINISH_S
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.errors import NoetherError
-from noether.evaluation.evaluate import build_evaluator
 from noether.evaluation.final import RunEvaluation
 from noether.evaluation.tables import result_tables
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
@@ -30,7 +29,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
     try:
         result = _evaluate_selected(run, stop)
         if group.is_first:
-            result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run.built, time_use)}
+            result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run, time_use)}
             _show_result(run, result)
             run.console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
@@ -48,8 +47,8 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
 
 
 def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
-    built, group, folder = run.built, run.group, run.folder
-    weights, model = next(iter(built.state.evaluation_models().items()))
+    group, folder = run.group, run.folder
+    weights, model = next(iter(run.state.evaluation_models().items()))
     name = ""
     if group.is_first:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)
@@ -58,18 +57,15 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
     name = group.from_first(name)
     group.copy_from_first(model_tensors(model).values())
-    evaluator = build_evaluator(
-        run.config, built.problem, group, built.precision, batch_size=built.plan.micro, at_boundary=stop.check
-    )
-    updates = built.state.progress.updates
+    updates = run.state.progress.updates
     about = {"weights": weights, "checkpoint": name, "updates": updates, "world_size": group.world_size}
-    return RunEvaluation(built.problem, evaluator, folder, about, by=run.lease).result(model, "test")
+    return RunEvaluation(run.evaluator(stop.check), folder, about, by=run.lease).result(model, "test")
 
 
 def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
     console, folder = run.console, run.folder
     console.say("")
-    for table in result_tables(result, run.built.problem.task.fields):
+    for table in result_tables(result, run.problem.task.fields):
         console.say(table)
     with refusals_told(folder.path):
         write_record(folder.result, result, run.lease)

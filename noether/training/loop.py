@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from noether.checkpoints.saver import Saver
-from noether.checkpoints.state import TrainingState
 from noether.config.interval import Interval
-from noether.config.schema import RunConfig
 from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
-from noether.distributed.group import Group
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
@@ -31,18 +28,13 @@ class Loop:
     what its seconds were made of.
     """
 
-    config: RunConfig
     built: Run
-    group: Group
     stop: AgreedStop
     trackers: Trackers
     saver: Saver
-    validate: Callable[[TrainingState], dict[str, dict[str, float]]]
+    validate: Callable[[], dict[str, dict[str, float]]]
     profile: UpdateProfile | None = None
     time_use: dict[str, Any] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self.clock = Clock(self.group.device)
 
     def run(self) -> int:
         """Trains. Every rank calls it.
@@ -50,21 +42,23 @@ class Loop:
         Returns:
             0 where the run is complete, else why all ranks stopped (a signal, or TIME_LIMIT), with everything saved.
         """
-        built, trainer, progress = self.built, self.config.trainer, self.built.state.progress
-        began, first, clock = time.perf_counter(), progress.updates, self.clock
-        updater = Updater(built.state, self.group, trainer, built.precision, built.plan.accumulation_steps, clock)
+        built, group = self.built, self.built.group
+        trainer, progress = built.config.trainer, built.state.progress
+        began, first = time.perf_counter(), progress.updates
+        updater = Updater(built.state, group, trainer, built.precision, built.plan.accumulation_steps)
+        clock = updater.clock
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
-        window = LogWindow(self.group, built.plan.effective, clock)
-        epoch = EpochFigures(self.group, built.plan.per_rank)
+        window = LogWindow(group, built.plan.effective, clock)
+        epoch = EpochFigures(group, built.plan.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates
-        for batches in update_batches(self.config, built, self.group, clock, last_update) if not reason else ():
-            self.group.line.begin_update(progress.updates + 1)
+        for batches in update_batches(built, clock, last_update) if not reason else ():
+            group.line.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, built.schedule(progress.updates)))
             epoch.add(figures)
-            self.group.expect_steady_pace()
+            group.expect_steady_pace()
             update, last = progress.updates, progress.updates == last_update
             self.trackers.advance(update)
             clock.switch(Part.LOGGING)
@@ -95,34 +89,36 @@ class Loop:
     def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:
         """Does what is due between two updates; returns why all ranks stop here, or 0."""
         progress = self.built.state.progress
-        metric, best = None, progress.best_metric
+        metric, improved = None, False
         reason = self.stop.agreed()
         if progress.evaluation_pending and not reason:
-            self.clock.switch(Part.EVALUATION)
+            updater.clock.switch(Part.EVALUATION)
             updater.settle()
             try:
-                metric = self.evaluate()
+                metric = self._evaluate()
+                improved = progress.improved_by(metric)
             except StopAgreed as stopped:
                 reason = stopped.reason
-            self.clock.switch(Part.OTHER)
+            updater.clock.switch(Part.OTHER)
         self._tell_of_checkpoints()
         leaving = bool(reason) or progress.updates == self.built.length.total_updates
-        if checkpoint or leaving or progress.best_metric != best:
-            self.clock.switch(Part.CHECKPOINT)
+        if checkpoint or leaving or improved:
+            updater.clock.switch(Part.CHECKPOINT)
             updater.settle()
             self.saver.save(self.built.state, metric, leaving=leaving)
             if leaving:
                 self._tell_of_checkpoints()
-            self.clock.switch(Part.OTHER)
+            updater.clock.switch(Part.OTHER)
         return reason
 
     def _tell_of_checkpoints(self) -> None:
         for written in self.saver.news():
-            epoch = written.updates / self.built.length.updates_per_epoch
-            row = {"kind": "checkpoint", "update": written.updates, "epoch": epoch, "seconds": written.seconds}
+            update = written.checkpoint.updates
+            epoch = update / self.built.length.updates_per_epoch
+            row = {"kind": "checkpoint", "update": update, "epoch": epoch, "seconds": written.seconds}
             self.trackers.log({**row, "metric": written.metric, "path": str(written.checkpoint.path)})
 
-    def evaluate(self) -> float | None:
+    def _evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
         The metric is the loss under the selected weights (averaged if there are any), the same on every rank.
@@ -130,14 +126,11 @@ class Loop:
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
         """
-        summaries = self.validate(self.built.state)
+        summaries = self.validate()
         for weights, summary in summaries.items():
             self._log("evaluation", split="validation", weights=weights, figures=summary)
-        metric = self.group.from_first(next((summary["loss"] for summary in summaries.values()), None))
-        progress = self.built.state.progress
-        if metric is not None and metric == metric and (progress.best_metric is None or metric < progress.best_metric):
-            progress.best_metric = metric
-        progress.evaluation_pending = False
+        metric = self.built.group.from_first(next((summary["loss"] for summary in summaries.values()), None))
+        self.built.state.progress.evaluation_pending = False
         return metric
 
     def _due(self, interval: Interval | None) -> Callable[[int], bool]:
@@ -157,9 +150,9 @@ class Loop:
         self.trackers.log({"kind": kind, **position, **values})
 
 
-def update_batches(config: RunConfig, run: Run, group: Group, clock: Clock, until: int) -> Iterator[list[Batch]]:
+def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
-    problem, done = run.problem, run.state.progress.updates
+    problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
     whole = GlobalOrder(len(problem.train_indices), run.plan.effective, config.seed)
     order = RankOrder(whole, run.plan.micro_batch_sizes(), group.rank, done, until)
     pin_memory = group.device.type == "cuda"

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from noether.checkpoints.saver import Saver
+from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
-from noether.config.schema import RunConfig
 from noether.distributed.deadline import Deadline
-from noether.distributed.group import Group
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease
 from noether.runs.provenance import provenance
@@ -22,15 +21,12 @@ from noether.training.profile import UpdateProfile
 
 
 @dataclass(frozen=True)
-class OpenRun:
-    """A run on one rank: its settings, what was built from them, its folder, and who may write there.
+class OpenRun(Run):
+    """A run that is built, its folder, and who may write there.
 
     lease: the right to write to the folder; rank 0 alone uses it.
     """
 
-    config: RunConfig
-    built: Run
-    group: Group
     folder: RunFolder
     lease: Lease
     console: Console
@@ -46,14 +42,14 @@ class OpenRun:
 
 def open_trackers(run: OpenRun, began_at: int) -> Trackers:
     """Returns what shows the rows and, on rank 0, keeps them; began_at: the update that this start begins at."""
-    config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.built.length
+    config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     trackers: list[Tracker] = [
         ConsoleTracker(console, start=began_at, total_updates=length.total_updates, total_epochs=length.epochs)
     ]
     if not run.group.is_first:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
-        rows = run.built.state.progress.rows
+        rows = run.state.progress.rows
         trackers.append(MetricsFile(folder.metrics, began_at, lease, console.warn, rows=rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
@@ -67,29 +63,24 @@ def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> S
     """Returns what writes the run's checkpoints."""
     about = {
         "run_id": run.folder.path.resolve().name,
-        "effective_batch_size": run.built.plan.effective,
-        "micro_batch_size": run.built.plan.micro,
+        "effective_batch_size": run.plan.effective,
+        "micro_batch_size": run.plan.micro,
         "threads": torch.get_num_threads(),
-        "updates_per_epoch": run.built.length.updates_per_epoch,
+        "updates_per_epoch": run.length.updates_per_epoch,
         "config": run.config.model_dump(mode="json"),
         "provenance": provenance(),
     }
-    return Saver(
-        group=run.group,
-        folder=run.folder.checkpoints,
-        keep=run.config.trainer.keep_checkpoints,
-        about=about,
-        sync=trackers.sync,
-        warn=run.console.warn,
-        lease=run.lease,
-        deadline=deadline,
-        best=run.built.state.progress.best_metric,
-    )
+    writer = None
+    if run.group.is_first:
+        keep = run.config.trainer.keep_checkpoints
+        # A checkpoint gets its name after the rows that led to it are on the disk.
+        writer = CheckpointWriter(run.folder.checkpoints, keep=keep, by=run.lease, before_rename=trackers.sync)
+    return Saver(run.group, writer, about, run.console.warn, deadline)
 
 
 def open_profile(run: OpenRun) -> UpdateProfile | None:
     """Returns what records a profile of some updates, where the settings ask for one."""
     if run.config.trainer.profile is None:
         return None
-    updates = run.built.length.count_updates(run.config.trainer.profile)
+    updates = run.length.count_updates(run.config.trainer.profile)
     return UpdateProfile(run.folder.path / "profile", updates, run.group.rank, run.group.device, run.console.warn)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.checkpoints.resume import find_start
-from noether.common.components import find_component
+from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
@@ -67,14 +67,14 @@ def _check_own_components(config: RunConfig) -> None:
     """
     if isinstance(config.dataset, CustomDatasetConfig):
         given: dict[str, str | Path | None] = {"split": "train", "root": config.dataset_root}
-        find_component("dataset", config.dataset.kind, {}, config.dataset.options(), given=given)
+        Component("dataset", config.dataset.kind, config.dataset.options(), given=given).find()
     if isinstance(config.model, CustomModelConfig):
         from torch import nn
 
         adapters = ("input", "output")  # Not the constructor's.
         options = {name: value for name, value in config.model.options().items() if name not in adapters}
-        find_component("model", config.model.kind, {}, options, base=nn.Module)
+        Component("model", config.model.kind, options, base=nn.Module).find()
     if isinstance(config.task, CustomTaskConfig):
         from noether.tasks.base import Task
 
-        find_component("task", config.task.kind, {}, config.task.options(), base=Task)
+        Component("task", config.task.kind, config.task.options(), base=Task).find()

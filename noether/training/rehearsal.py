@@ -34,11 +34,8 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 @contextmanager
-def without_trace(model: nn.Module, device: torch.device, *, gradients: bool = False) -> Iterator[None]:
-    """Puts back the model's buffers and every random number generator after the block.
-
-    Gradients are dropped, unless `gradients` says that they were there before.
-    """
+def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Puts back the model's buffers and every random number generator after the block. Gradients stay as they are."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -47,8 +44,6 @@ def without_trace(model: nn.Module, device: torch.device, *, gradients: bool = F
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        if not gradients:
-            model.zero_grad()
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)

@@ -55,23 +55,21 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    # A run that goes on has weights of its own, and need not find those that it began with.
-    begins_with = config if start.checkpoint is None else config.model_copy(update={"initial_weights": None})
-    built = build_run(begins_with, request.data, group)
-    run = OpenRun(config, built, group, folder, lease, console)
+    built = build_run(config, request.data, group, goes_on=start.checkpoint is not None)
+    run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
     if start.checkpoint is not None:
         _resume(run, CheckpointFolder(start.checkpoint), context.host)
-    began_at = built.state.progress.updates
-    if began_at > built.length.total_updates:
-        raise already_past(config, built.length, began_at)
+    began_at = run.state.progress.updates
+    if began_at > run.length.total_updates:
+        raise already_past(run)
     if group.is_first:
-        console.say(built.summary(config))
-        if _is_unfinished(built):
+        console.say(run.summary())
+        if _is_unfinished(run):
             with refusals_told(folder.path):
-                _record(run, {**request.plan, **built.describe()}, began_at)
+                _record(run, {**request.plan, **run.describe()}, began_at)
     group.barrier()
     if request.deadline is not None:
-        request.deadline.save_s = state_bytes(built.state) / ASSUMED_BYTES_PER_S
+        request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(request.deadline)
     run.note(lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
     try:
@@ -92,12 +90,10 @@ def _is_unfinished(run: Run) -> bool:
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
-    group, left_to_do = run.group, _is_unfinished(run.built)
+    group, left_to_do = run.group, _is_unfinished(run)
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
-        loop = Loop(
-            run.config, run.built, group, stop, trackers=trackers, saver=saver, validate=validate, profile=profile
-        )
+        loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile)
         reason = loop.run()
     group.barrier()
     # Rank 0 says whether there is a result: other hosts may not see its files.
@@ -110,7 +106,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
 
 def _leave(reason: int, run: OpenRun) -> int:
     """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
-    group, updates = run.group, run.built.state.progress.updates
+    group, updates = run.group, run.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
     run.note(lambda: _record_outcome(run, outcome))
     if not reason:
@@ -120,7 +116,7 @@ def _leave(reason: int, run: OpenRun) -> int:
     group.barrier()
     if group.is_first:
         run.console.say(
-            f"stopped by {outcome} after update {updates} of {run.built.length.total_updates}, everything is saved; "
+            f"stopped by {outcome} after update {updates} of {run.length.total_updates}, everything is saved; "
             f"to continue: the same command with\n  resume={run.folder.path}"
         )
     return ExitCode.CHECKPOINTED
@@ -135,7 +131,7 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
             expected="the run's folder at the same path on every host",
             fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
         )
-    state, console = run.built.state, run.console
+    state, console = run.state, run.console
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
     console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
     threads = torch.get_num_threads()
@@ -187,7 +183,7 @@ def _record_stop(run: OpenRun, reason: str) -> None:
     """Writes stopped.json: that everything is saved, and what the next start needs to know."""
     content = {
         "reason": reason,
-        "update": run.built.state.progress.updates,
+        "update": run.state.progress.updates,
         "attempts_without_progress": attempts_without_progress(run.folder, newest_update(run.folder.checkpoints)),
     }
     write_record(run.folder.stopped, content, run.lease)

@@ -35,15 +35,9 @@ class Updater:
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        group: Group,
-        config: TrainerConfig,
-        precision: Precision,
-        micro_batches: int,
-        clock: Clock | None = None,
+        self, state: TrainingState, group: Group, config: TrainerConfig, precision: Precision, micro_batches: int
     ) -> None:
-        self.clock = clock or Clock(group.device)
+        self.clock = Clock(group.device)
         self.state, self.config, self.precision, self.group = state, config, precision, group
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]

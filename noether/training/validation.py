@@ -4,11 +4,10 @@ import time
 
 from torch import nn
 
-from noether.checkpoints.state import TrainingState
 from noether.data.about import about_data, sample_name
 from noether.distributed.stop import AgreedStop
 from noether.evaluation.cases import ShownCase, median_sample, write_cases
-from noether.evaluation.evaluate import Evaluator, Figures, build_evaluator
+from noether.evaluation.evaluate import Evaluator, Figures
 from noether.training.open_run import OpenRun
 
 CASE_PAUSE_S = 10.0
@@ -24,13 +23,10 @@ class Validation:
         self.run, self.stop = run, stop
         self._next_case = 0.0
 
-    def __call__(self, state: TrainingState) -> dict[str, dict[str, float]]:
+    def __call__(self) -> dict[str, dict[str, float]]:
         """Returns the figures of every kind of weights, the selected first; nothing on ranks above 0."""
-        built, group = self.run.built, self.run.group
-        problem = built.problem
-        evaluator = build_evaluator(
-            self.run.config, problem, group, built.precision, batch_size=built.plan.micro, at_boundary=self.stop.check
-        )
+        problem, state, group = self.run.problem, self.run.state, self.run.group
+        evaluator = self.run.evaluator(self.stop.check)
         summaries: dict[str, dict[str, float]] = {}
         for weights, model in state.evaluation_models().items():
             # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
@@ -48,7 +44,7 @@ class Validation:
         self, evaluator: Evaluator, model: nn.Module, figures: Figures, about: dict[str, str | int]
     ) -> None:
         """Writes the fields of the median case in place of those of the evaluation before."""
-        problem, folder = self.run.built.problem, self.run.folder
+        problem, folder = self.run.problem, self.run.folder
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
         position = median_sample(figures[f"{next(iter(task.fields))}/relative_l2"])
         shown = ShownCase("median", position, *evaluator.fields(model, dataset, indices[position]))

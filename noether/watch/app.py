@@ -17,7 +17,7 @@ from noether.common.strict_json import strict_json
 from noether.report.colours import COLOURS
 from noether.report.training import BANDS
 from noether.watch.guard import Guard
-from noether.watch.settings import differing
+from noether.watch.settings import beside, differing
 from noether.watch.watched_run import WatchedRun, finite_figures
 from noether.watch.watched_runs import WatchedRuns
 
@@ -68,7 +68,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
             {
                 "runs": [{"key": run.key, "name": run.name} for run in found],
                 "settings": differing([run.settings() for run in found]),
-                "figures": _beside([run.final_figures() for run in found]),
+                "figures": beside([run.final_figures() for run in found]),
                 "latest": _latest(found),
             }
         )
@@ -132,13 +132,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
         f"{run.name}: {one.split} split, {one.weights} weights, update {one.update:,}" if one else ""
         for run, one in zip(runs, evaluations, strict=True)
     ]
-    return {"of": of, "figures": _beside([finite_figures(one.figures) if one else {} for one in evaluations])}
-
-
-def _beside(of_each: list[dict[str, float]]) -> dict[str, list[float | None]]:
-    """Figures by name, with a value for each run; None of a run that has none."""
-    names = dict.fromkeys(name for figures in of_each for name in figures)
-    return {name: [figures.get(name) for figures in of_each] for name in names}
+    return {"of": of, "figures": beside([finite_figures(one.figures) if one else {} for one in evaluations])}
 
 
 def _json(content: Any) -> Response:

@@ -1,4 +1,4 @@
-"""What the rows of a run say, as curves. No torch here."""
+"""What the rows of a run say, as curves short enough for a browser. No torch here."""
 
 from array import array
 from collections import deque
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noether.report.training import BANDS
 from noether.runs.records import Row, mapping, number
 from noether.tracking.tracker import POSITION
-from noether.watch.thinning import block_sums, rising, thinned
 
+Array = NDArray[np.float64]
 PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
 MOST_CURVES = 400
 """A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
@@ -32,13 +33,14 @@ class _Curve:
 
     def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
         x, y = np.array(self.x), np.array(self.y)
-        order = rising(x)
-        if order is not None:
-            x, y = x[order], y[order]
+        places = _rising(x)
+        x, y = x[places], y[places]
         # One value more on either side, so that the curve reaches the edges of a part that is looked at.
         first = max(0, int(np.searchsorted(x, low, "left")) - 1)
         last = int(np.searchsorted(x, high, "right")) + 1
-        return _plain(*thinned(x[first:last], y[first:last], buckets))
+        x, y = thinned(x[first:last], y[first:last], buckets)
+        # Six digits are more than a screen shows, and half of what Python would write.
+        return x.tolist(), [None if value != value else float(f"{value:.6g}") for value in y.tolist()]
 
 
 @dataclass
@@ -55,8 +57,8 @@ class Evaluation:
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by name: `training/loss`, `validation (ema)/loss`. recent: the last 20 training rows. slowest: by rank, how
-    often it was the slowest of those rows, the sum of its lags, and its host. rows: how many were taken.
+    curves: by name: `training/loss`, `validation (ema)/loss`. recent: the last 20 training rows. hosts: of the ranks
+    that were once the slowest. rows: how many were taken.
     """
 
     curves: dict[str, _Curve] = field(default_factory=dict)
@@ -65,7 +67,6 @@ class History:
     rows: int = 0
     update: int | None = None
     epoch: float | None = None
-    last_time: float | None = None
     last: Evaluation | None = None
     best: Evaluation | None = None
     hosts: dict[int, str] = field(default_factory=dict)
@@ -76,9 +77,8 @@ class History:
         for row in rows:
             self.rows += 1
             self.update = row["update"] if self.update is None else max(self.update, row["update"])
-            epoch, moment = number(row, "epoch"), number(row, "time")
+            epoch = number(row, "epoch")
             self.epoch = self.epoch if epoch is None else epoch
-            self.last_time = self.last_time if moment is None else moment
             if row["kind"] == "training":
                 self._add_training(row)
             elif row["kind"] == "evaluation":
@@ -131,11 +131,10 @@ class History:
             return {"x": [], "bands": {name: [] for name in BANDS}}
         curves = [self.times[part] for part in PARTS]
         x, table = np.array(curves[0].x), np.array([np.array(curve.y) for curve in curves])
-        order = rising(x)
-        if order is not None:
-            x, table = x[order], table[:, order]
+        places = _rising(x)
+        x, table = x[places], table[:, places]
         inside = (x >= low) & (x <= high)
-        x, table = block_sums(x[inside], table[:, inside], buckets)
+        x, table = _block_sums(x[inside], table[:, inside], buckets)
         total = np.maximum(table.sum(axis=0), 1e-12)
         shares = dict(zip(PARTS, table / total, strict=True))
         bands = {name: sum((shares[part] for part in parts), np.zeros(len(x))) for name, (_, parts) in BANDS.items()}
@@ -172,6 +171,52 @@ def _slowest(rows: list[Row]) -> dict[str, Any] | None:
     return {"rank": rank, "host": hosts[rank], "behind": behind, "times": times, "of": len(rows)}
 
 
-def _plain(x: Any, y: Any) -> tuple[list[float], list[float | None]]:
-    # Six digits are more than a screen shows, and half of what Python would write.
-    return x.tolist(), [None if value != value else float(f"{value:.6g}") for value in y.tolist()]
+def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
+    """Returns the lowest and the highest value of each bucket of a curve, in their order, at their own x.
+
+    Buckets hold a power of two of values and are counted from the start, so that a growing curve does not shimmer:
+    its buckets stay as they are until their size doubles. NaN stays a gap where a whole bucket is NaN. The last value
+    is always there.
+
+    Args:
+        x, y: (n,); x rises.
+        buckets: at least 1; a curve of at most twice as many values is returned as it is.
+    """
+    n = len(x)
+    if n <= 2 * buckets:
+        return x, y
+    size = 2 ** int(np.ceil(np.log2(n / buckets)))
+    rows = -(-n // size)
+    padded = np.full(rows * size, np.nan)
+    padded[:n] = y
+    table = padded.reshape(rows, size)
+    empty = np.isnan(table).all(axis=1)
+    low = np.where(np.isnan(table), np.inf, table).argmin(axis=1)
+    high = np.where(np.isnan(table), -np.inf, table).argmax(axis=1)
+    start = np.arange(rows) * size
+    low, high = np.where(empty, 0, low) + start, np.where(empty, 0, high) + start
+    chosen = np.unique(np.concatenate([low, high, [n - 1]]))
+    return x[chosen], y[chosen]
+
+
+def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
+    """Returns the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
+
+    Args:
+        x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
+        buckets: blocks at most, about.
+    """
+    n = len(x)
+    if n <= buckets:
+        return x, table
+    size = 2 ** int(np.ceil(np.log2(n / buckets)))
+    starts = np.arange(0, n, size)
+    ends = np.minimum(starts + size, n) - 1
+    return x[ends], np.add.reduceat(table, starts, axis=1)
+
+
+def _rising(x: Array) -> slice | NDArray[np.intp]:
+    """Returns the places of a curve's values in rising x, of equal x the last written: all, where x rises already."""
+    if bool((np.diff(x) > 0).all()):
+        return slice(None)
+    return np.asarray(len(x) - 1 - np.unique(x[::-1], return_index=True)[1])

@@ -9,7 +9,9 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -49,7 +51,7 @@ class KeptReadings:
         self._root = root
         self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
-    def of(self, path: Path, read: Callable[[Path], Any], empty: Any) -> Any:
+    def of(self, path: Path, read: Callable[[Path], T], empty: T) -> T:
         """Returns what `read` returns of a file; `empty` where it is no plain file of the run, or cannot be read."""
         if not is_inside(self._root, path):
             return empty
@@ -60,7 +62,8 @@ class KeptReadings:
                 self._kept[path] = (signature, read(path))
         except OSError:
             return empty
-        return self._kept[path][1]
+        found: T = self._kept[path][1]
+        return found
 
 
 def _lies_in(root: Path, path: Path) -> bool:

@@ -112,7 +112,8 @@ class Pictures:
         for path in sorted(self._folder.evaluation.glob("*.npz")):
             if not is_inside(self._folder.path, path) or path.lstat().st_size > MOST_ARRAYS_BYTES:
                 continue
-            changed, fields = path.lstat().st_mtime_ns, self._kept.of(path, partial(_fields, self._folder), [])
+            changed = path.lstat().st_mtime_ns
+            fields: list[FieldCases] = self._kept.of(path, partial(_fields, self._folder), [])
             for field in fields:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))

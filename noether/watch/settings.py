@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from noether.watch.inside import opened_inside
 
+T = TypeVar("T")
 MOST_BYTES = 2**20
 MOST_SETTINGS = 5000
 _DEEPEST, _DEEPEST_LIST = 24, 3
@@ -52,6 +53,10 @@ def _text(value: Any, deepest: int) -> str:
 
 def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
     """Returns the settings in which runs differ, with each run's value; None where a run does not have it."""
-    names = dict.fromkeys(name for one in settings for name in one if name not in OWN)
-    rows = {name: [one.get(name) for one in settings] for name in names}
-    return {name: values for name, values in rows.items() if len(set(values)) > 1}
+    return {name: values for name, values in beside(settings).items() if name not in OWN and len(set(values)) > 1}
+
+
+def beside(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+    """Returns settings or figures by name, with each run's value; None where a run does not have it."""
+    names = dict.fromkeys(name for one in of_each for name in one)
+    return {name: [one.get(name) for one in of_each] for name in names}

@@ -45,7 +45,7 @@ class WatchedRun:
 
     def line(self) -> dict[str, Any]:
         """Returns what a list of runs shows, from the end of the history alone."""
-        rows = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
+        rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
         training = [row for row in rows if row["kind"] == "training"]
         return {
             **self._summary(signs(self.folder, training[-20:]), training),
@@ -112,9 +112,7 @@ class WatchedRun:
 
     def settings(self) -> dict[str, str]:
         """Returns the run's settings by dotted names."""
-        root = self.folder.path
-        found: dict[str, str] = self._kept.of(self.folder.config, lambda path: flat_settings(root, path), {})
-        return found
+        return self._kept.of(self.folder.config, lambda path: flat_settings(self.folder.path, path), {})
 
     def final_figures(self) -> dict[str, float]:
         """Returns the figures of result.json; none before the run is done."""
@@ -151,8 +149,7 @@ class WatchedRun:
         return self._followed.offset / self._followed.size if self._followed.size else 1.0
 
     def _record(self, path: Path) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._kept.of(path, read_record, {})
-        return found
+        return self._kept.of(path, read_record, {})
 
     def _ranks(self, state: str, slowest: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         plan, logs = self._record(self.folder.plan), rank_logs(self.folder)

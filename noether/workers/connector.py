@@ -8,16 +8,17 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import fields
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
 from noether.environments.identity import RunIdentity
-from noether.environments.network import find_address
+from noether.environments.network import find_address, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.errors import NoetherError, RequestError
 from noether.workers.context import RunTerms
-from noether.workers.handshake import Caller, is_proof, proof
+from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
 
 LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
@@ -35,19 +36,19 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
 
 
-class _Search(threading.Thread):
+class Search(threading.Thread):
     """Looks for an address; `reader` becomes readable when it is over, and `refusal` says why it failed, if it did."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=name, daemon=True)
-        self.address = ""
+        self._look, self.address = look, ""
         self.refusal: NoetherError | None = None
         self.reader, self._writer = socket.socketpair()
 
     def run(self) -> None:
         """Looks, and wakes whoever waits for `reader`."""
         try:
-            self.look()
+            self.address = self._look()
         except NoetherError as refusal:
             self.refusal = refusal
         except Exception as error:  # Passed on to the ranks of this launcher, which would wait otherwise.
@@ -55,16 +56,12 @@ class _Search(threading.Thread):
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
-    def look(self) -> None:
-        """Sets `address`, or raises what refuses it."""
-        raise NotImplementedError
 
-
-class Connector(_Search):
+class Connector(Search):
     """Tries the listener at an endpoint until it accepts this launcher of `ranks`: `connection` is set then."""
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunTerms) -> None:
-        super().__init__("connector")
+        super().__init__("connector", self._reach)
         self._endpoint, self._host, self._ranks, self._terms = endpoint, host, ranks, terms
         self.deadline = math.inf
         self.connection: JsonLines | None = None
@@ -73,8 +70,8 @@ class Connector(_Search):
         self._why = "the look-up of its name has not come back yet"
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
-    def look(self) -> None:
-        """Tries until it is accepted or refused, or the time is over."""
+    def _reach(self) -> str:
+        """Tries until it is accepted or refused, or the time is over; returns the address."""
         endpoint, folder = self._endpoint, self._terms.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
@@ -85,7 +82,7 @@ class Connector(_Search):
             host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
             self.connection = self._try(host, port, may_be_elsewhere=published is not None and elsewhere is None)
             if self.connection is not None:
-                return
+                return self.address
             now = time.monotonic()
             if now >= quiet_until:
                 quiet_until = math.inf
@@ -159,7 +156,7 @@ class Connector(_Search):
         host, port = self._where
         limit = self._terms.distributed.init_timeout_s
         if "resolve" in self._why:
-            return _unresolved(host, self._host, f"{self._why}, for {limit:g} s", "master_addr=ADDRESS")
+            return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
         return NoetherError(
             f"{self._who} has not met rank 0 within {limit:g} s\n"
             f"  seen      at {host} port {port}: {self._why}\n"
@@ -199,7 +196,7 @@ class Connector(_Search):
             fix = "end what is left of the other attempt, and start again"
         return RequestError(
             summary,
-            seen=f"at {endpoint.host} port {endpoint.port}: {met.printable()}",
+            seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
             expected=f"the run of this rank: {own}",
             fix=fix,
         )
@@ -215,41 +212,28 @@ def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None
     )
 
 
-class OwnAddress(_Search):
-    """Finds the address at which other hosts reach rank 0, and tries whether it leads to this host's own listener."""
+def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str:
+    """Returns the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
 
-    def __init__(self, endpoint: Endpoint, port: int, host: str, limit_s: float) -> None:
-        super().__init__("own-address")
-        self._endpoint, self._port, self._host, self._limit_s = endpoint, port, host, limit_s
-
-    def look(self) -> None:
-        """Resolves the name, for as long as it takes to become known, and connects."""
-        host, deadline = self._endpoint.host, time.monotonic() + self._limit_s
-        while not self.address:
-            try:
-                address = find_address(host)
-                # An address that is not this host's own may lead here still (a container's host).
-                socket.create_connection((address, self._port), timeout=LOOK_S).close()
-                self.address = address
-            except socket.gaierror as error:
-                if time.monotonic() >= deadline:
-                    seen = f"{error.strerror or error}, for {self._limit_s:g} s"
-                    fix = f"master_addr={self._host} on every host      (or an address)"
-                    raise _unresolved(host, self._host, seen, fix) from None
-                time.sleep(4 * PAUSE_S)
-            except OSError as error:
-                raise RequestError(
-                    f"rank 0 runs on {self._host}, and the ranks are to meet at {host}, which is another host",
-                    seen=f"rank 0 cannot reach itself at {host} port {self._port} ({error.strerror or error})",
-                    expected="the host of rank 0, under a name or an address that every host knows",
-                    fix=f"master_addr={self._host} on every host      (or node_rank=0 on {host})",
-                ) from None
-
-
-def _unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
-    return RequestError(
-        f"the master's name {name} does not resolve on {host}",
-        seen=f"{seen} (distributed.init_timeout_s)",
-        expected="a name or an address that every node can reach",
-        fix=fix,
-    )
+    Raises:
+        RequestError: the name has not become known in `limit_s` seconds, or is another host's.
+    """
+    name, deadline = endpoint.host, time.monotonic() + limit_s
+    while True:
+        try:
+            address = find_address(name)
+            # An address that is not this host's own may lead here still (a container's host).
+            socket.create_connection((address, port), timeout=LOOK_S).close()
+            return address
+        except socket.gaierror as error:
+            if time.monotonic() >= deadline:
+                seen = f"{error.strerror or error}, for {limit_s:g} s (distributed.init_timeout_s)"
+                raise unresolved(name, host, seen, f"master_addr={host} on every host      (or an address)") from None
+            time.sleep(4 * PAUSE_S)
+        except OSError as error:
+            raise RequestError(
+                f"rank 0 runs on {host}, and the ranks are to meet at {name}, which is another host",
+                seen=f"rank 0 cannot reach itself at {name} port {port} ({error.strerror or error})",
+                expected="the host of rank 0, under a name or an address that every host knows",
+                fix=f"master_addr={host} on every host      (or node_rank=0 on {name})",
+            ) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from noether.environments.identity import RunIdentity
 
-LONGEST_NAME = 255
+LONGEST_NAME, LONGEST_IDENTITY = 255, 500
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Caller:
         """
         try:
             ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
-            host, nonce = printable(str(message["host"])), str(message["hello"])
+            host, nonce = printable(message["host"]), str(message["hello"])
             identity = RunIdentity.from_text(str(message["run"]))
             if not (ranks and ranks[0] >= 0 and host and isinstance(identity.world_size, int)):
                 raise ValueError("no ranks, or no host")
@@ -55,6 +55,6 @@ def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
     return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
 
 
-def printable(text: str) -> str:
-    """Returns what a stranger said as one short line that a terminal shows as it is."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST_NAME])
+def printable(said: object, most: int = LONGEST_NAME) -> str:
+    """Returns what a stranger said as one line, of at most so many characters, that a terminal shows as it is."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(said)[:most])

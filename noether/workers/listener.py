@@ -18,7 +18,7 @@ from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
 from noether.workers.context import RunTerms, WorkerContext
-from noether.workers.handshake import Caller, is_proof, proof
+from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
 from noether.workers.link import Peer
 
 MOST_UNPROVEN = 64
@@ -120,7 +120,7 @@ class RunListener:
         self._strays.add(who)
         print(
             f"noether: rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it is of "
-            f"{caller.identity.printable()}; this run is {self._identity}, and goes on",
+            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and goes on",
             file=sys.stderr,
             flush=True,
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.checkpoints.format import list_checkpoints, write_checkpoint, write_flushed
+from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.table import choose_to_prune, describe_checkpoints
 from noether.runs.folder import RunFolder
 
@@ -17,8 +17,7 @@ SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
 def folder(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     for updates, metric in SAVED:
-        files = [("w.bin", lambda path: write_flushed(path, [b"0" * 2048]))]
-        write_checkpoint(run.checkpoints, updates, files, {"metric": metric, "updates_per_epoch": 2})
+        write_checkpoint(run.checkpoints, updates, {"w.bin": [b"0" * 2048]}, {"metric": metric, "updates_per_epoch": 2})
     run.config.write_text("defaults: [/train, _self_]\ntrainer: {keep_checkpoints: 2}\n")
     return run
 

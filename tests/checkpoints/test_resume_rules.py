@@ -3,7 +3,7 @@
 import pytest
 from conftest import TINY
 
-from noether.checkpoints.resume_rules import RULES, ResumeRule, accepted_changes, compare_configs, rule_of
+from noether.checkpoints.resume_rules import RULES, UNLISTED, ResumeRule, accepted_changes, compare_configs, rule_of
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
@@ -84,8 +84,8 @@ def test_a_setting_of_another_version_is_compared_as_it_stands() -> None:
 
 def test_every_setting_has_a_place_in_the_table() -> None:
     """A setting that nobody thought of is refused: right for safety, wrong for its user."""
-    unlisted = [name for name in RunConfig.model_fields if name != "trainer" and not rule_of(name).key]
+    unlisted = [name for name in RunConfig.model_fields if name != "trainer" and rule_of(name) is UNLISTED]
     trainer = RunConfig.model_fields["trainer"].annotation.model_fields
-    unlisted = [name for name in unlisted if not any(entry.key.startswith(f"{name}.") for entry in RULES)]
+    unlisted = [name for name in unlisted if not any(key.startswith(f"{name}.") for key in RULES)]
     assert unlisted == []
-    assert [name for name in trainer if not rule_of(f"trainer.{name}").key] == []
+    assert [name for name in trainer if rule_of(f"trainer.{name}") is UNLISTED] == []

@@ -15,6 +15,7 @@ from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import best_checkpoint, list_checkpoints, selected_checkpoint
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
+from noether.checkpoints.writer import CheckpointWriter
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.tasks.base import Task
@@ -32,7 +33,8 @@ class Scene:
         self.state = TrainingState(model, None, optimizer, scaler, Task(), Progress())
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
-        self.saver = Saver(group, folder, 1, {}, self.sync, self.warnings.append, None)
+        self.writer = CheckpointWriter(folder, keep=1, before_rename=self.sync)
+        self.saver = Saver(group, self.writer, {}, self.warnings.append)
 
     def sync(self) -> None:
         self.reached.set()
@@ -42,19 +44,16 @@ class Scene:
 
     def save(self, update: int, metric: float | None = None, *, leaving: bool = False) -> None:
         """What the loop does at a boundary."""
-        progress = self.state.progress
-        progress.updates = update
-        if metric is not None and (progress.best_metric is None or metric < progress.best_metric):
-            progress.best_metric = metric
+        self.state.progress.updates = update
         self.saver.save(self.state, metric, leaving=leaving)
 
     def settle(self) -> None:
         """Until nothing is being written: a write that is refused waits for its next try."""
-        assert self.saver._writer.wait(60)
+        assert self.writer.wait(60)
 
     @property
     def kept(self) -> list[int]:
-        return [checkpoint.updates for checkpoint in list_checkpoints(self.saver.folder)]
+        return [checkpoint.updates for checkpoint in list_checkpoints(self.writer.folder)]
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_a_checkpoint_that_a_stalled_disk_has_no_room_for_is_given_up_in_words(s
     scene.settle()
     scene.save(40, leaving=True)
     assert scene.kept == [40]
-    assert [news.updates for news in scene.saver.news()] == [10, 30, 40]
+    assert [news.checkpoint.updates for news in scene.saver.news()] == [10, 30, 40]
 
 
 def test_a_disk_that_stays_stalled_is_waited_for_once(scene) -> None:
@@ -123,9 +122,9 @@ def test_a_best_one_that_was_given_up_is_not_the_one_to_beat(scene) -> None:
     scene.save(40, 0.7)
     scene.settle()
     scene.save(50, leaving=True)
-    assert selected_checkpoint(scene.saver.folder, pytest.fail).updates == 30
+    assert selected_checkpoint(scene.writer.folder, pytest.fail).updates == 30
     assert scene.kept == [30, 50]
-    assert progress_in(list_checkpoints(scene.saver.folder)[-1])["best_metric"] == 0.5
+    assert progress_in(list_checkpoints(scene.writer.folder)[-1])["best_metric"] == 0.5
 
 
 def test_a_best_one_that_the_disk_refused_until_a_newer_came_is_not_the_one_to_beat(scene) -> None:
@@ -140,8 +139,8 @@ def test_a_best_one_that_the_disk_refused_until_a_newer_came_is_not_the_one_to_b
     assert scene.state.progress.best_metric == 0.9
     scene.settle()
     scene.save(40, leaving=True)
-    assert best_checkpoint(scene.saver.folder).updates == 10
-    assert progress_in(list_checkpoints(scene.saver.folder)[-1])["best_metric"] == 0.9
+    assert best_checkpoint(scene.writer.folder).updates == 10
+    assert progress_in(list_checkpoints(scene.writer.folder)[-1])["best_metric"] == 0.9
 
 
 @pytest.mark.parametrize(("metric", "kept"), [(0.9, [10, 11]), (None, [11])], ids=["the-best", "any-other"])

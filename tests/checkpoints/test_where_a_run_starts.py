@@ -31,7 +31,7 @@ def start(folder: RunFolder, *overrides: str):
 
 def save(folder: RunFolder, *updates: int) -> None:
     for update in updates:
-        write_checkpoint(folder.checkpoints, update, [], {"world_size": 1})
+        write_checkpoint(folder.checkpoints, update, {}, {"world_size": 1})
 
 
 def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -> None:

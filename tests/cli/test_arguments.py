@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from noether.cli.arguments import parse_arguments
-from noether.cli.commands import verbs
+from noether.cli.commands import VERBS
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 
 
 def parse(*words: str):
-    return parse_arguments(words, verbs(), tuple(RunConfig.model_fields))
+    return parse_arguments(words, VERBS, tuple(RunConfig.model_fields))
 
 
 CASES = {
@@ -72,13 +72,13 @@ def test_fire_hands_every_word_over_unchanged(monkeypatch, capsys) -> None:
     """Fire reads 0,1 as a tuple, 1e-3 as a number and {a: b} as a dict unless it is told not to."""
     seen = {}
 
-    def train(self, *overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
+    def train(*overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
         seen.update(overrides=overrides, hp=hp, dry_run=dry_run)
         return 0
 
     from noether.cli import commands, entry
 
-    monkeypatch.setattr(commands.Commands, "train", train)
+    monkeypatch.setitem(commands.VERBS, "train", train)
     # Where an earlier test has imported torch, main leaves by os._exit: it would end pytest, with 0.
     monkeypatch.setattr(entry, "_leave", sys.exit)
     nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k")

@@ -5,14 +5,14 @@ import shlex
 import pytest
 
 from noether.cli.arguments import parse_arguments
-from noether.cli.commands import verbs
+from noether.cli.commands import VERBS
 from noether.common.container import fix_in_container
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 
 
 def parse(words: list[str], engine: str = ""):
-    return parse_arguments(words, verbs(), tuple(RunConfig.model_fields), engine)
+    return parse_arguments(words, VERBS, tuple(RunConfig.model_fields), engine)
 
 
 COMMANDS = {

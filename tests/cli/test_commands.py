@@ -10,18 +10,18 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 import noether as package
-from noether.cli.commands import verbs
+from noether.cli.commands import VERBS
 
 
 def test_help_says_each_command(noether) -> None:
     done = noether("--help")
     assert done.code == 0
-    for verb in verbs():
+    for verb in VERBS:
         assert f"  {verb} " in done.out
     assert "75 stopped with everything saved" in done.out
 
 
-@pytest.mark.parametrize("verb", verbs())
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> None:
     done = noether(*verb.split(), "--help")
     assert done.code == 0

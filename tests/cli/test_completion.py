@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from completion_table import completion_table
 from conftest import REPOSITORY
 
-from noether.cli.commands import verbs
+from noether.cli.commands import VERBS
 from noether.cli.completing import complete, split_line
-from noether.cli.settings_help import completion_table
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_candidates(line: str, found: list[str], folder: Path) -> None:
     assert complete(split_line(line)) == found
 
 
-@pytest.mark.parametrize("verb", verbs())
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_command_completes_its_flags(verb: str, noether) -> None:
     asked = complete(["noether", *verb.split(), "--"])
     helped = re.findall(

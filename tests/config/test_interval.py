@@ -2,6 +2,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from noether.config.interval import Interval
+from noether.planning.batches import RunLength
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from noether.config.interval import Interval
 )
 def test_every_unit_is_counted_in_updates(text: str, updates: int) -> None:
     interval = Interval.parse(text)
-    assert interval.in_updates(updates_per_epoch=17, effective_batch_size=8, total_updates=200) == updates
+    assert RunLength(updates_per_epoch=17, effective_batch_size=8, total_updates=200).count_updates(interval) == updates
 
 
 @pytest.mark.parametrize("text", ["10", "updates", "-1 updates", "0 epochs", "1.5 epochs", "10 minutes", ""])

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_files import write_packed
 
 from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid
-from noether.data.digest import check_digest, digest_path
-from noether.data.packed import write_packed
+from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
 
 CARS = EllipsoidDatasetConfig(train_shapes=2, test_shapes=2, surface_points=8, volume_points=8, seed=3)

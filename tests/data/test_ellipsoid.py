@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_files import write_packed
 from scipy.spatial import cKDTree
 
 import noether
@@ -19,7 +20,7 @@ from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid, ellipsoid_car, potential_flow, shared_work
 from noether.data.ellipsoid import EllipsoidDataset
 from noether.data.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
-from noether.data.packed import open_packed, write_packed
+from noether.data.packed import open_packed
 from noether.errors import RequestError
 
 CAR = EllipsoidCar(half_length=2.1, height=0.9, half_width=0.8, yaw=0.2)

@@ -8,9 +8,9 @@ import warnings
 import numpy as np
 import pytest
 import safetensors.numpy
+from packed_files import write_packed
 
-from noether.data.digest import digest_path
-from noether.data.packed import ALIGNMENT, DTYPES, Spec, open_packed, packed_writer, write_packed
+from noether.data.packed import ALIGNMENT, DTYPES, Spec, digest_path, open_packed, packed_writer
 from noether.errors import RequestError
 
 
@@ -94,9 +94,9 @@ def test_arrays_that_can_be_aligned_are(tmp_path):
 
 def test_samples_can_be_written_in_any_order(tmp_path):
     array = np.arange(20, dtype=np.float32).reshape(10, 2)
-    with packed_writer(tmp_path / "a", {"a": Spec(np.dtype("<f4"), (10, 2))}, {}) as writer:
+    with packed_writer(tmp_path / "a", {"a": Spec(np.dtype("<f4"), (10, 2))}, {}) as write:
         for start in (6, 0, 3):
-            writer.write(start, {"a": array[start : start + (4 if start == 6 else 3)]})
+            write(start, {"a": array[start : start + (4 if start == 6 else 3)]})
         assert not (tmp_path / "a").exists()
     np.testing.assert_array_equal(open_packed(tmp_path / "a").arrays["a"], array)
 
@@ -113,9 +113,9 @@ def test_samples_can_be_written_in_any_order(tmp_path):
 def test_what_was_not_announced_is_refused_and_leaves_no_file(tmp_path, start, arrays):
     with (
         pytest.raises(ValueError, match=r"announced|does not fit"),
-        packed_writer(tmp_path / "a", {"a": Spec(np.dtype("<f4"), (10, 2))}, {}) as writer,
+        packed_writer(tmp_path / "a", {"a": Spec(np.dtype("<f4"), (10, 2))}, {}) as write,
     ):
-        writer.write(start, arrays)
+        write(start, arrays)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,9 +11,15 @@ import pytest
 import torch
 from conftest import REPOSITORY, TINY
 
-from noether.data import shapenet_car_packed
-from noether.data.shapenet_car import PUBLISHED_STATISTICS, differing_statistics, open_shapenet_car, split_indices
-from noether.data.shapenet_car_packed import PUBLISHED, ensure_packed
+from noether.data import shapenet_car
+from noether.data.shapenet_car import (
+    PUBLISHED,
+    PUBLISHED_STATISTICS,
+    differing_statistics,
+    ensure_packed,
+    open_shapenet_car,
+    split_indices,
+)
 from noether.data.shapenet_car_prepare import prepare_folder
 from noether.data.shapenet_car_raw import FOLDER_COUNTS
 from noether.errors import RequestError
@@ -25,7 +31,7 @@ pytest_plugins = ("shapenet_car_fixtures",)
 def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs without further processes, each of which imports torch anew; the slow tests take the real way."""
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr(shapenet_car_packed, "process_map", lambda workers: nullcontext(map))
+        monkeypatch.setattr(shapenet_car, "process_map", lambda workers: nullcontext(map))
 
 
 @pytest.fixture

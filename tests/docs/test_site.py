@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands_reference import commands_reference
 from conftest import REPOSITORY
-
-from noether.cli.help import commands_reference
 
 MANIFEST = REPOSITORY / "examples" / "kubernetes" / "pytorchjob.yaml"
 

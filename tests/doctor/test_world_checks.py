@@ -6,6 +6,7 @@ import pytest
 
 from noether.doctor.chain import World, walk_chain
 from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import (
     check_agreement,
     check_bandwidth,
@@ -83,7 +84,7 @@ def chain(broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: 
         return answers
 
     world = World(3, "10.0.0.1", 20000, "", 0, gpus, TWO_NODES)
-    found = walk_chain(world, ask, lambda step: None, lambda most: most)
+    found = walk_chain(world, ask, TimeBudget(3600))
     assert [finding.check for finding in found] == ["store", "gloo", "nccl", "bandwidth"]
     return {finding.check: finding for finding in found}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.environments.devices import Gpu
+from noether.environments.devices import Gpu, GpuDriver
 
 FOLDER = Path(__file__).parent / "slurm_environments"
 _HEADING = re.compile(r"\[([^:]+): (?:(\d+) process\(es\), the same in all|process (\d+) on (\S+))\]")
@@ -23,23 +23,18 @@ class DumpedProcess:
     environ: dict[str, str]
 
 
-class FourGpus:
+def four_gpus() -> list[Gpu]:
     """The driver of a node with four GPUs."""
-
-    def gpus(self) -> list[Gpu]:
-        return [Gpu(index, f"GPU-{index}") for index in range(4)]
+    return [Gpu(index, f"GPU-{index}") for index in range(4)]
 
 
-class NoGpus:
+def no_gpus() -> None:
     """A node without a driver."""
 
-    def gpus(self) -> None:
-        return None
 
-
-def driver_of(environ: dict[str, str]) -> FourGpus | NoGpus:
+def driver_of(environ: dict[str, str]) -> GpuDriver:
     """The job's GPUs are what Slurm masked; a job that asked for none is taken to run on a node that has none."""
-    return FourGpus() if "CUDA_VISIBLE_DEVICES" in environ else NoGpus()
+    return four_gpus if "CUDA_VISIBLE_DEVICES" in environ else no_gpus
 
 
 def dump_names() -> list[str]:

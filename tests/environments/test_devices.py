@@ -7,8 +7,8 @@ import types
 import pytest
 
 from noether.common.cpus import usable_cpus
-from noether.environments.devices import DeviceInventory, Gpu, NvmlDriver, choose_devices, find_devices
-from noether.environments.placement import Device
+from noether.environments.devices import DeviceInventory, Gpu, choose_devices, find_devices, nvml_gpus
+from noether.environments.placement import Device, LaunchRequest
 from noether.errors import RequestError
 
 A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0000", "GPU-1f2e3d4c-b5a6"
@@ -17,26 +17,14 @@ FOUR = [Gpu(0, A), Gpu(1, B), Gpu(2, C), Gpu(3, "GPU-77777777-7777")]
 DIVIDED = [Gpu(0, A, (MIG_1, MIG_2)), Gpu(1, B)]
 
 
-class Table:
-    """A driver that lists what it is given."""
-
-    def __init__(self, gpus: list[Gpu] | None) -> None:
-        self._gpus = gpus
-
-    def gpus(self) -> list[Gpu] | None:
-        return self._gpus
-
-
-class Untouchable:
+def untouchable() -> list[Gpu] | None:
     """A driver that must not be asked."""
-
-    def gpus(self) -> list[Gpu] | None:
-        raise AssertionError("the driver was asked")
+    raise AssertionError("the driver was asked")
 
 
-def found(mask: str | None, gpus: list[Gpu] | None, accelerator: str = "auto", **options: str):
+def found(mask: str | None, gpus: list[Gpu] | None, accelerator: str = "auto"):
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    return find_devices(environ, accelerator, Table(gpus), system="Linux-x86_64", **options)
+    return find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system="Linux-x86_64")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +97,7 @@ def test_a_mask_that_cuda_would_cut_is_refused(mask: str, gpus: list[Gpu], words
 )
 def test_accelerator(accelerator: str, mask: str | None, gpus: list[Gpu] | None, system: str, kind: str) -> None:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    inventory = find_devices(environ, accelerator, Table(gpus), system=system)
+    inventory = find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
     assert inventory.kind == kind
     assert kind == "cuda" or inventory.devices == (Device(kind),)
     assert inventory.cpu_count == usable_cpus()
@@ -118,7 +106,7 @@ def test_accelerator(accelerator: str, mask: str | None, gpus: list[Gpu] | None,
 
 
 def test_accelerator_cpu_asks_no_driver() -> None:
-    inventory = find_devices({"CUDA_VISIBLE_DEVICES": "nonsense"}, "cpu", Untouchable())
+    inventory = find_devices(LaunchRequest("cpu"), {"CUDA_VISIBLE_DEVICES": "nonsense"}, untouchable)
     assert inventory.kind == "cpu"
 
 
@@ -139,7 +127,7 @@ def test_an_absent_accelerator_is_refused(
 ) -> None:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     with pytest.raises(RequestError) as caught:
-        find_devices(environ, accelerator, Table(gpus), system=system)
+        find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
     for word in words:
         assert word in str(caught.value)
 
@@ -153,7 +141,7 @@ def test_an_absent_accelerator_is_refused(
 )
 def test_visible_devices_plans_for_another_machine(override: str, names: list[str]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "9"}
-    inventory = find_devices(environ, "auto", Untouchable(), visible_devices=override)
+    inventory = find_devices(LaunchRequest(visible_devices=override), environ, untouchable)
     assert [device.name for device in inventory.devices] == names
     assert inventory.evidence == f"--visible-devices {override}"
 
@@ -161,7 +149,7 @@ def test_visible_devices_plans_for_another_machine(override: str, names: list[st
 @pytest.mark.parametrize("override", ["0,0", "0,x", "MIG-a,MIG-b"])
 def test_visible_devices_is_read_as_strictly_as_a_mask(override: str) -> None:
     with pytest.raises(RequestError, match="--visible-devices"):
-        find_devices({}, "auto", Untouchable(), visible_devices=override)
+        find_devices(LaunchRequest(visible_devices=override), {}, untouchable)
 
 
 CUDA_4 = DeviceInventory(
@@ -243,7 +231,7 @@ def test_cpu_count_is_the_affinity_not_the_machine() -> None:
 
 
 def test_the_real_driver_answers_none_or_uuids() -> None:
-    gpus = NvmlDriver().gpus()
+    gpus = nvml_gpus()
     assert gpus is None or all(gpu.uuid.startswith("GPU-") for gpu in gpus)
 
 
@@ -282,7 +270,7 @@ def nvml_of(gpus: dict[str, list[str | None] | None]) -> types.ModuleType:
 
 def test_the_driver_is_read_with_its_mig_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml_of({A: [MIG_1, None, MIG_2], B: None}))
-    assert NvmlDriver().gpus() == [Gpu(0, A, (MIG_1, MIG_2)), Gpu(1, B)]
+    assert nvml_gpus() == [Gpu(0, A, (MIG_1, MIG_2)), Gpu(1, B)]
 
 
 def test_a_driver_that_does_not_start_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,4 +281,4 @@ def test_a_driver_that_does_not_start_is_no_driver(monkeypatch: pytest.MonkeyPat
 
     module.nvmlInit = fail  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    assert NvmlDriver().gpus() is None
+    assert nvml_gpus() is None

@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from slurm_dumps import FourGpus, NoGpus
+from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import batch_script, step
 from test_mpi_placement import hydra, open_mpi
 from test_nodes_placement import place as place_on_nodes
@@ -56,7 +56,7 @@ PLACES = {"HOST": "n1"}
 
 def resolve(environ: dict[str, str], settings: dict[str, object], gpus: bool) -> Placement:
     request = LaunchRequest(**settings)  # type: ignore[arg-type]
-    return resolve_placement(request, environ, "n1", FourGpus() if gpus else NoGpus())
+    return resolve_placement(request, environ, "n1", four_gpus if gpus else no_gpus)
 
 
 def applied(fix: str, environ: dict[str, str], settings: dict[str, object]) -> tuple[dict[str, str], dict[str, object]]:

@@ -18,13 +18,8 @@ APPTAINER, DOCKER = ProcessFacts(container="apptainer"), ProcessFacts(container=
 GPU_HOST_SEEN_FROM_DOCKER = ProcessFacts(container="docker", nvidia_kernel=True)
 
 
-class NoDriver:
-    def gpus(self) -> None:
-        return None
-
-
 def place(environ: dict[str, str], facts: ProcessFacts, accelerator: str = "auto"):
-    return resolve_placement(LaunchRequest(accelerator), environ, "n1", NoDriver(), facts)
+    return resolve_placement(LaunchRequest(accelerator), environ, "n1", lambda: None, facts)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from noether.environments.devices import DeviceInventory, Gpu
 from noether.environments.local import local_endpoint, local_placement, threads_per_worker
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement
 from noether.environments.resolve import LAUNCHERS, resolve_placement
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 from noether.workers.context import WorkerContext
 from noether.workers.spawner import worker_contexts
@@ -28,7 +29,7 @@ CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
 
 
 def placed(inventory: DeviceInventory, devices: str | None = None, **environ: str) -> Placement:
-    return local_placement(LaunchRequest(devices=devices), environ, inventory, "box")
+    return local_placement(LaunchRequest(devices=devices), Surroundings(environ, inventory, "box"))
 
 
 @pytest.mark.parametrize(
@@ -150,14 +151,13 @@ def test_trap_1_each_worker_keeps_the_mask_and_counts_within_it() -> None:
         assert str(context.worker.device) == f"cuda:{rank + 2}"
 
 
-class FourGpus:
-    def gpus(self) -> list[Gpu]:
-        return [Gpu(i, f"GPU-{i}") for i in range(4)]
+def four_gpus() -> list[Gpu]:
+    return [Gpu(i, f"GPU-{i}") for i in range(4)]
 
 
 def test_resolve_placement_asks_the_driver_and_the_launchers() -> None:
     request = LaunchRequest(devices="2", master_port=29500)
-    placement = resolve_placement(request, {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-3"}, "box", FourGpus())
+    placement = resolve_placement(request, {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-3"}, "box", four_gpus)
     assert placement.launcher == "local"
     assert [worker.device.name for worker in placement.workers] == ["GPU-2", "GPU-3"]
     assert placement.endpoint == Endpoint("127.0.0.1", 29500)
@@ -201,4 +201,4 @@ def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict
     if shown:
         assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
         assert "--node-rank 1" in warnings[0]
-    assert local_placement(LaunchRequest(nodes=1), environ, CPU_2, "box").warnings == ()
+    assert local_placement(LaunchRequest(nodes=1), Surroundings(environ, CPU_2, "box")).warnings == ()

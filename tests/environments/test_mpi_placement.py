@@ -1,7 +1,7 @@
 """mpirun and mpiexec: what Open MPI 4.1.4 and MPICH 4.0.2 set on one machine and on two, and what 5 sets."""
 
 import pytest
-from slurm_dumps import FourGpus, NoGpus
+from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import batch_script, check_one_world, step
 
 from noether.environments.placement import LaunchRequest, Placement
@@ -78,7 +78,7 @@ def place(
     host: str = "box",
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    return resolve_placement(request or LaunchRequest(), environ, host, FourGpus() if gpus else NoGpus(), facts)
+    return resolve_placement(request or LaunchRequest(), environ, host, four_gpus if gpus else no_gpus, facts)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Several machines and no scheduler: nodes, node_rank and master_addr, together or not at all."""
 
 import pytest
-from slurm_dumps import FourGpus, NoGpus
+from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import check_one_world
 
 from noether.environments.placement import LaunchRequest, Placement
@@ -11,7 +11,7 @@ from noether.errors import RequestError
 
 def place(host: str, gpus: bool = False, environ: dict[str, str] | None = None, **settings: object) -> Placement:
     request = LaunchRequest(**settings)  # type: ignore[arg-type]
-    return resolve_placement(request, environ or {}, host, FourGpus() if gpus else NoGpus())
+    return resolve_placement(request, environ or {}, host, four_gpus if gpus else no_gpus)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from slurm_dumps import NoGpus
+from slurm_dumps import no_gpus
 from slurm_steps import batch_script, check_one_world, het_step, job_variables, own_het_step, place, step
 
 from noether.environments.placement import LaunchRequest
@@ -427,4 +427,4 @@ def test_several_machines_by_hand_inside_an_allocation() -> None:
 
 def test_a_nodes_real_lack_of_gpus_is_still_said() -> None:
     with pytest.raises(RequestError, match="no GPU is visible"):
-        resolve_placement(LaunchRequest("gpu"), batch_script(["n1"], [1]), "n1", NoGpus())
+        resolve_placement(LaunchRequest("gpu"), batch_script(["n1"], [1]), "n1", no_gpus)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_dumps import FourGpus, NoGpus
+from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import batch_script, step
 
 from noether.environments.placement import LaunchRequest, Placement
@@ -78,7 +78,7 @@ def pods(count: int, workers: int = 1, **extra: str) -> list[dict[str, str]]:
 def place(
     environ: dict[str, str], request: LaunchRequest | None = None, gpus: bool = False, host: str = "box"
 ) -> Placement:
-    return resolve_placement(request or LaunchRequest(), environ, host, FourGpus() if gpus else NoGpus())
+    return resolve_placement(request or LaunchRequest(), environ, host, four_gpus if gpus else no_gpus)
 
 
 def shown(placement: Placement) -> str:
@@ -285,6 +285,6 @@ def test_is_refused_in_words(
 def test_ranks_in_a_stripped_slurm_step_are_not_believed() -> None:
     facts = ProcessFacts(ancestors=("slurmstepd: [13.0]",))
     with pytest.raises(RequestError, match="--cleanenv"):
-        resolve_placement(LaunchRequest(), by_hand(2)[0], "n1", NoGpus(), facts)
+        resolve_placement(LaunchRequest(), by_hand(2)[0], "n1", no_gpus, facts)
     # torchrun was started inside the container, and knows.
-    assert resolve_placement(LaunchRequest(), torchrun(2)[0], "n1", NoGpus(), facts).launcher == "torchrun"
+    assert resolve_placement(LaunchRequest(), torchrun(2)[0], "n1", no_gpus, facts).launcher == "torchrun"

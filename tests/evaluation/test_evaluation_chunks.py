@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from noether.config.compose import load_config
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.errors import RequestError
 from noether.evaluation.evaluate import Evaluator, predict
 from noether.learning.precision import Precision
+from noether.learning.setup import Problem
 from noether.models.transformer import Transformer
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
@@ -42,10 +44,10 @@ def cars(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 WAYS = {
-    "chunks": {"chunk_size": 4},
-    "loader-workers": {"num_workers": 2},
-    "a-sample-a-batch": {"batch_size": 1},
-    "all-of-these": {"chunk_size": 5, "num_workers": 2, "batch_size": 2},
+    "chunks": ["trainer.evaluation_chunk_size=4"],
+    "loader-workers": ["num_workers=2"],
+    "a-sample-a-batch": ["trainer.evaluation_batch_size=1"],
+    "all-of-these": ["trainer.evaluation_chunk_size=5", "num_workers=2", "trainer.evaluation_batch_size=2"],
 }
 
 
@@ -60,13 +62,13 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     model = Transformer(dim=24, heads=2, depth=2).double()
     worker = Worker(0, 0, 0, Device("cpu"))
     group = Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, 1), torch.device("cpu"))
-    draw = PointDraw(0, {"surface": 6, "volume": 6})
+    problem = Problem(None, [], [], PointDraw(0, {"surface": 6, "volume": 6}), task, model)
 
-    def figures(**how):
-        options = {"batch_size": 3, **how}
-        return Evaluator(task, draw, group, Precision("float64", "cpu"), **options).figures(model, samples, range(5))
+    def figures(*settings):
+        evaluator = Evaluator(load_config(settings), problem, group, Precision("float64", "cpu"), usual_batch_size=3)
+        return evaluator.figures(model, samples, range(5))
 
-    expected, found = figures(), figures(**way)
+    expected, found = figures(), figures(*way)
     assert expected.keys() == found.keys()
     assert {"loss", "surface_pressure/relative_l2", "volume_velocity/max"} <= expected.keys()
     for name, values in expected.items():

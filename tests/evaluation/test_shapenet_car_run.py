@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import pyvista
 
-from noether.data.shapenet_car_packed import PUBLISHED
+from noether.data.shapenet_car import PUBLISHED
 
 pytest_plugins = ("shapenet_car_runs",)
 

@@ -100,15 +100,16 @@ class Packed(Subject):
     """Packed data files: the header and the data, and what opens them for each data set."""
 
     def __init__(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
         from noether.data.ellipsoid_car import sample_shapes
-        from noether.data.packed import write_packed
 
         super().__init__(folder)
         shapes = sample_shapes(4, 3)
-        write_packed(self.path, {key: np.ones((2, *shape), np.float32) for key, shape in shapes.items()}, {"seed": "1"})
+        save_file({key: np.ones((2, *shape), np.float32) for key, shape in shapes.items()}, self.path, {"seed": "1"})
         ellipsoid = self.path.read_bytes()
         names = json.dumps(["param0/a", "param1/b", "param1/c"])
-        write_packed(self.path, {"surface_points": np.ones((3, 2, 3), np.float32)}, {"names": names})
+        save_file({"surface_points": np.ones((3, 2, 3), np.float32)}, self.path, {"names": names})
         self.seeds = [ellipsoid, self.path.read_bytes()]
 
     def run(self, rng: random.Random) -> None:
@@ -196,7 +197,7 @@ class Checkpoints(Subject):
         from torch import nn
 
         from noether.checkpoints.ema import AveragedWeights
-        from noether.checkpoints.format import write_checkpoint, write_flushed
+        from noether.checkpoints.format import write_checkpoint
         from noether.checkpoints.snapshot import safetensors_parts
         from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
         from noether.distributed.group import Group
@@ -224,7 +225,7 @@ class Checkpoints(Subject):
         contents |= {name: text.encode() for name, text in saved_texts(state).items()}
         self.state, self.contents = state, contents
         self.meta = {"metric": 0.5, "world_size": 1, "config": {"seed": 0}, "updates_per_epoch": 2}
-        self.write, self.write_file = write_checkpoint, write_flushed
+        self.write = write_checkpoint
 
     def run(self, rng: random.Random) -> None:
         import torch
@@ -238,7 +239,7 @@ class Checkpoints(Subject):
 
         name = rng.choice((*self.contents, META, META))
         contents = {key: mutate(value, rng) if key == name else value for key, value in self.contents.items()}
-        files = [(key, lambda path: self.write_file(path, [contents[path.name]])) for key in contents]
+        files = {key: [content] for key, content in contents.items()}
         checkpoint = self.write(self.folder / "checkpoints", 4, files, self.meta)
         if name == META:
             text = mutate((checkpoint.path / META).read_bytes(), rng)

@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY
 
 import noether
-from noether.cli.commands import programs, verbs
+from noether.cli.commands import VERBS, programs
 
 pytest.importorskip("docker")
 from images.containers_of_tests import tiny
@@ -97,7 +97,7 @@ def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, apptainer, 
 
 
 def test_each_command_is_a_program_of_the_image(containers) -> None:
-    commands = {**{verb: verb for verb in verbs()}, "noether-train": "train", "noether-train-submit-job": "submit"}
+    commands = {**{verb: verb for verb in VERBS}, "noether-train": "train", "noether-train-submit-job": "submit"}
     # By env, as programs: export is a word of the shell itself.
     script = "; ".join(f"env {command} --help | head -n 1" for command in commands)
     done = containers.run("-c", script, entrypoint=["sh"])

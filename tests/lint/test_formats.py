@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.lint import precision
-from noether.cli.train_lines import read_train_line
+from noether.cli.commands import read_train_line
 from noether.errors import RequestError
 from noether.lint.check import MAX_SIZE, lint_files, lint_text
 from noether.lint.command import run_lint

@@ -54,6 +54,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "exclusive-and-a-fixed-port": (TWO + "#SBATCH --exclusive\n", FIRST.format("head -n 1") + "export MASTER_PORT=29500\n" + W + "srun -K python t.py"),
     "shared-gpus-allowed": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-task=1 --gres-flags=allow-task-sharing\n", W + "srun -K python t.py"),
     "gpus-of-another-step": (G4.replace("node=1\n", "node=4\n", 1), "set -e\nsrun --ntasks=2 --gpus=2 python a.py &\nsrun --ntasks=2 --gpus=2 python b.py &\nwait $!"),
+    "set-that-lists-the-variables": ("#SBATCH -n1\n", "set > variables.txt\npython t.py"),
     "exit-before-the-work": ("#SBATCH -n1\n", "hostname\nexit\ntorchrun --nnodes=4 --nproc_per_node=8 t.py\necho done"),
     "here-document-to-a-program": ("#SBATCH -n1\n", "cat > conf.yaml <<EOF\n#SBATCH is not here\nMASTER_ADDR=localhost\nEOF\npython t.py"),
     "srun-options-after-a-blank": (EACH, "ARGS=(\n    --container-image image.sqsh\n    --container-mounts /data\n)\n" + FIRST.format("head -n 1") + 'srun -K -l "${ARGS[@]}" ' + TORCHRUN),

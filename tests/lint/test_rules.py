@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noether.cli.train_lines import read_train_line
+from noether.cli.commands import read_train_line
 from noether.lint.check import lint_text
 from noether.lint.finding import Finding
 from noether.lint.fix import fix_script
 from noether.lint.rank_rules import Requested
-from noether.lint.rules import RULES
+from noether.lint.rules import BY_NAME, RULES
 from noether.lint.shell import ShellText
+from tests.lint.examples import EXAMPLES, Example
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
-WITH_EXAMPLE = [rule for rule in RULES if rule.wrong or rule.right]
+FOUND_WITH_OTHER_FILES = {"unreadable-file", "spawn-under-srun"}
 JOB = Path("/nowhere/job.sbatch")
 OWN = Requested(read_train_line)
 
@@ -31,15 +32,16 @@ def found(text: str, path: Path = JOB) -> list[tuple[str, str]]:
     return [(finding.rule, finding.level) for finding in lint(text, path)]
 
 
-@pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.name)
-def test_each_rule_finds_its_fault_alone_and_the_right_script_clean(rule) -> None:
-    assert {name for name, _ in found(rule.wrong)} == {rule.name}
-    assert found(rule.wrong)[0][1] == rule.level
-    assert {finding.code for finding in lint(rule.wrong)} == {rule.code}
-    assert found(rule.right) == []
+@pytest.mark.parametrize(("name", "example"), EXAMPLES.items(), ids=EXAMPLES.keys())
+def test_each_rule_finds_its_fault_alone_and_the_right_script_clean(name: str, example: Example) -> None:
+    assert {name for name, _ in found(example.wrong)} == {name}
+    assert found(example.wrong)[0][1] == BY_NAME[name].level
+    assert {finding.code for finding in lint(example.wrong)} == {BY_NAME[name].code}
+    assert found(example.right) == []
 
 
-def test_codes_and_names_are_unique() -> None:
+def test_every_rule_has_an_example_and_codes_and_names_are_unique() -> None:
+    assert {rule.name for rule in RULES} - FOUND_WITH_OTHER_FILES == set(EXAMPLES)
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
 
 
@@ -182,12 +184,12 @@ def test_what_its_author_must_decide_is_left(text: str) -> None:
     assert left
 
 
-@pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.name)
-def test_fixing_an_example_leaves_no_edit_and_no_new_finding(rule) -> None:
-    before = [finding.rule for finding in lint_text(rule.wrong, JOB)[0]]
-    data, left = fix_script(rule.wrong.encode(), JOB)
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_fixing_an_example_leaves_no_edit_and_no_new_finding(example: Example) -> None:
+    before = [finding.rule for finding in lint_text(example.wrong, JOB)[0]]
+    data, left = fix_script(example.wrong.encode(), JOB)
     assert not any(finding.edit for finding in left)
-    assert [finding.rule for finding in left] == (before if data == rule.wrong.encode() else [])
+    assert [finding.rule for finding in left] == (before if data == example.wrong.encode() else [])
 
 
 WORDS = st.sampled_from(

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from noether.config.trainer import TrainerConfig
 from noether.errors import RequestError
 from noether.planning.batches import BatchPlan, plan_batches, plan_length
 
@@ -49,10 +50,10 @@ def test_fewer_samples_than_ranks_names_one_size() -> None:
     ("length", "total"), [({"max_epochs": 3}, 36), ({"max_updates": 5}, 5), ({"max_samples": 20}, 2)]
 )
 def test_lengths_are_updates(length, total) -> None:
-    planned = plan_length(100, 8, **length)
+    planned = plan_length(100, TrainerConfig(effective_batch_size=8, **length))
     assert (planned.updates_per_epoch, planned.total_updates) == (12, total)
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(RequestError, match="smaller than one effective batch"):
-        plan_length(7, 8, max_epochs=1)
+        plan_length(7, TrainerConfig(effective_batch_size=8, max_epochs=1))

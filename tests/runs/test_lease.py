@@ -81,7 +81,7 @@ def test_a_damaged_fence_stops_nobody(folder, content) -> None:
 
 
 def save(folder: RunFolder, updates: int) -> None:
-    write_checkpoint(folder.checkpoints, updates, [], {})
+    write_checkpoint(folder.checkpoints, updates, {}, {})
 
 
 def test_starts_are_told_with_how_far_each_came(folder) -> None:
@@ -130,7 +130,7 @@ def writes(lease, folder: RunFolder):
     return {
         "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
         "history": lambda: MetricsFile(folder.metrics, 0, lease),
-        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, [], {"of": "the older"}, by=lease),
+        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, {}, {"of": "the older"}, by=lease),
         "drop": lambda: lease.drop(checkpoint),
         "publish": lambda: lease.publish(lease.partial(folder.report), folder.report),
     }

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from noether.watch.history import MOST_CURVES, History
-from noether.watch.thinning import thinned
+from noether.watch.history import MOST_CURVES, History, thinned
 
 
 def training(update: int, **more: object) -> dict[str, object]:

@@ -34,7 +34,9 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
 
 def _say(console: Console, done: PreparedCases, folder: Path) -> None:
     console.say(f"{done.made} cases prepared, {done.kept} were there and current: {folder}")
-    _warn(console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}")
+    warn_few(
+        console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
+    )
     for words in done.warnings:
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
@@ -42,7 +44,8 @@ def _say(console: Console, done: PreparedCases, folder: Path) -> None:
     console.say(f"{sizes}; train on it with: noether train dataset=cases dataset_root={folder}")
 
 
-def _warn(console: Console, lines: list[str], where: str = "") -> None:
+def warn_few(console: Console, lines: list[str], where: str = "") -> None:
+    """Shows the first of the lines as warnings, and how many more there are."""
     for words in lines[:SHOWN]:
         console.warn(words)
     if len(lines) > SHOWN:
@@ -84,7 +87,7 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")
     for file, (columns, rows) in survey.tables.items():
         console.say(f"{file}: {len(rows)} rows of {_names(columns)}")
-    _warn(console, survey.odd)
+    warn_few(console, survey.odd)
 
 
 def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:

@@ -100,10 +100,10 @@ def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column],
 
     first = block(0)
     specs = {key: Spec(rows.dtype, (kept, *rows.shape[1:])) for key, rows in first.items()}
-    with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as writer:
-        writer.write(0, first)
+    with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as write:
+        write(0, first)
         for start in range(BLOCK_ROWS, kept, BLOCK_ROWS):
-            writer.write(start, block(start))
+            write(start, block(start))
     return kept
 
 

@@ -16,43 +16,37 @@ It never waits for tasks that were not started, and never silently trains on onl
 from collections.abc import Mapping
 from dataclasses import replace
 
-from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_process
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.slurm.step import SRUN, OutsideStep, describe_nodes, restart_count, slurm_process
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
-def outside_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    process: OutsideStep,
-) -> Placement:
+def outside_placement(request: LaunchRequest, here: Surroundings, process: OutsideStep) -> Placement:
     """Place a run on this node of a Slurm job, as launcher "local".
 
     Raises:
         RequestError: see `refuse_outside`; or the request does not fit this node.
     """
-    refuse_outside(request, process, host)
-    local = local_placement(request, environ, inventory, host)
-    attempt, attempt_reason = restart_count(environ)
+    refuse_outside(request, process, here.host)
+    local = local_placement(request, here)
+    attempt, attempt_reason = restart_count(here.environ)
     warnings = list(local.warnings)
-    here = f"{local.world_size} worker{'s' if local.world_size > 1 else ''}"
+    workers = f"{local.world_size} worker{'s' if local.world_size > 1 else ''}"
     evidence = f"{process.where} of job {process.job_id}: {process.evidence}"
     if process.tasks > 1 or len(process.nodes) > 1:
         nodes = f" on {len(process.nodes)} nodes" if len(process.nodes) > 1 else ""
         warnings.append(
             f"{process.tasks_source}{nodes}, but this process is not a task of srun (job {process.job_id}, "
-            f"{process.where}): it trains on this node alone, with {here}; to start every task: {_srun(process)}"
+            f"{process.where}): it trains on this node alone, with {workers}; to start every task: {_srun(process)}"
         )
     reasons = {
         **local.reasons,
         "launcher": f"not started by srun: {evidence}",
-        "world_size": f"{here} on this node",
+        "world_size": f"{workers} on this node",
         "nodes": "this node alone"
         + (f" of {describe_nodes(process.nodes)}, nodes=1" if len(process.nodes) > 1 else ""),
         "attempt": attempt_reason,

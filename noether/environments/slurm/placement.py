@@ -14,46 +14,38 @@ Processes that are not tasks of srun are handled in `outside_step.py`.
 from collections.abc import Mapping
 
 from noether.environments.binding import agree_with_rank_variables, bind_devices
-from noether.environments.devices import DeviceInventory
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
 from noether.environments.slurm.step import OutsideStep, SrunTask, describe_nodes, restart_count, slurm_process
+from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
-def slurm_placement(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    inventory: DeviceInventory,
-    host: str,
-    facts: ProcessFacts = NOTHING_KNOWN,
-) -> Placement | None:
+def slurm_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
     """Place a task of srun, or another process inside a Slurm job; return None outside Slurm.
 
     Raises:
         RequestError: the variables contradict each other, the tasks do not match the devices, or this process would
             train on only a part of the job although nobody asked for that.
     """
-    if request.nodes == 1 and not environ.get("SLURM_JOB_ID"):
+    if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
         return None  # With a stripped environment, nodes=1 asks for this node only.
-    process = slurm_process(environ, facts)
+    process = slurm_process(here.environ, here.facts)
     if process is None:
         return None
     if isinstance(process, OutsideStep):
         if request.nodes is not None and request.nodes > 1:
             return None  # The user starts several machines by hand inside an allocation.
-        return outside_placement(request, environ, inventory, host, process)
-    return _place_task(request, environ, inventory, process)
+        return outside_placement(request, here, process)
+    return _place_task(request, here, process)
 
 
-def _place_task(
-    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
-) -> Placement:
+def _place_task(request: LaunchRequest, here: Surroundings, task: SrunTask) -> Placement:
+    environ, inventory = here.environ, here.inventory
     step = f"srun, step {task.step_id} of job {task.job_id}"
     agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}")
     counts = component_devices(request, environ, task, inventory.kind)

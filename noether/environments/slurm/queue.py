@@ -10,7 +10,6 @@ from pathlib import Path
 
 from noether.errors import NoetherError
 
-COMMAND_LIMIT_S = 60
 SEPARATOR = "\x1f"  # Names and comments may contain every printable character.
 FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
 RUN_COMMENT = "noether:"
@@ -80,15 +79,17 @@ def queued_jobs() -> dict[str, QueuedJob]:
     return {job.job_id: job for job in jobs}
 
 
-def run_slurm(command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None) -> str:
+def run_slurm(
+    command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None, *, limit_s: float = 60
+) -> str:
     """Runs a Slurm command and returns its output.
 
     Raises:
-        SlurmError: it failed or did not answer within a minute.
+        SlurmError: it failed or did not answer within `limit_s` seconds.
     """
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, env=environ and dict(environ)
+            command, input=text, capture_output=True, text=True, timeout=limit_s, env=environ and dict(environ)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{command[0]} does not answer: {error}") from None

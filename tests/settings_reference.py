@@ -1,4 +1,4 @@
-"""Generates the tables of docs/configuration.md, the reference of all settings, from the schema."""
+"""Generates the tables of docs/configuration.md, the reference of all settings, from the schema: `make docs`."""
 
 from collections.abc import Iterator
 
@@ -43,3 +43,7 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, tuple):
         value = list(value)
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    print(settings_reference(), end="")

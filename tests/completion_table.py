@@ -1,0 +1,36 @@
+"""Writes noether/cli/completion.json, from which shells complete settings and groups: `make docs`."""
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+from noether.cli.settings_help import group_options
+from noether.config.schema import RunConfig
+from noether.config.section import sections_in
+
+
+def completion_table() -> str:
+    """Returns the table as JSON: settings with their choices, and groups with their options."""
+    settings: dict[str, list[str]] = {}
+    for name, field in RunConfig.model_fields.items():
+        sections = sections_in(field.annotation)
+        if not sections:
+            settings[name] = _choices(field.annotation)
+        for section in sections:
+            for key, inner in section.model_fields.items():
+                known = settings.setdefault(f"{name}.{key}", [])
+                known += [choice for choice in _choices(inner.annotation) if choice not in known]
+    return json.dumps({"settings": settings, "groups": group_options()}, indent=1) + "\n"
+
+
+def _choices(annotation: Any) -> list[str]:
+    if annotation is bool:
+        return ["true", "false"]
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    # Lists and mappings of choices are not one choice.
+    is_union = str(get_origin(annotation)) in ("typing.Union", "<class 'types.UnionType'>", "typing.Annotated")
+    return [choice for each in get_args(annotation) for choice in _choices(each)] if is_union else []
+
+
+if __name__ == "__main__":
+    print(completion_table(), end="")

@@ -1,0 +1,116 @@
+"""A wrong and a right script for each rule of the linter: what docs/lint.md shows and the tests run."""
+
+# ruff: noqa: E501  (a table: each example on one line)
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Example(NamedTuple):
+    """Scripts of which one has a rule's fault alone, and the other none."""
+
+    wrong: str
+    right: str
+
+
+_EXPORT = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
+_TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n"
+_EACH = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+_SRUN = "srun --kill-on-bad-exit=1 "
+_RUN = _SRUN + "python train.py"
+_HEAD = 'head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+_ENDPOINT = '--rdzv_backend=c10d --rdzv_endpoint="$head_node:$((20000 + SLURM_JOB_ID % 20000))"'
+_TORCHRUN = f"torchrun --nnodes=2 --nproc_per_node=4 {_ENDPOINT} train.py"
+_MASTER = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+_WORLD = "export WORLD_SIZE=$SLURM_NTASKS\n"
+_NOETHER = _SRUN + "noether train trainer.effective_batch_size=64"
+_TORCHRUN_STATIC = (
+    'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr="$MASTER_ADDR" train.py'
+)
+_TRAP = "trap 'kill -USR1 $step' USR1\n"
+
+
+def _script(options: str, body: str) -> str:
+    return f"#!/bin/bash\n{options}\n{body}\n"
+
+
+def _option(wrong: str, right: str) -> Example:
+    return _head(f"#SBATCH {wrong}\n", f"#SBATCH {right}\n", body="hostname")
+
+
+def _body(wrong: str, right: str, *, head: str = _TWO) -> Example:
+    return Example(_script(head, wrong), _script(head, right))
+
+
+def _head(wrong: str, right: str, *, body: str = _RUN) -> Example:
+    return Example(_script(wrong, body), _script(right, body))
+
+
+EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows with a file beside the script alone.
+    "empty-script": Example("", "#!/bin/bash\nhostname\n"),
+    "no-shebang": Example("#SBATCH --nodes=1\nhostname\n", "#!/bin/bash\n#SBATCH --nodes=1\nhostname\n"),
+    "dos-line-ends": Example("#!/bin/bash\r\nhostname\r\n", "#!/bin/bash\nhostname\n"),
+    "null-character": Example("#!/bin/bash\nhost\0name\n", "#!/bin/bash\nhostname\n"),
+    "shell-syntax": Example("#!/bin/bash\n#SBATCH --nodes=1\necho \"on $(hostname)\nhostname\n", "#!/bin/bash\n#SBATCH --nodes=1\necho \"on $(hostname)\"\nhostname\n"),
+    "unknown-option": _option("--ntask-per-node=4", "--ntasks-per-node=4"),
+    "site-option": _option("--image=docker:pytorch/pytorch", "--job-name=training"),
+    "missing-value": _option("--partition", "--partition=gpu"),
+    "unwanted-value": _option("--requeue=yes --open-mode=append", "--requeue --open-mode=append"),
+    "stray-word": _option("--nodes=2 two nodes", "--nodes=2 # two nodes"),
+    "typographic-dash": _option("\u2013\u2013nodes=2", "--nodes=2"),
+    "ignored-option": Example("#!/bin/bash\nhostname\n#SBATCH --time=1:00:00\n", "#!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n"),
+    "placeholder": _option("--partition=gpu --nodes=<N>", "--partition=gpu --nodes=2"),
+    "variable-in-option": _option("--output=$HOME/%j.out", "--output=%j.out"),
+    "bad-nodes": _option("--nodes=4-2", "--nodes=2-4"),
+    "bad-count": _option("--ntasks=0", "--ntasks=1"),
+    "bad-time": _option("--time=2h", "--time=2:00:00"),
+    "bad-memory": _option("--mem=1.5G", "--mem=1536M"),
+    "bad-gpus": _option("--gres=gpu=4", "--gres=gpu:4"),
+    "bad-signal": _option("--signal=USR1@2min", "--signal=USR1@120"),
+    "bad-array": _option("--array=7-0", "--array=0-7"),
+    "bad-choice": _option("--open-mode=write", "--open-mode=append"),
+    "memory-options": _option("--mem=4G --mem-per-cpu=1G", "--mem=4G"),
+    "gpu-options": _option("--nodes=2 --gpus=8 --gpus-per-node=2", "--nodes=2 --gpus=4 --gpus-per-node=2"),
+    "ntasks-override": _head(_TWO + "#SBATCH --ntasks=4\n", _TWO + "#SBATCH --ntasks=8\n", body=_NOETHER),
+    "one-rank-per-gpu": _head(_TWO.replace("node=4", "node=2", 1), _TWO, body=_NOETHER),
+    "missing-srun": _body(_HEAD + _TORCHRUN, _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "idle-nodes": _body(_SRUN + "--nodes=1 ./solver", _SRUN + "./solver"),
+    "launcher-per-task": _head(_TWO, _EACH, body=_HEAD + _SRUN + _TORCHRUN),
+    "launcher-in-launcher": _body(_SRUN + "mpirun -n 8 python train.py", "mpirun -n 8 python train.py"),
+    "processes-per-node": _body(_HEAD + _SRUN + _TORCHRUN.replace("per_node=4", "per_node=8"), _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "node-count": _body(_HEAD + _SRUN + _TORCHRUN.replace("nnodes=2", "nnodes=4"), _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "separate-runs": _body(_SRUN + "torchrun --standalone --nproc_per_node=4 train.py", _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "deprecated-launcher": _body(_HEAD + _SRUN + "python -m torch.distributed.launch --use_env" + _TORCHRUN[8:], _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "mpi-count": _body("mpirun -n 16 ./solver", "mpirun -n 8 ./solver"),
+    "srun-tasks-ignored": _body(_SRUN + "--ntasks-per-node=1 ./per_node", _SRUN + "--ntasks=2 --ntasks-per-node=1 ./per_node"),
+    "srun-cpus": _body("#SBATCH --cpus-per-task=8\n" + _RUN, "#SBATCH --cpus-per-task=8\n" + _EXPORT + _RUN),
+    "gpus-per-task": _body("#SBATCH --gpus-per-task=1\n" + _WORLD + _RUN, "#SBATCH --gpus-per-node=4\n" + _WORLD + _RUN, head="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n"),
+    "visible-devices": _body("export CUDA_VISIBLE_DEVICES=4,5,6,7\n" + _RUN, _RUN),
+    "batch-not-divisible": Example(_script(_TWO.replace("=4", "=3"), _NOETHER), _script(_TWO, _NOETHER)),
+    "configuration-refused": Example(_script(_TWO, _SRUN + "noether train trainer.precison=bf16"), _script(_TWO, _SRUN + "noether train trainer.precision=bf16")),
+    "master-per-task": _body(_SRUN + "bash -c 'WORLD_SIZE=8 MASTER_ADDR=$(hostname) exec python train.py'", _MASTER + _WORLD + _RUN),
+    "master-is-localhost": _body("export MASTER_ADDR=localhost\n" + _WORLD + _RUN, _MASTER + _WORLD + _RUN),
+    "master-fixed": _body("export MASTER_ADDR=node017\n" + _RUN, _MASTER + _RUN),
+    "master-not-first": _body(_MASTER.replace("head -n 1", "awk 'NR==2'") + _WORLD + _RUN, _MASTER + _WORLD + _RUN),
+    "master-not-a-host": _body('export MASTER_ADDR="$SLURM_JOB_NODELIST"\n' + _WORLD + _RUN, _MASTER + _WORLD + _RUN),
+    "c10d-without-endpoint": _body(_MASTER + _SRUN + 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --master_addr="$MASTER_ADDR" train.py', _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "expanded-too-early": _body(_MASTER + _SRUN + _TORCHRUN_STATIC, _MASTER + _SRUN + f"bash -c 'exec {_TORCHRUN_STATIC}'", head=_EACH),
+    "fixed-port": _body(_MASTER + "export MASTER_PORT=29500\n" + _RUN, _MASTER + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n" + _RUN),
+    "port-per-task": _body(_MASTER + _SRUN + "bash -c 'MASTER_PORT=$RANDOM exec python train.py'", _MASTER + _RUN),
+    "export-drops": _body(_MASTER + _SRUN + "--export=NONE python train.py", _MASTER + _RUN),
+    "not-exported": _body(_MASTER.removeprefix("export ") + _RUN, _MASTER + _RUN),
+    "nccl-interface": _body("export NCCL_SOCKET_IFNAME=^docker0\n" + _RUN, "export NCCL_SOCKET_IFNAME=^docker0,lo\n" + _RUN),
+    "gloo-interface": _body("export GLOO_SOCKET_IFNAME=^docker0\n" + _RUN, _RUN),
+    "exit-code-lost": _body(_RUN + "\necho done", "set -e\n" + _RUN + "\necho done"),
+    "background-without-wait": _body(_RUN + " &", _RUN + " &\nwait $!"),
+    "wait-for-server": _body("set -e\nvllm serve model &\npython evaluate.py\nwait", "set -e\nvllm serve model &\nserver=$!\npython evaluate.py\nkill $server", head="#SBATCH --gpus=1\n"),
+    "signal-lead": _head(_TWO + "#SBATCH --signal=USR1@30\n", _TWO + "#SBATCH --signal=USR1@120\n"),
+    "signal-lost": _head(_TWO + "#SBATCH --signal=USR1@120\n", _TWO + "#SBATCH --signal=B:USR1@120\n", body=_TRAP + _RUN + " &\nstep=$!\nwait $step\nwait $step"),
+    "output-folder": _head(_TWO + "#SBATCH --output=no/such/folder/%j.out\n", _TWO + "#SBATCH --output=%x-%j.out\n"),
+    "requeue-truncates": _head(_TWO + "#SBATCH --requeue\n", _TWO + "#SBATCH --requeue\n#SBATCH --open-mode=append\n"),
+    "kill-on-bad-exit": _body(_HEAD + "srun " + _TORCHRUN, _HEAD + _SRUN + _TORCHRUN, head=_EACH),
+    "container-without-gpus": _body(_SRUN + "apptainer run noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
+    "container-cleanenv": _body(_SRUN + "apptainer run --nv --cleanenv noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
+    "claim-arithmetic": _head(_TWO + "# 4 nodes × 8 GPUs = 16\n", _TWO + "# 2 nodes × 4 GPUs = 8\n"),
+    "claim-mismatch": _head(_TWO + "# 2 nodes × 8 GPUs\n", _TWO + "# 2 nodes × 4 GPUs\n"),
+}  # fmt: skip

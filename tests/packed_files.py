@@ -1,0 +1,15 @@
+"""A packed file of whole arrays, by the writer that data sets use sample by sample."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from noether.data.packed import Spec, packed_writer
+
+
+def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
+    specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
+    with packed_writer(path, specs, metadata or {}) as write:
+        write(0, arrays)
