@@ -26,9 +26,8 @@ def plan_section(run: ReportedRun) -> Markup:
 def batch_arithmetic(batch: Mapping[str, Any], world_size: Any) -> str:
     """The batch of plan.json in one line, in the words in which `noether plan` gave it."""
     try:
-        parts = {part.name: int(batch[part.name]) for part in fields(BatchPlan)}
-        return BatchPlan(**parts).describe(int(world_size))
-    except (KeyError, TypeError, ValueError):
+        return BatchPlan(**{part.name: batch[part.name] for part in fields(BatchPlan)}).describe(world_size)
+    except (KeyError, TypeError):
         return "The batch is not known."
 
 

@@ -28,10 +28,9 @@ def errors_section(run: ReportedRun) -> Markup:
     return absent(run, "result.json", "the run has not been evaluated")
 
 
-def _field_errors(run: ReportedRun, name: str, own: Any) -> dict[str, Any]:
+def _field_errors(run: ReportedRun, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows of a field: rows by what made the figures, the model's components after its own."""
     beside = {label: row for key, label in BASELINES.items() if (row := run.baseline(key, name))}
-    parts = own.get("components") if isinstance(own, Mapping) else None
     columns = {key: [value for row in (own, *beside.values()) if (value := figure(row, key)) is not None]
                for key in FIGURES}  # fmt: skip
     unit = run.unit(name)
@@ -40,7 +39,7 @@ def _field_errors(run: ReportedRun, name: str, own: Any) -> dict[str, Any]:
         "units": {"mse": squared_unit(unit), "mae": unit, "max": unit},
         "rows": [
             ("this model", "own", own),
-            *((f"{key} alone", "part", row) for key, row in (parts or {}).items() if isinstance(row, Mapping)),
+            *((f"{key} alone", "part", row) for key, row in (own.get("components") or {}).items() if isinstance(row, Mapping)),
             *((label, "", row) for label, row in beside.items()),
         ],
         "best": {key: min(column) for key, column in columns.items() if len(column) > 1},
@@ -50,9 +49,7 @@ def _field_errors(run: ReportedRun, name: str, own: Any) -> dict[str, Any]:
 
 def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
     """The names of the classes and the counts (classes, classes), true by row; None where there are none."""
-    classes: Any = run.result.get("classes")
-    if not isinstance(classes, dict):
-        return None
+    classes = run.result.get("classes") or {}
     counts = np.asarray(classes.get("confusion") or [], int)
     names = [str(name) for name in classes.get("names") or ()]
     return (names, counts) if counts.shape == (len(names), len(names)) and names else None
@@ -75,12 +72,11 @@ def scalars_section(run: ReportedRun) -> Markup:
     names = list(scores) or list(run.meta.get("scalars") or ())
     if not names:
         return absent(run, "result.json", "the task derives no scalar from its fields")
-    shown = [_scalar(run, name, scores.get(name)) for name in names]
+    shown = [_scalar(run, name, scores.get(name) or {}) for name in names]
     return fill("scalars.html", scalars=shown, reference_words=reference_words)
 
 
-def _scalar(run: ReportedRun, name: str, score: Any) -> dict[str, Any]:
-    score = score if isinstance(score, Mapping) else {}
+def _scalar(run: ReportedRun, name: str, score: Mapping[str, Any]) -> dict[str, Any]:
     about = {"name": name, "score": score, "chart": ""}
     prediction, truth, floor = (run.figures(f"{name}/{part}") for part in SCALAR_PARTS)
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):

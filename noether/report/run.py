@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from noether.report.numbers import Array, finite
+from noether.report.records import EvaluationMeta, PlanRecord, ResultRecord, checked
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record, read_metrics
 
@@ -39,13 +40,11 @@ class ReportedRun:
 
     def unit(self, name: str) -> str:
         """A field's unit from the evaluation, else from the configuration; "" where neither names one."""
-        about = (self.meta.get("fields") or {}).get(name)
-        if not about:
-            try:
-                about = yaml.safe_load(self.config)["task"]["fields"][name]
-            except (yaml.YAMLError, KeyError, TypeError):
-                about = {}
-        return str((about or {}).get("unit") or "")
+        try:
+            about = (self.meta.get("fields") or {}).get(name) or yaml.safe_load(self.config)["task"]["fields"][name]
+            return str(about.get("unit") or "")
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+            return ""
 
     def baseline(self, key: str, name: str) -> Mapping[str, Any]:
         """The figures of a field by a baseline, "mean_field" or "nearest_shape"; empty where there are none."""
@@ -79,13 +78,13 @@ def read_run(folder: RunFolder) -> ReportedRun:
             troubles[path.name] = damaged[0].replace(str(path), path.name) + more
         return rows
 
-    result = read(folder.result, parse_record, {})
+    result = read(folder.result, lambda path: checked(parse_record(path), ResultRecord), {})
     split = str(result["split"]) if result.get("split") in ("train", "validation") else "test"
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
         config=read(folder.config, lambda path: path.read_text(encoding="utf-8"), ""),
-        plan=read(folder.plan, parse_record, {}),
+        plan=read(folder.plan, lambda path: checked(parse_record(path), PlanRecord), {}),
         environment=read(folder.environment, parse_record, {}),
         split=split,
         result=result,
@@ -99,10 +98,11 @@ def read_run(folder: RunFolder) -> ReportedRun:
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
+        meta = checked(json.loads(str(file["meta"])), EvaluationMeta)
+        return meta, {key: file[key] for key in file.files if key != "meta"}
 
 
-def figure(row: Any, key: str = "relative_l2") -> float | None:
+def figure(row: Mapping[str, Any], key: str = "relative_l2") -> float | None:
     """A figure of a field's row; None where it is missing or not finite."""
-    value: float | None = finite(row.get(key)) if isinstance(row, Mapping) else None
+    value: float | None = finite(row.get(key))
     return value

@@ -45,7 +45,7 @@ def verdict(run: ReportedRun) -> Markup:
 def _scores(run: ReportedRun) -> dict[str, Mapping[str, Any]]:
     """The scores of the scalars that have an R²."""
     scores = (run.result.get("scalars") or {}).items()
-    return {name: score for name, score in scores if isinstance(score, Mapping) and score.get("r2") is not None}
+    return {name: score for name, score in scores if score.get("r2") is not None}
 
 
 def _unbeaten_baselines(run: ReportedRun) -> list[str]:
