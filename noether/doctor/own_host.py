@@ -2,7 +2,9 @@
 
 import json
 import os
+import queue
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +21,6 @@ from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
-from noether.workers.connector import Search
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
@@ -89,16 +90,23 @@ def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
     """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
     # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
-    search = Search("names", lambda: resolve_host(endpoint.host, seconds / 2))
-    search.start()
-    search.join(seconds)
-    address = search.address
-    if isinstance(search.refusal, RequestError):
-        return "", refused("names", search.refusal)
-    if not address:
+    answers: queue.SimpleQueue[str | RequestError] = queue.SimpleQueue()
+
+    def look() -> None:
+        try:
+            answers.put(resolve_host(endpoint.host, seconds / 2))
+        except RequestError as refusal:
+            answers.put(refusal)
+
+    threading.Thread(target=look, name="names", daemon=True).start()
+    try:
+        address = answers.get(timeout=seconds)
+    except queue.Empty:
+        seen = f"{endpoint.host}: no answer within {seconds:.0f} s"
         fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
-        seen = f"{endpoint.host}: {search.refusal or f'no answer within {seconds:.0f} s'}"
         return "", Diagnosis("names", "error", seen, "a name server that answers", fix)
+    if isinstance(address, RequestError):
+        return "", refused("names", address)
     return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
 
 

@@ -171,7 +171,7 @@ class ShellText:
 
     @property
     def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yields each here-document in the order of the script: its text, its first line and whether the shell expands it first."""
+        """Yields each here-document in order: its text, its first line and whether the shell expands it first."""
         stack = [self.root]
         while stack:
             node = stack.pop()

@@ -19,7 +19,7 @@ class RecordShape(BaseModel):
 class FieldRow(RecordShape):
     """The figures of a field, and of each of its components."""
 
-    components: Parts = None
+    components: dict[str, dict[str, Any]] | None = None
 
 
 class ScalarScore(RecordShape):

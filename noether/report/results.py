@@ -39,7 +39,7 @@ def _field_errors(run: ReportedRun, name: str, own: Mapping[str, Any]) -> dict[s
         "units": {"mse": squared_unit(unit), "mae": unit, "max": unit},
         "rows": [
             ("this model", "own", own),
-            *((f"{key} alone", "part", row) for key, row in (own.get("components") or {}).items() if isinstance(row, Mapping)),
+            *((f"{key} alone", "part", row) for key, row in (own.get("components") or {}).items()),
             *((label, "", row) for label, row in beside.items()),
         ],
         "best": {key: min(column) for key, column in columns.items() if len(column) > 1},
