@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Figure = float | None
 """A figure that was not finite is written as null."""
+Direction = Annotated[list[float], Field(min_length=3, max_length=3)]
 Parts = dict[str, Any] | None
 
 
@@ -74,19 +75,12 @@ class ResultRecord(RecordShape):
     seconds: FiniteFloat | None = None
 
 
-class PlannedLength(RecordShape):
-    """The length of a run."""
-
-    epochs: FiniteFloat | None = None
-    updates_per_epoch: FiniteFloat | None = None
-
-
 class PlanRecord(RecordShape):
     """plan.json."""
 
     model: Parts = None
     data: Parts = None
-    length: PlannedLength | None = None
+    length: dict[str, FiniteFloat | None] | None = None
     endpoint: Parts = None
     batch: dict[str, Count] | None = None
     world_size: Count | None = None
@@ -95,13 +89,6 @@ class PlanRecord(RecordShape):
     workers: list[dict[str, Any]] | None = None
     reasons: Parts = None
     warnings: list[Any] | None = None
-
-
-class DrawnSpace(RecordShape):
-    """How the axes of the data lie."""
-
-    wind: list[float] | None = Field(None, min_length=3, max_length=3)
-    up: list[float] | None = Field(None, min_length=3, max_length=3)
 
 
 class KeptCase(RecordShape):
@@ -118,7 +105,7 @@ class EvaluationMeta(RecordShape):
     cases: list[KeptCase] | None = None
     names: list[Any] | None = None
     scalars: list[str] | None = None
-    space: DrawnSpace | None = None
+    space: dict[str, Direction | bool | None] | None = None
 
 
 def checked(content: Any, shape: type[RecordShape]) -> dict[str, Any]:
