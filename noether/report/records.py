@@ -91,6 +91,13 @@ class PlanRecord(RecordShape):
     warnings: list[Any] | None = None
 
 
+class DrawnSpace(RecordShape):
+    """How the axes of the data lie."""
+
+    wind: Direction | None = None
+    up: Direction | None = None
+
+
 class KeptCase(RecordShape):
     """A sample whose fields were kept."""
 
@@ -105,7 +112,7 @@ class EvaluationMeta(RecordShape):
     cases: list[KeptCase] | None = None
     names: list[Any] | None = None
     scalars: list[str] | None = None
-    space: dict[str, Direction | bool | None] | None = None
+    space: DrawnSpace | None = None
 
 
 def checked(content: Any, shape: type[RecordShape]) -> dict[str, Any]:
