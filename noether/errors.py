@@ -55,3 +55,8 @@ class InterruptedStartError(NoetherError):
         super().__init__(
             f"was interrupted by {signal.Signals(number).name} while it waited for the other ranks; nothing was trained"
         )
+
+
+def one_line(error: BaseException) -> str:
+    """Returns what an exception says, on one line and cut short; the name of its class where it says nothing."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.errors import RequestError
+from noether.errors import RequestError, one_line
 
 MESH_SUFFIXES = (".vtk", ".vtu", ".vtp", ".stl", ".ply", ".obj")
 VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD = 5, 7, 9
@@ -88,23 +88,17 @@ def read_mesh(path: Path) -> MeshFile:
     if path.suffix.lower() not in MESH_SUFFIXES:
         raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
     try:
-        reader = pyvista.get_reader(path).reader
-        # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
-        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
-            reader.Update()
-        if caught.error_events:
-            raise ValueError(str(caught.error_events[0].alert))
-        mesh = pyvista.wrap(reader.GetOutputDataObject(0))
+        mesh = output_of(pyvista.get_reader(path))
         if not isinstance(mesh, pyvista.PolyData | pyvista.UnstructuredGrid):
             mesh = mesh.cast_to_unstructured_grid()
     except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise _unreadable(path, " ".join(str(error).split()) or type(error).__name__) from None
+        raise _unreadable(path, one_line(error)) from None
     try:
         points = np.asarray(mesh.points, np.float64)
         triangles, quads = _faces(mesh, len(points))
         values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
     except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
-        raise _unreadable(path, " ".join(str(error).split())) from None
+        raise _unreadable(path, one_line(error)) from None
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):
         raise RequestError(f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)")
     if not np.isfinite(points).all():
@@ -115,6 +109,17 @@ def read_mesh(path: Path) -> MeshFile:
         )
     fitting = {name: own for name, own in values.items() if own.dtype.kind in "fiub" and len(own) == len(points)}
     return MeshFile(points, triangles, quads, fitting)
+
+
+def output_of(reader: Any) -> Any:
+    """Returns what a reader of pyvista makes of its file. Raises ValueError with what VTK says is wrong with it."""
+    pyvista = import_pyvista()
+    # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
+    with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+        reader.reader.Update()
+    if caught.error_events:
+        raise ValueError(str(caught.error_events[0].alert))
+    return pyvista.wrap(reader.reader.GetOutputDataObject(0))
 
 
 def _unreadable(path: Path, seen: str) -> RequestError:
@@ -163,8 +168,9 @@ def read_array(path: Path) -> np.ndarray:
         array = np.load(path, allow_pickle=False)
     # NumPy parses the header as Python: a broken one raises whatever its parser does.
     except (Exception, RecursionError, MemoryError) as error:
-        seen = " ".join(str(error).split())[:200] or type(error).__name__
-        raise RequestError(f"{path} cannot be read", seen=seen, expected="an array saved by numpy.save") from None
+        raise RequestError(
+            f"{path} cannot be read", seen=one_line(error), expected="an array saved by numpy.save"
+        ) from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         kind = str(array.dtype) if isinstance(array, np.ndarray) else "several arrays"
         raise RequestError(f"{path} cannot be read", seen=kind, expected="one array of numbers, saved by numpy.save")

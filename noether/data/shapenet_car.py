@@ -20,7 +20,7 @@ from noether.data.about import CAR_SPACE
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
 from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
-from noether.errors import RequestError
+from noether.errors import RequestError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -171,8 +171,7 @@ def _read_tensor(path: Path, dtype: str) -> np.ndarray:
     except FileNotFoundError:
         raise _broken(path, "no such file", "one file for each array of a car") from None
     except Exception as error:  # torch raises what its parsers meet: RuntimeError, UnpicklingError, EOFError, ...
-        words = " ".join(str(error).split())[:200]
-        raise _broken(path, words or type(error).__name__, "a whole file") from None
+        raise _broken(path, one_line(error), "a whole file") from None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != getattr(torch, dtype):
         seen = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise _broken(path, str(seen), f"a tensor of {dtype}")

@@ -90,11 +90,10 @@ class AgreedStop:
         if reason := self.agreed():
             raise StopAgreed(reason)
 
-    def finish(self) -> int:
-        """Returns why all ranks stop, or 0; every rank calls it once, at the end. The deadline plays no part any more.
+    def finish(self) -> None:
+        """Passes the last boundary; every rank calls it once, at the end.
 
         A rank that wants to stop now is too late for a boundary, and does not ask.
         """
-        if self._group is None or self._group.world_size == 1:
-            return self._signal
-        return self._group.line.pass_boundary(0)
+        if self._group is not None and self._group.world_size > 1:
+            self._group.line.pass_boundary(0)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from noether.errors import RequestError
 
-LEVELS = ("error", "warning", "skipped", "ok")
+Level = Literal["error", "warning", "skipped", "ok"]
+LEVELS = get_args(Level)
 """Worst first. With an error a run cannot work; with a warning it works, but not as well as it could."""
 
 
@@ -14,12 +15,12 @@ LEVELS = ("error", "warning", "skipped", "ok")
 class Diagnosis:
     """The result of one check.
 
-    `level` is one of `LEVELS`. `fix` is the line that fixes it. `hosts` and `ranks` say where it was found;
+    `fix` is the line that fixes it. `hosts` and `ranks` say where it was found;
     both are empty if it concerns the whole run.
     """
 
     check: str
-    level: str
+    level: Level
     seen: str
     expected: str = ""
     fix: str = ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.gpu_health import GpuHealth
 from noether.doctor.host_facts import HostFacts
 
@@ -65,7 +65,7 @@ def _of_kernel_log(facts: HostFacts) -> Iterator[Diagnosis]:
     for address, number in facts.xids or ():
         what = BROKEN.get(number) or SUSPECT.get(number)
         if what:
-            level = "error" if number in BROKEN else "warning"
+            level: Level = "error" if number in BROKEN else "warning"
             fix = "dmesg | grep Xid      (then reset that GPU or restart the host)"
             seen = f"the GPU at {address} reported Xid {number}: {what}"
             yield Diagnosis("gpu health", level, seen, "no hardware errors since the host started", fix)

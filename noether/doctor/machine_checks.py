@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import Folder, HostFacts
 
 MIB = 1 << 20
@@ -124,7 +124,7 @@ def check_folder(folder: Folder) -> Diagnosis:
     place = f"{folder.path} on {folder.kind or 'an unknown file system'}, {size(folder.free)} free"
     needed = folder.purpose in ("output", "data cache")
     if folder.refusal:
-        level = "error" if needed else "warning"
+        level: Level = "error" if needed else "warning"
         return Diagnosis(check, level, f"{folder.path}: {folder.refusal}", "a writable folder", other)
     if folder.free < NO_DISK and needed:
         return Diagnosis(check, "error", place, f"{size(LITTLE_DISK)} or more", other)

@@ -19,7 +19,7 @@ from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
-from noether.workers.connector import Search
+from noether.workers.connector import AddressLookup
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
@@ -89,7 +89,7 @@ def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
 def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
     """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
     # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
-    search = Search("names", lambda: resolve_host(endpoint.host, seconds / 2))
+    search = AddressLookup("names", lambda: resolve_host(endpoint.host, seconds / 2))
     search.start()
     search.join(seconds)
     address = search.address

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from noether.doctor.diagnosis import Diagnosis, skipped
+from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.environments.devices import NO_DEVICES
 
@@ -71,7 +71,7 @@ def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping
     """Checks that the driver, CUDA_VISIBLE_DEVICES and torch agree about the devices."""
     if "error" in devices or not devices:
         why = devices.get("error", "torch could not be imported")
-        level = "error" if facts.driver is not None and facts.driver.gpus else "skipped"
+        level: Level = "error" if facts.driver is not None and facts.driver.gpus else "skipped"
         fix = "nvidia-smi      (if it hangs, the GPU needs a reset)" if level == "error" else ""
         return Diagnosis("devices", level, f"torch cannot list its devices: {why}", fix=fix)
     listed = len(facts.driver.gpus) if facts.driver and facts.driver.gpus is not None else 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.diagnosis import Diagnosis, Level
 from noether.environments.slurm.nodelist import join_ranges
 
 CLOCK_SECONDS = 1.0
@@ -50,7 +50,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
             if name == "configuration":
                 fix = "start every rank with the same command line and the same files"
                 return Diagnosis("agreement", "error", seen, "the same settings on all", fix)
-            level = "error" if name in MUST_AGREE else "warning"
+            level: Level = "error" if name in MUST_AGREE else "warning"
             fix = "start every rank from one image or one shared environment"
             return Diagnosis("agreement", level, seen, "one image or environment on every host", fix)
     return Diagnosis("agreement", "ok", "the same versions and configuration everywhere")

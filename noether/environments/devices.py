@@ -7,7 +7,7 @@ from typing import Any
 
 from noether.common.cpus import usable_cpus
 from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
-from noether.environments.placement import Device, LaunchRequest
+from noether.environments.placement import Device, DeviceKind, LaunchRequest
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.errors import RequestError
 
@@ -78,7 +78,7 @@ class DeviceInventory:
     after a number of devices. `cpu_count` is the number of cores this process may run on.
     """
 
-    kind: str
+    kind: DeviceKind
     devices: tuple[Device, ...]
     evidence: str
     cpu_count: int

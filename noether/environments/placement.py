@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+DeviceKind = Literal["cuda", "mps", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Device:
     physical numbers, because those would be wrong if this process already runs under another mask.
     """
 
-    kind: str
+    kind: DeviceKind
     index: int = 0
     name: str = ""
 

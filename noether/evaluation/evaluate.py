@@ -72,9 +72,7 @@ class Evaluator:
             for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
-                predictions = self._predict(model, batch)
-                predictions = to_device(predictions, group.device, self.precision.weights)
-                figures = (measure or self.problem.task.metrics)(predictions, batch)
+                figures = (measure or self.problem.task.metrics)(self._predict(model, batch), batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
@@ -86,13 +84,12 @@ class Evaluator:
         (batch,) = evaluation_batches(dataset, [index], 1, self.problem.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
         with evaluation_mode(model):
-            predictions = self._predict(model, batch)
-        weights = self.precision.weights
-        return self.problem.task.to_physical({name: value.to(weights) for name, value in predictions.items()}), batch
+            return self.problem.task.to_physical(self._predict(model, batch)), batch
 
     def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
         with self.precision.autocast():
-            return predict(model, self.problem.task.prepare(batch), self.config.trainer.evaluation_chunk_size)
+            predictions = predict(model, self.problem.task.prepare(batch), self.config.trainer.evaluation_chunk_size)
+        return to_device(predictions, self.group.device, self.precision.weights)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:

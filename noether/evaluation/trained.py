@@ -12,6 +12,7 @@ from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.layout import Layout
+from noether.data.loader import to_device
 from noether.data.points import ANCHOR, KNOWN, Sample
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
@@ -135,7 +136,7 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
     in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
     asked = [name for name, field in trained.task.fields.items() if field.points in batch]
     asked += list(trained.task.case_fields)
-    moved = {key: value.to(trained.precision.weights) for key, value in batch.items()}
+    moved = to_device(batch, trained.device, trained.precision.weights)
     try:
         with trained.precision.autocast():
             scaled = predict(trained.model, trained.task.prepare(moved), in_chunks)
@@ -154,7 +155,8 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
             expected=f"every output of the task: {', '.join(asked)}",
             fix="fix the forward of model.kind, or task.fields",
         )
-    physical = trained.task.to_physical({name: scaled[name].to(trained.precision.weights) for name in asked})
+    asked_for = to_device({name: scaled[name] for name in asked}, trained.device, trained.precision.weights)
+    physical = trained.task.to_physical(asked_for)
     arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
     return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
 

@@ -171,11 +171,11 @@ class ShellText:
 
     @property
     def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yields each here-document: its text, its first line and whether the shell expands it first."""
+        """Yields each here-document in order: its text, its first line and whether the shell expands it first."""
         stack = [self.root]
         while stack:
             node = stack.pop()
-            stack += node.named_children
+            stack += reversed(node.named_children)
             if node.type == "heredoc_redirect":
                 parts = {child.type: child for child in node.children}
                 if "heredoc_body" in parts and "heredoc_start" in parts:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from tree_sitter import Node
 
@@ -15,12 +16,14 @@ _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitutio
 _SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
 
 
+LossKind = Literal["pipe", "or", "then", "exit", "wait"]
+
+
 @dataclass(frozen=True)
 class Loss:
     """How a status is lost: the kind, the command that answers in its place, and that command's line."""
 
-    kind: str
-    """pipe, or, then, exit or wait."""
+    kind: LossKind
     by: str
     line: int
 
@@ -77,7 +80,7 @@ class StatusFlow:
             node = parent
         return None
 
-    def _loss(self, kind: str, by: Node, name: str = "") -> Loss:
+    def _loss(self, kind: LossKind, by: Node, name: str = "") -> Loss:
         return Loss(kind, name or _name(by), self.shell.line_of(by))
 
     def _called(self, function: Node, depth: int) -> Loss | None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from noether.common.dotted_path import load_object
-from noether.common.whole_file import write_json
+from noether.common.whole_file import ANYBODY, Publisher
 from noether.errors import RequestError
-from noether.runs.records import Row, read_record
+from noether.runs.records import Row, read_record, write_record
 from noether.tracking.tracker import Tracker, flat_numbers
 
 HELD_ROWS = 10_000
@@ -59,8 +59,10 @@ _ONE_AT_A_TIME = threading.Lock()  # Services open at the same time, and their i
 class ServiceTracker(Tracker):
     """Passes rows to one service through a thread of its own. `sync` promises nothing of what a service has."""
 
-    def __init__(self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None]) -> None:
-        self._name, self._service, self._facts, self._warn = name, service, facts, warn
+    def __init__(
+        self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], by: Publisher = ANYBODY
+    ) -> None:
+        self._name, self._service, self._facts, self._warn, self._by = name, service, facts, warn, by
         self._rows: queue.Queue[tuple[dict[str, float], int] | None] = queue.Queue(HELD_ROWS)
         self._failed = self._dropped = False
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
@@ -71,7 +73,7 @@ class ServiceTracker(Tracker):
             folder, session = self._facts.folder, self._service.open(self._facts)
             if session != self._facts.session:
                 with _ONE_AT_A_TIME:
-                    write_json(folder / "trackers.json", {**sessions(folder), self._name: session})
+                    write_record(folder / "trackers.json", {**sessions(folder), self._name: session}, self._by)
             while (entry := self._rows.get()) is not None:
                 self._service.log(*entry)
             self._service.close()
@@ -101,9 +103,12 @@ class ServiceTracker(Tracker):
 
 
 def open_services(
-    names: Sequence[str], folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None]
+    names: Sequence[str], folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None], by: Publisher
 ) -> list[ServiceTracker]:
-    """Returns a tracker for each name; one whose package is missing is reported and left out."""
+    """Returns a tracker for each name; one whose package is missing is reported and left out.
+
+    `by` writes the ids of the run in the services, where it may.
+    """
     trackers = []
     for name in names:
         try:
@@ -112,7 +117,7 @@ def open_services(
             warn(f"the tracker {name} is left out: {error.summary} ({error.seen})")
             continue
         facts = RunFacts(folder.resolve().name, folder, settings, sessions(folder).get(name))
-        trackers.append(ServiceTracker(name, service, facts, warn))
+        trackers.append(ServiceTracker(name, service, facts, warn, by))
     return trackers
 
 

@@ -55,7 +55,8 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, began_at, lease))
-    trackers += open_services(config.tracker.services, folder.path, config.model_dump(mode="json"), console.warn)
+    settings = config.model_dump(mode="json")
+    trackers += open_services(config.tracker.services, folder.path, settings, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
 
 

@@ -36,7 +36,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
 
 
-class Search(threading.Thread):
+class AddressLookup(threading.Thread):
     """Looks for an address; `reader` becomes readable when it is over, and `refusal` says why it failed, if it did."""
 
     def __init__(self, name: str, look: Callable[[], str]) -> None:
@@ -57,7 +57,7 @@ class Search(threading.Thread):
             self._writer.send(b"!")
 
 
-class Connector(Search):
+class Connector(AddressLookup):
     """Tries the listener at an endpoint until it accepts this launcher of `ranks`: `connection` is set then."""
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunTerms) -> None:

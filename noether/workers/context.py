@@ -4,6 +4,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
@@ -61,6 +62,11 @@ class WorkerContext:
     line: LauncherLine = field(default_factory=LauncherLine, compare=False)
 
 
+ReportKind = Literal[
+    "finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class WorkerReport:
     """How one rank ended, in its own words, or in the launcher's where the rank could not say.
@@ -75,7 +81,7 @@ class WorkerReport:
 
     rank: int
     host: str
-    kind: str
+    kind: ReportKind
     message: str
     exit_code: int = 1
     pid: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.workers.connector import QUIET_S, Search, own_address, say_waiting
+from noether.workers.connector import QUIET_S, AddressLookup, own_address, say_waiting
 from noether.workers.context import RunTerms, WorkerReport
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.listener import RunListener
@@ -33,10 +33,10 @@ class Hub(Link):
         self.stop_wanted = 0
         self.store_port = endpoint.port
         self._has_said_who_is_missing = False
-        self._own_address: Search | None = None
+        self._own_address: AddressLookup | None = None
         if listener is not None:
             look = partial(own_address, endpoint, listener.port, host, terms.distributed.init_timeout_s)
-            self._own_address = Search("own-address", look)
+            self._own_address = AddressLookup("own-address", look)
             self._own_address.start()
 
     def descriptors(self) -> list[Any]:

@@ -9,12 +9,12 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.context import RunTerms, WorkerReport
+from noether.workers.context import ReportKind, RunTerms, WorkerReport
 from noether.workers.rank_state import MeetingPoint, Standing, listed
 
 
@@ -128,6 +128,8 @@ class Link:
 
 
 def report_from(fields: Mapping[str, Any]) -> WorkerReport:
-    """Reads a report that another launcher sent."""
+    """Reads a report that another launcher sent. Raises KeyError, TypeError or ValueError where it is none."""
+    if fields["kind"] not in get_args(ReportKind):
+        raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
     # Clocks differ between hosts: what counts is when it was heard here.
     return WorkerReport(**{**fields, "standing": Standing(**fields["standing"]), "time": time.time()})

@@ -12,7 +12,7 @@ from typing import Any
 
 from noether.common.processes import is_stopped
 from noether.errors import NoetherError
-from noether.workers.context import WorkerReport
+from noether.workers.context import ReportKind, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
 from noether.workers.rank_state import MeetingPoint, RankNote, read_board
@@ -156,8 +156,9 @@ def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
         phrase = f"waiting in {standing}, ended by the launcher"
     else:
         phrase = f"{where_in_stack(stack)}, ended by the launcher"
-    kind, host = "stopped" if stopped else "busy", worker.context.host
-    return WorkerReport(worker.rank, host, kind, phrase, pid=worker.pid, traceback=stack, standing=standing)
+    kind: ReportKind = "stopped" if stopped else "busy"
+    host, pid = worker.context.host, worker.pid
+    return WorkerReport(worker.rank, host, kind, phrase, pid=pid, traceback=stack, standing=standing)
 
 
 def _exit_code(worker: RunningWorker) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from noether.errors import NoetherError
 
@@ -68,7 +68,7 @@ class RankNote:
     launcher of rank 0 accepts others) or "stop" (it was asked to: by a signal of this number, or for another reason).
     """
 
-    kind: str
+    kind: Literal["arrived", "listener", "stop"]
     number: int = 0
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from noether.common.freed_memory import keep_freed_memory
 from noether.common.signals import STOP_SIGNALS
 from noether.errors import ExitCode, InterruptedStartError, NoetherError
-from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.context import ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
 from noether.workers.rank_state import LauncherLine, read_board
 
@@ -120,7 +120,7 @@ def failing_code(code: int) -> int:
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
-def _report(context: WorkerContext, kind: str, message: str, trace: str, code: int) -> WorkerReport:
+def _report(context: WorkerContext, kind: ReportKind, message: str, trace: str, code: int) -> WorkerReport:
     code = code if 0 <= code < 256 else int(ExitCode.FAILED)
     return WorkerReport(context.worker.rank, context.host, kind, message, code, pid=os.getpid(), traceback=trace)
 

@@ -1,5 +1,7 @@
 """A model is asked at once or in chunks of points, by any loaders; one that cannot be asked so is refused in words."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,11 @@ def cars(count: int) -> list[dict[str, torch.Tensor]]:
     return samples
 
 
+def one_rank() -> Group:
+    worker = Worker(0, 0, 0, Device("cpu"))
+    return Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, 1), torch.device("cpu"))
+
+
 WAYS = {
     "chunks": ["trainer.evaluation_chunk_size=4"],
     "loader-workers": ["num_workers=2"],
@@ -60,8 +67,7 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     task = FieldsTask({name: {"points": key, "unit": ""} for name, key in points.items()}, 0.0, 1.0)
     task.fit(samples)
     model = Transformer(dim=24, heads=2, depth=2).double()
-    worker = Worker(0, 0, 0, Device("cpu"))
-    group = Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, 1), torch.device("cpu"))
+    group = one_rank()
     problem = Problem(None, [], [], PointDraw(0, {"surface": 6, "volume": 6}), task, model)
 
     def figures(*settings):
@@ -73,3 +79,29 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     assert {"loss", "surface_pressure/relative_l2", "volume_velocity/max"} <= expected.keys()
     for name, values in expected.items():
         assert found[name] == pytest.approx(values, rel=1e-10, abs=1e-12), name
+
+
+class ComplexModel(nn.Module):
+    """Predicts a complex field and a count."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        wave = torch.complex(batch["surface_points"], batch["surface_points"] + 1)
+        return {"wave": wave.to(torch.complex128), "count": torch.ones(1, 13, dtype=torch.int64)}
+
+
+def test_figures_and_fields_are_of_the_same_predictions() -> None:
+    """Complex values keep their imaginary part, and counts stay counts."""
+    measured: list[dict[str, torch.Tensor]] = []
+    task = SimpleNamespace(prepare=lambda batch: batch, to_physical=lambda predictions: predictions)
+    problem, samples = Problem(None, [], [], PointDraw(0, {}), task, ComplexModel()), cars(1)
+    evaluator = Evaluator(load_config([]), problem, one_rank(), Precision("float32", "cpu"), usual_batch_size=1)
+
+    def measure(predictions, batch):
+        measured.append(predictions)
+        return {}
+
+    evaluator.figures(problem.model, samples, [0], measure=measure)
+    fields, _ = evaluator.fields(problem.model, samples, 0)
+    assert {name: value.dtype for name, value in fields.items()} == {"wave": torch.complex64, "count": torch.int64}
+    for name, value in fields.items():
+        torch.testing.assert_close(value, measured[0][name], rtol=0, atol=0)

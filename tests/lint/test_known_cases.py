@@ -189,6 +189,12 @@ def test_a_script_in_a_here_document_is_linted_as_one_of_its_own() -> None:
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(5, "bad-nodes"), (6, "bad-time")]
 
 
+def test_the_summary_lists_here_documents_in_the_order_of_the_script() -> None:
+    jobs = "".join(f"sbatch <<'EOF'\n#!/bin/bash\n#SBATCH -n {n}\nsrun hostname\nEOF\n" for n in (2, 3, 4))
+    _, summary = lint_text(f"#!/bin/bash\n{jobs}", JOB)
+    assert [line.partition(":")[0] for line in summary] == ["line 5", "line 10", "line 15"]
+
+
 def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
     text = f"#!/bin/bash\n{EACH}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]

@@ -1,6 +1,5 @@
 """W&B and MLflow hold one run through kills; a service that fails never ends a run."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -10,7 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
-from noether.tracking.services import RunFacts, ServiceTracker, sessions
+from noether.runs.folder import RunFolder
+from noether.runs.lease import take_lease
+from noether.tracking.services import RunFacts, ServiceTracker, open_services, sessions
 
 ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
 
@@ -37,6 +38,13 @@ class Failing:
             raise ConnectionError(f"no network at {place}")
 
 
+class Mine(Failing):
+    """A service that works, by its dotted path."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere")
+
+
 @pytest.mark.parametrize("where", ["open", "log", "close", "nowhere"])
 def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
     warned: list[str] = []
@@ -51,6 +59,19 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
     else:
         assert len(warned) == 1
         assert f"no network at {where}" in warned[0]
+
+
+def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:
+    warned: list[str] = []
+    own, newer = take_lease(RunFolder(tmp_path), 0, {}), take_lease(RunFolder(tmp_path), 0, {})
+    (tracker,) = open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, own)
+    tracker.close()
+    assert sessions(tmp_path) == {}
+    assert "FencedError" in warned[0]
+    (tracker,) = open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, newer)
+    tracker.close()
+    assert sessions(tmp_path) == {f"{__name__}.Mine": "session-1"}
+    assert len(warned) == 1
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(noether) -> None:
@@ -109,4 +130,3 @@ def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, 
         assert [run.info.run_id for run in runs] == [session]
         logged = client.get_metric_history(session, "training/loss")
         assert max(point.step for point in logged) == 140
-        assert json.loads((folder / "trackers.json").read_text()) == {"mlflow": session}

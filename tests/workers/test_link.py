@@ -264,7 +264,12 @@ def test_any_number_of_idle_connections_leaves_room_for_a_launcher(links: Links)
         connection.close()
 
 
-@pytest.mark.parametrize("line", [b'{"report": {}}\n', b'{"doing": [1]}\n', b'{"arrived": 7}\n', b"[]\n"], ids=str)
+ODD_KIND = b'{"report": {"rank": 2, "host": "b", "kind": "odd", "message": "", "standing": {}}}\n'
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"report": {}}\n', ODD_KIND, b'{"doing": [1]}\n', b'{"arrived": 7}\n', b"[]\n"], ids=str
+)
 def test_a_launcher_that_talks_nonsense_is_lost_and_nothing_else(links: Links, line: bytes) -> None:
     spoke = links.connected(2)
     spoke.peers[0].connection.socket.sendall(line)

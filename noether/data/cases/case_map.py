@@ -22,6 +22,8 @@ RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
 """Names that a set's own arrays have, and that its fields may not."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
+SetKind = Literal["surface", "volume", "points"]
+
 
 class AxesMap(Section):
     """The directions of the files that are turned to noether's axes: x across, y up, z along the wind."""
@@ -55,7 +57,7 @@ class SetMap(Section):
     """One set of points of a case, and the fields on it."""
 
     file: str = Field(description="Path with {case} for the case's name and * for anything within a folder's name.")
-    kind: Literal["surface", "volume", "points"]
+    kind: SetKind
     at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")
     patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from statistics import mode
+from typing import get_args
 
 import numpy as np
 
-from noether.data.cases.case_map import RESERVED
+from noether.data.cases.case_map import RESERVED, SetKind
 from noether.data.cases.layout import CASE
 from noether.data.cases.numbers import same_case
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
@@ -40,7 +41,7 @@ LONGEST = 500.0  # of a body, in m
 class _Set:
     name: str
     template: str
-    kind: str
+    kind: SetKind
     at: str
     patches: list[str]
     fields: dict[str, ArrayFacts]
@@ -78,7 +79,7 @@ def _sets(survey: Survey) -> list[_Set]:
     found: list[_Set] = []
     for template in dict.fromkeys(template for template, _ in survey.blocks):
         blocks = {block: cases for (own, block), cases in survey.blocks.items() if own == template}
-        for kind in ("surface", "volume", "points"):
+        for kind in get_args(SetKind):
             chosen = {name: cases for name, cases in blocks.items() if mode(f.kind for f in cases.values()) == kind}
             if not chosen:
                 continue
@@ -98,7 +99,7 @@ def _sets(survey: Survey) -> list[_Set]:
     return found
 
 
-def _set_name(kind: str, template: str, found: list[_Set]) -> str:
+def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
     names = {own.name for own in found}
     name = kind if kind not in names else _plain(PurePosixPath(template).stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):

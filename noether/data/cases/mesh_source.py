@@ -10,8 +10,8 @@ import numpy as np
 
 from noether.data.cases.case_map import SetMap
 from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
-from noether.data.mesh_files import import_pyvista, to_numpy
-from noether.errors import RequestError
+from noether.data.mesh_files import import_pyvista, output_of, to_numpy
+from noether.errors import RequestError, one_line
 
 SUFFIXES = (".vtp", ".vtu", ".vtm", ".vtk", ".stl", ".obj", ".ply", ".case", ".encas", ".cgns", ".foam", ".npz")
 
@@ -96,18 +96,11 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
             reader.set_active_time_value(reader.time_values[-1])
         if arrays is not None:
             _choose_arrays(reader, arrays)
-        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
-            reader.reader.Update()
-        if caught.error_events:
-            raise ValueError(str(caught.error_events[0].alert))
-        mesh = pyvista.wrap(reader.reader.GetOutputDataObject(0))
+        mesh = output_of(reader)
     except RequestError:
         raise
     except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise RequestError(
-            f"{path} cannot be read", seen=" ".join(str(error).split())[:200] or type(error).__name__,
-            expected="a whole file",
-        ) from None  # fmt: skip
+        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="a whole file") from None
     blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
     if not blocks:
         raise RequestError(f"{path} holds no points", seen="an empty mesh", expected="a whole file")
@@ -123,10 +116,8 @@ def _from_arrays(path: Path) -> Any:
         for name, values in arrays.items():
             cloud.point_data[name] = values
     except Exception as error:  # NumPy and pyvista raise what their parsers meet
-        raise RequestError(
-            f"{path} cannot be read", seen=" ".join(str(error).split())[:200],
-            expected="`points` (N, 3) and arrays with as many rows",
-        ) from None  # fmt: skip
+        expected = "`points` (N, 3) and arrays with as many rows"
+        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected=expected) from None
     return cloud
 
 

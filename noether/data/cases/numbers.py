@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 
 from noether.common.suggest import nearest
+from noether.config.section import flat
 from noether.data.cases.case_map import NumberMap
 from noether.data.cases.layout import CASE, natural
-from noether.errors import RequestError
+from noether.errors import RequestError, one_line
 
 NUMBER_SUFFIXES = (".csv", ".json", ".yaml", ".yml", ".dat")
 
@@ -42,10 +43,9 @@ def read_numbers(path: Path) -> dict[str, float]:
     try:
         content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise RequestError(
-            f"{path} cannot be read", seen=" ".join(str(error).split())[:200], expected="one object"
-        ) from None
-    return _numbers_of(_flat(content, ""))
+        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="one object") from None
+    entries = flat(content) if isinstance(content, Mapping) else ()
+    return _numbers_of((name, value) for name, value in entries if not isinstance(value, bool))
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -123,14 +123,6 @@ def _last_row(path: Path) -> dict[str, float]:
             expected="a line '# Time name ...' and rows of as many numbers",
         )  # fmt: skip
     return _numbers_of(zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True))
-
-
-def _flat(content: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from _flat(value, f"{name}.{key}" if name else str(key))
-    elif name and not isinstance(content, bool):
-        yield name, content
 
 
 def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from statistics import mode
 
 import numpy as np
 
+from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
 from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
@@ -37,7 +38,7 @@ class BlockFacts:
     """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays."""
 
     name: str
-    kind: str
+    kind: SetKind
     points: int
     cells: int
     low: tuple[float, ...]
@@ -99,7 +100,7 @@ def look_at(job: tuple[str, str, str]) -> list[BlockFacts]:
         mesh = block.mesh
         arrays = [_array_facts(at, name, np.asarray(data[name])) for at, data in
                   (("cells", mesh.cell_data), ("points", mesh.point_data)) for name in list(data)]  # fmt: skip
-        kind = "surface" if is_surface(mesh) else "volume" if _has_volume(mesh) else "points"
+        kind: SetKind = "surface" if is_surface(mesh) else "volume" if _has_volume(mesh) else "points"
         points = np.asarray(mesh.points)
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
