@@ -1,4 +1,4 @@
-"""The embedded data set: one packed file a split, made from a seed when it is missing.
+"""The built-in data set: one packed file a split, made from a seed when it is missing.
 
 A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sample` with the samples along a new
 first axis.
