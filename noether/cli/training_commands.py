@@ -45,7 +45,7 @@ def train(
 
     if json and (multirun or not dry_run):
         raise RequestError(
-            "--json belongs to a dry run",
+            "--json needs --dry-run",
             seen="train --json",
             expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
             fix="noether train --dry-run --json",
@@ -55,7 +55,7 @@ def train(
 
         if reset or tb:
             raise RequestError(
-                "--reset and --tb belong to one run",
+                "--reset and --tb do not work with a sweep",
                 seen="train -m " + "--reset" * reset + " --tb" * tb,
                 expected="a sweep without them; noether tensorboard serves several runs",
                 fix="noether train -m …      (without them, and with another run_id)",

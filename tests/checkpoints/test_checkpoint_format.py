@@ -84,7 +84,7 @@ def test_a_checkpoint_without_meta_data_is_one_and_damaged(tmp_path) -> None:
     assert kept(tmp_path) == [1, 2]
     warnings: list[str] = []
     assert newest_intact(tmp_path, warnings.append).updates == 1  # type: ignore[union-attr]
-    assert "update-000000002 is damaged and passed over: meta.json cannot be read" in warnings[0]
+    assert "update-000000002 is damaged and skipped: meta.json cannot be read" in warnings[0]
 
 
 @pytest.mark.parametrize("file", ["model.bin", "meta.json"])

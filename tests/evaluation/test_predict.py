@@ -252,7 +252,7 @@ def test_wrong_files_are_refused_in_words(shapenet_run, noether, tmp_path: Path)
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
         ([], "--mesh is needed"),
-        (["--mesh", str(torn), "--out", "x.png"], "names no format that can be written"),
+        (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
         (
             ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "one.npy")],
