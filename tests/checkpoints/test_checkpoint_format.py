@@ -106,7 +106,7 @@ def test_a_better_checkpoint_that_is_gone_is_named(metric, named, tmp_path) -> N
     (tmp_path / "metrics.jsonl").write_text(rows_text([row]))
     warnings: list[str] = []
     assert selected_checkpoint(tmp_path / "checkpoints", warnings.append).updates == 1
-    assert ["update-000000003 is gone" in warning for warning in warnings] == [True] * named
+    assert ["update-000000003 is missing" in warning for warning in warnings] == [True] * named
 
 
 def forged(folder: Path, **changes) -> CheckpointFolder:
