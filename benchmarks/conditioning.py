@@ -4,7 +4,7 @@
 
 Trains UPT both ways on the same batches, some updates at a time in turn, and evaluates the test split with all its
 points. The token is the embedding of the parameters, added to the supernodes that the encoder's blocks and the
-queries attend to. Settings are those of `noether train`; without any it is the embedded cars, whose three lengths and
+queries attend to. Settings are those of `noether train`; without any it is the built-in cars, whose three lengths and
 yaw are the parameters. Prepared cases: dataset=cases dataset_root=OUT.
 """
 

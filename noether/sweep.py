@@ -150,7 +150,7 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
             )
         if config.resume not in (None, "auto"):
             raise RequestError(
-                "a sweep goes on with its own runs only",
+                "a sweep can only resume its own runs",
                 seen=f"resume={config.resume}",
                 expected="resume=auto, with the run_id of the sweep",
                 fix="run_id=NAME resume=auto",

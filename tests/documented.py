@@ -2,7 +2,7 @@
 
     python -m tests.documented [--full] [--out FILE] [PAGE ...]     (make transcript)
 
-Each page's commands run as they stand, in their order, in a folder of its own. Behind the words, the embedded data and
+Each page's commands run as they stand, in their order, in a folder of its own. Behind the words, the built-in data and
 its models are made small, as the tests do; --full leaves them as they are, and runs what takes longer. The exit code
 is 1 where a command that has what it needs does not succeed.
 """
@@ -197,7 +197,7 @@ def main() -> int:
         parts += lines
         failed += wrong
     size = (
-        "as they stand" if asked.full else "as they stand; behind them the embedded data and its models are made small"
+        "as they stand" if asked.full else "as they stand; behind them the built-in data and its models are made small"
     )
     head = ["# Every command of README and docs", "", f"Run {size}. Commands that failed: {failed}.", ""]
     asked.out.write_text("\n".join([*head, *parts]))

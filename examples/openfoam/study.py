@@ -2,8 +2,8 @@
 """Trains four models on solved cases and compares them: study.py CASES OUT --jobs 2.
 
 Prepares CASES by the ready map (75 % to train on, 10 % to validate with, 15 % to test on), trains UPT, AB-UPT,
-Transformer and Transolver from three seeds each, and fine-tunes the embedded cars' weights to twenty cases beside
-training from nothing on them. After each run OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are
+Transformer and Transolver from three seeds each, and fine-tunes the built-in cars' weights to twenty cases beside
+training from scratch on them. After each run OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are
 written. A run takes one thread, so `--jobs` is the number of cores. The command can be stopped and started again at
 any time: what is finished is kept, and a run that was stopped goes on from its last checkpoint.
 """
@@ -95,7 +95,7 @@ class Study:
         ]
         if not self.options.few:
             return models
-        # The embedded cars are made where `noether train` keeps them; it is the run of `make train`, on one core.
+        # The built-in cars are made where `noether train` keeps them; it is the run of `make train`, on one core.
         cars = Run("cars", "cars", 0, (*ALONE, "model=upt_small", "seed=0", *self._shortened(2412, 8)))
         tuned = []
         for seed in range(self.options.seeds):

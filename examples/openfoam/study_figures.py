@@ -14,8 +14,8 @@ GROUPS = {
     "transolver": "Transolver",
     "nearest_shape": "nearest shape",
     "mean_field": "mean of the training cases",
-    "few-nothing": "UPT, {few} cases, from nothing",
-    "few-cars": "UPT, {few} cases, from the embedded cars",
+    "few-nothing": "UPT, {few} cases, from scratch",
+    "few-cars": "UPT, {few} cases, from the built-in cars",
 }
 FIELDS = {
     "surface_pressure": "surface pressure",

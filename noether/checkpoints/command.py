@@ -23,7 +23,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:
         raise RequestError(
-            "--keep and --yes belong to --prune",
+            "--keep and --yes need --prune",
             seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
             fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
         )

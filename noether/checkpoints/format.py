@@ -158,7 +158,7 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn) -> Checkp
         damage = checkpoint.damage()
         if damage is None:
             return checkpoint
-        warn(f"checkpoint {checkpoint.path.name} is damaged and passed over: {damage}")
+        warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
     return None
 
 
@@ -205,8 +205,8 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     if chosen is None:
         raise RequestError(
             f"{folder.parent} has no intact checkpoint",
-            seen=f"{len(ordered)} in {folder}" + (", none that verifies" if ordered else ""),
-            expected="a checkpoint whose files verify",
+            seen=f"{len(ordered)} in {folder}" + (", none of them intact" if ordered else ""),
+            expected="a checkpoint whose files are as they were written",
             fix=f"noether checkpoints {folder.parent} --verify",
         )
     there, best = {checkpoint.updates for checkpoint in ordered}, metrics.get(chosen)
@@ -215,7 +215,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
         if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
             continue
         if best is None or metric < best:
-            warn(f"checkpoint {_PREFIX}{row['update']:09d} is gone, and was better than {chosen.path.name}")
+            warn(f"checkpoint {_PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
     return chosen
 
 

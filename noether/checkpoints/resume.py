@@ -131,10 +131,10 @@ def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
         count = len(list_checkpoints(folder.checkpoints))
         raise RequestError(
             f"{folder.path} has no intact checkpoint",
-            seen=f"{count} in {folder.checkpoints}, none that verifies"
+            seen=f"{count} in {folder.checkpoints}, none of them intact"
             if count
             else f"none in {folder.checkpoints}, though the run has written some",
-            expected="a checkpoint whose files verify",
+            expected="a checkpoint whose files are as they were written",
             fix="resume=null run_id=ANOTHER_NAME",
         )
     return checkpoint.path

@@ -24,7 +24,7 @@ class ResumeRule(Enum):
 
 # The entry of the setting decides, else that of the nearest section above it.
 RULES = {
-    "accelerator": (ResumeRule.SAID, "other devices round differently; the order of samples goes on"),
+    "accelerator": (ResumeRule.SAID, "other devices round differently; the order of samples continues"),
     "devices": (ResumeRule.FREE, "another number of ranks goes on with the same order of samples"),
     "master_port": (ResumeRule.FREE, "where the ranks meet"),
     "nodes": (ResumeRule.FREE, "where the ranks run"),
@@ -136,9 +136,9 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
         if any(_changes_sizes(change.key) for change in refused):
             other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
         raise RequestError(
-            f"the run {run} was made with other settings",
+            f"the run {run} has other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
-            expected="the settings of the run that is resumed, or your word that the change is meant",
+            expected="the settings of the resumed run, or accept_changes if the change is intended",
             fix=f"{own}      (the run's own settings)\n" + other,
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.FREE]

@@ -85,21 +85,21 @@ class Saver:
             room = writer.make_room(hurry=hurry)
         elif not room:
             self.warn(
-                f"the checkpoint of update {progress.updates} is given up: {writer.on_its_way()}; "
-                "training goes on, and the next one that is due is tried again"
+                f"the checkpoint of update {progress.updates} is skipped: {writer.on_its_way()}; "
+                "training continues, and the next one that is due will be tried"
             )
         if room and writer.given_up:
             if progress.best_metric != self._best_before:
                 self.warn(
-                    f"the best checkpoint so far, that of update {writer.updates}, was not written before that of "
-                    f"update {progress.updates} was due, and is given up"
+                    f"the best checkpoint so far (update {writer.updates}) could not be written before the one of "
+                    f"update {progress.updates} was due, and is dropped"
                 )
             progress.best_metric = self._best_before
         return room
 
     def _finish(self, writer: CheckpointWriter) -> NoetherError | None:
         if not writer.wait(LONGEST_WAIT_S):
-            self.warn(f"the last checkpoint is waited for: {writer.on_its_way()}; the run ends when it is written")
+            self.warn(f"waiting for the last checkpoint: {writer.on_its_way()}; the run ends when it is written")
         return writer.finish()
 
     def news(self) -> list[Written]:

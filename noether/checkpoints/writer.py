@@ -171,14 +171,14 @@ class CheckpointWriter:
         self._work.put(None)
 
     def _cannot_write(self, error: OSError) -> NoetherError:
-        reached = "it goes on from the last that is intact"
+        reached = "it continues from the last intact one"
         with suppress(OSError):
             good = newest_intact(self.folder, lambda text: None)
-            reached = f"it goes on after update {good.updates}" if good else "it begins anew"
+            reached = f"it continues after update {good.updates}" if good else "it starts from the beginning"
         return NoetherError(
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
-            f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a disk that can be written\n"
+            f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a writable disk\n"
             f"  fix       make room and run the same command with resume=auto; {reached}"
         )
 
@@ -204,7 +204,7 @@ class CheckpointWriter:
                 self._refused = error
                 self._news.append(
                     f"the checkpoint of update {snapshot.updates} could not be written: {error.strerror or error}; "
-                    f"training goes on, it is tried again in {pause:.0f} s"
+                    f"training continues; it is tried again in {pause:.0f} s"
                 )
                 self._set("waiting to retry")
                 with self._changed:

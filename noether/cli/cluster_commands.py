@@ -8,12 +8,12 @@ from noether.errors import ExitCode
 def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
     """Find out what is wrong with this machine, job or image, and the line that fixes it.
 
-    Alone it looks at this machine; under srun, torchrun or mpirun every rank takes part and rank 0 reports.
-    It starts no training and ends within a minute, whatever hangs.
+    Started alone, it checks this machine; under srun, torchrun or mpirun, every rank takes part and rank 0 reports.
+    It trains nothing, and ends within a minute even if something hangs.
 
     Args:
-        overrides: settings and groups, as for train: the run to examine for
-        timeout: seconds that it may take (default: 50)
+        overrides: settings and groups of the run to check for, as for train
+        timeout: time limit in seconds (default: 50)
     """
     from noether.doctor.examine import doctor_here, read_seconds
 
@@ -33,7 +33,7 @@ def submit(
     script: bool = False,
     dry_run: bool = False,
 ) -> int:
-    """Submit a training job to Slurm, as the slurm section says. A requeued job continues its run.
+    """Submit a training job to Slurm, with the settings in the slurm section. A requeued job continues its run.
 
     The configuration is checked here, so a mistake is reported at once and never waits in the queue.
 
@@ -41,8 +41,8 @@ def submit(
         overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
         multirun: (or -m) one job array with a run for each value of seed=1,2,3
         print: write the job script to standard output, for noether submit --print … | sbatch
-        script: submit that script also where submitit is installed
-        dry_run: show the plan and the script, submit nothing
+        script: submit that script even if submitit is installed
+        dry_run: show the plan and the script; submit nothing
     """
     from noether.slurm.submit import submit_here
 
@@ -59,16 +59,16 @@ def lint(
 ) -> int:
     """Check a job script before it is submitted.
 
-    Any script for sbatch, a folder of submitit's, or a README. Exit code 1: errors; 0: none, or warnings alone;
-    2: a file could not be read.
+    Takes any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
+    warnings); 1: errors; 2: a file could not be read.
 
     Args:
         scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
-        hp: a YAML file with settings, whose batch the job's ranks are to share
-        fix: write what cannot be wrong into a script beside each: job.fixed.sbatch
+        hp: a YAML file with settings: also check that the job's ranks can share its batch
+        fix: write the certain fixes into a copy beside each script: job.fixed.sbatch
         json: short for --format json
         format: text, json, github (annotations) or sarif (code scanning)
-        rules: list the rules instead
+        rules: list the rules; check nothing
     """
     from noether.lint.command import list_rules, run_lint
 
@@ -80,7 +80,7 @@ def lint(
 
 
 def completion(shell: str) -> int:
-    """Print the script by which a shell completes commands, flags, settings, groups, runs and files.
+    """Print the script that lets a shell complete commands, flags, settings, groups, runs and files.
 
     bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
     noether completion fish > ~/.config/fish/completions/noether.fish

@@ -4,11 +4,11 @@
 def inspect(cases: str, *, out: str = "cases.yaml", workers: str | None = None) -> int:
     """Look through a folder of simulated cases, and write a draft of the map that prepare takes.
 
-    Groups the files into cases by their names; lists sets, arrays and numbers, with how many cases have each; says
-    what is odd. The draft is commented and taken by prepare as it is, or edited.
+    Groups the files into cases by their names; lists sets, arrays and numbers, and how many cases have each; points
+    out irregularities. prepare takes the commented draft as it is, or after you have edited it.
 
     Args:
-        cases: the folder above the cases
+        cases: the folder that contains the cases
         out: the file to write, which must not exist yet
     """
     from noether.data.cases.commands import inspect_cases_here
@@ -26,15 +26,15 @@ def prepare(
 ) -> int:
     """Turn a folder of cases, or a raw archive, into the folder that training reads.
 
-    Each case is checked and appears whole or not at all; what is there and current is kept, so that the same
-    command goes on where it stopped. `prepare shapenet_car ARCHIVE OUT` stands for
+    Each case is checked, and appears in the output only when it is complete. Complete cases that are up to date are
+    kept, so the same command continues after an interruption. `prepare shapenet_car ARCHIVE OUT` is short for
     `prepare ARCHIVE OUT --map shapenet_car`.
 
     Args:
-        paths: CASES OUT: the folder above the cases (or a raw archive), and the one to make, for dataset_root
+        paths: CASES OUT: the folder that contains the cases (or a raw archive), and the folder to make (dataset_root)
         map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
         skip_broken: leave out the cases that are refused, and name them
-        dry_run: count what there is and say what would be made; write nothing
+        dry_run: count the cases and say what would be prepared; write nothing
     """
     from noether.data.commands import prepare_here
 
@@ -44,11 +44,12 @@ def prepare(
 def pack(folder: str, *, out: str | None = None) -> int:
     """Pack a prepared folder into the one memory-mapped file that training reads.
 
-    Training does it by itself on first use; this does it beforehand, or for a copy on a node's own disk.
+    Training packs the data by itself on first use. This command does it beforehand, or packs a copy for a node's
+    local disk.
 
     Args:
         folder: the prepared folder
-        out: the folder for the file, which can then be dataset_root by itself (default: the prepared folder)
+        out: the folder for the file, which alone is then enough as dataset_root (default: the prepared folder)
     """
     from noether.data.commands import pack_here
 
@@ -58,7 +59,7 @@ def pack(folder: str, *, out: str | None = None) -> int:
 def describe(*overrides: str, hp: str | None = None, json: bool = False) -> int:
     """Show what a data set holds: samples, arrays, shapes, ranges and statistics of each split.
 
-    With no argument: the embedded data set, as noether train would use it.
+    With no argument: the built-in data set, as noether train would use it.
 
     Args:
         overrides: settings and groups, as for train: dataset=shapenet_car dataset_root=FOLDER

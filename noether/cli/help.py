@@ -11,7 +11,8 @@ EPILOGUE = """\
 Settings may be written as Hydra overrides or as flags, in any order:
   noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
 
-Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (run it again).
+Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (to continue:
+  the same command with resume=RUN).
 """
 
 
@@ -22,7 +23,7 @@ def overview() -> str:
         lines.append(f"  {name:<14} {_first_line(function)}")
     lines += [
         "",
-        "noether COMMAND --help says more of one command, noether help SECTION of the settings of a section",
+        "noether COMMAND --help describes one command; noether help SECTION describes the settings of a section",
         "(noether help model); noether --version prints the version.",
         "",
     ]
@@ -37,7 +38,7 @@ def group_help(group: str) -> str:
         for name, function in VERBS.items()
         if name.startswith(f"{group} ")
     ]
-    return "\n".join([*lines, "", f"noether {group} COMMAND --help says more of one command."])
+    return "\n".join([*lines, "", f"noether {group} COMMAND --help describes one command."])
 
 
 _OF_TRAINING = ("", "trainer", "dataset", "model", "task", "optimizer", "schedule")
@@ -56,7 +57,7 @@ SHARED = {
     "json": "print one JSON object",
     "weights": "ema or raw (default: the averaged weights if the run has them)",
     "checkpoint": "best, latest or a name such as update-000001234 (default: best)",
-    "trust": "run the code that the settings of somebody else's run name",
+    "trust": "run code that the settings of another user's run name",
     "workers": "processes (default: one for each CPU, at most 16)",
 }
 """What several commands say of a word or a flag; a command whose docstring describes it says that."""

@@ -40,18 +40,18 @@ def predict(
 ) -> int:
     """Predict the fields on a mesh or on points of your own, at any resolution.
 
-    A mesh is read in the axes and the unit of the files that were trained on, and the fields are written in the
-    same axes, positions in m; scaling comes from the checkpoint.
+    A mesh is expected in the axes and the unit of length of the training files. The fields are written in the same
+    axes, with positions in m. Scaling comes from the checkpoint.
 
     Args:
-        mesh: the surface: .stl, .vtk, .vtu, .ply, .obj, or points as .npy (N, 3)
+        mesh: the surface: .stl, .vtk, .vtu, .vtp, .ply, .obj, or points as .npy (N, 3)
         out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
-        volume: also predict at these points in the air, into OUT_volume: .npy (N, 3) or a mesh's points
-        truth: true values at the mesh's points, .npy: truth and error are written too
-        scale: metres of one unit of the positions: 0.001 for a mesh in mm (default: as in the files of training)
-        axes: files: as the files that were trained on; model: as the model's own (x across, y up, z along the wind)
-        chunk: points predicted at once, which bounds memory and changes nothing
-        set: parameters of the case, such as wind_speed=32, several apart by commas
+        volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
+        truth: true values at the mesh's points, as .npy; truth and error are then written too
+        scale: length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)
+        axes: files: the axes of the training files; model: the model's own (x across, y up, z along the wind)
+        chunk: points predicted at once: limits memory without changing the result
+        set: parameters of the case, such as wind_speed=32, separated by commas
     """
     from noether.evaluation.start import WantedModel, predict_here
 
@@ -76,7 +76,7 @@ def export(
     Args:
         out: the folder to make; noether.evaluation.exported.load_exported reads it
         weights_only: leave out the program, for models that torch.export cannot write
-        overwrite: replace an export that is in the folder already
+        overwrite: replace an export that is already in the folder
     """
     from noether.evaluation.start import WantedModel, export_here
 

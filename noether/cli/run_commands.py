@@ -16,9 +16,9 @@ def checkpoints(
 
     Args:
         verify: read every file and compare its SHA-256
-        prune: show which would go; with --yes remove them. The best one, and the only good one, stay
-        keep: newest intact checkpoints that prune leaves (default: the run's keep_checkpoints)
-        yes: do it
+        prune: show which would be removed; --yes removes them. The best one and at least one intact one are kept
+        keep: how many of the newest intact checkpoints --prune keeps (default: the run's keep_checkpoints)
+        yes: with --prune: remove them
     """
     from noether.checkpoints.command import checkpoints_here
 
@@ -38,11 +38,11 @@ def report(run: str) -> int:
 
 
 def tensorboard(*runs: str, port: str | None = None) -> int:
-    """Serve the curves of runs by TensorBoard, on this machine's loopback, until Ctrl-C.
+    """Serve the curves of runs by TensorBoard, on this machine's loopback address, until Ctrl-C.
 
     Args:
-        runs: run folders, and folders of run folders (default: runs)
-        port: where (default: the first free one from 6006 on; 0: any free one)
+        runs: run folders, or folders that hold run folders (default: runs)
+        port: the port of 127.0.0.1 to listen on (default: the first free one from 6006; 0: any free one)
     """
     from noether.tracking.tensorboard_page import serve_here
 
@@ -61,10 +61,10 @@ def status(*, output_path: str = "runs", json: bool = False) -> int:
 
 
 def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
-    """Print the output of a run: of its job and of its ranks.
+    """Print the output of a run's job and ranks.
 
     Args:
-        rank: the log of this rank only
+        rank: print only this rank's log
         follow: (or -f) keep printing until the run has ended
     """
     from noether.runs.logs import show_logs
@@ -80,7 +80,7 @@ def watch(*runs: str, port: str | None = None) -> int:
 
     Args:
         runs: run folders, or folders that hold run folders (default: runs)
-        port: the port of 127.0.0.1 to listen at (default: 8642, or any free one where it is taken)
+        port: the port of 127.0.0.1 to listen on (default: 8642, or any free one if that is taken)
     """
     from noether.watch.serve import watch_here
 
@@ -88,7 +88,7 @@ def watch(*runs: str, port: str | None = None) -> int:
 
 
 def cancel(run: str) -> int:
-    """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not queued again."""
+    """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not requeued."""
     from noether.runs.cancel import cancel_run
 
     return cancel_run(run)

@@ -8,7 +8,7 @@ from noether.errors import ExitCode, RequestError
 def init(name: str, *, dry_run: bool = False) -> int:
     """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
 
-    It trains and its test passes as it is written: put your own problem in its place.
+    The project trains and passes its test without changes; then replace the example with your own problem.
 
     Args:
         name: the folder to make; its last part names the project
@@ -30,22 +30,22 @@ def train(
 ) -> int:
     """Train on the devices of this machine or job, and write a report.
 
-    With no argument: UPT on the embedded flow data, on every visible device of this machine.
+    With no argument: UPT on the built-in flow data, on every visible device of this machine.
 
     Args:
         overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
         hp: a YAML file with settings, from anywhere (also as the first word: noether train my.yaml)
-        multirun: (or -m) a run for each value of seed=1,2,3, one after another, then their mean and spread
-        dry_run: build everything, make one update and one evaluation batch, leave nothing behind
-        reset: start the run run_id over; the folder that is there is kept as RUN.replaced-1
-        tb: serve TensorBoard beside the run, on this machine's loopback, and print its address
-        json: print the dry run as one JSON object
+        multirun: (or -m) train a run for each value of seed=1,2,3 in turn, then print mean and standard deviation
+        dry_run: build everything, run one update and one evaluation batch, and keep nothing
+        reset: start the run named by run_id over; its old folder is kept as RUN.replaced-1
+        tb: serve TensorBoard during the run, on this machine's loopback address, and print the address
+        json: with --dry-run: print the result as one JSON object
     """
     from noether.config.compose import load_config
 
     if json and (multirun or not dry_run):
         raise RequestError(
-            "--json belongs to a dry run",
+            "--json needs --dry-run",
             seen="train --json",
             expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
             fix="noether train --dry-run --json",
@@ -55,7 +55,7 @@ def train(
 
         if reset or tb:
             raise RequestError(
-                "--reset and --tb belong to one run",
+                "--reset and --tb do not work with a sweep",
                 seen="train -m " + "--reset" * reset + " --tb" * tb,
                 expected="a sweep without them; noether tensorboard serves several runs",
                 fix="noether train -m …      (without them, and with another run_id)",
@@ -79,7 +79,7 @@ def plan(*overrides: str, hp: str | None = None, visible_devices: str | None = N
 
     Args:
         overrides: settings and groups, as for train
-        visible_devices: plan for a machine that has these devices instead: 0,1,2,3
+        visible_devices: plan for a machine with these devices instead: 0,1,2,3
     """
     from noether.config.compose import load_config
     from noether.planning.plan import plan_run, render_plan

@@ -85,7 +85,7 @@ class AppendingFile:
                 partial.write_bytes(os.pread(self._descriptor, own.st_size, 0))
             self._warn(f"{self.path} was removed under the run, and is written again")
         else:
-            self._warn(f"{self.path} was replaced under the run, which goes on in the new file")
+            self._warn(f"{self.path} was replaced during the run, which continues in the new file")
         reopened = self._open()
         os.close(self._descriptor)
         self._descriptor = reopened

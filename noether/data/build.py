@@ -130,8 +130,8 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
         if wanted > fewest:
             raise RequestError(
                 f"a case has fewer {prefix} points than an update draws",
-                seen=f"dataset.points_per_update.{prefix}={wanted}, and a case of {fewest}",
-                expected="as many points of every case",
+                seen=f"dataset.points_per_update.{prefix}={wanted}, and a case with only {fewest}",
+                expected="at least that many points in every case",
                 fix=f"dataset.points_per_update.{prefix}={fewest}",
             )
 

@@ -45,14 +45,14 @@ def prepare_here(
     if len(paths) != 2:
         form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
         raise RequestError(
-            "two words are needed: the folder of the cases, and the folder to make",
+            "two folders are needed: the one with the cases, and the one to make",
             seen=" ".join(paths) or "none",
             expected=f"noether data prepare {form}",
         )
     source, out = paths
     if map_name is None:
         raise RequestError(
-            "a map says which files hold what",
+            "prepare needs a map, which says what the files hold",
             seen="no --map",
             expected="a file that inspect writes, or a ready map: " + ", ".join(known),
             fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
@@ -74,12 +74,14 @@ def _prepare_shapenet_car(source: str, out: str, workers: int, dry_run: bool) ->
     if dry_run:
         cars = list_cars(raw)
         there = sum(is_whole(folder / "preprocessed" / param / name) for param, name in cars)
-        console.say(f"{raw}: {len(cars)} cars, {there} of them whole in {folder}; {len(cars) - there} would be made")
+        console.say(
+            f"{raw}: {len(cars)} cars, {there} of them complete in {folder}; {len(cars) - there} would be prepared"
+        )
         console.say("dry run: nothing was written")
         return ExitCode.DONE
     with progress_bar(console, "preparing", "cars") as report:
         done = prepare_folder(raw, folder, workers=workers, progress=report)
-    console.say(f"{done.made} cars prepared, {done.kept} were there and whole: {folder}")
+    console.say(f"{done.made} cars prepared, {done.kept} were already complete: {folder}")
     for words in done.shortfalls():
         console.warn(words)
     console.say(f"train on it with: dataset=shapenet_car dataset_root={folder}")

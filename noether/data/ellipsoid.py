@@ -1,4 +1,4 @@
-"""The embedded data set: one packed file a split, made from a seed when it is missing.
+"""The built-in data set: one packed file a split, made from a seed when it is missing.
 
 A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sample` with the samples along a new
 first axis.
@@ -93,7 +93,7 @@ def open_split(path: Path) -> PackedArrays:
             f"{path} is not a split of the ellipsoid data set",
             seen=", ".join(wrong),
             expected="float32 arrays (samples, ...) named " + ", ".join(expected),
-            fix="dataset_root=<a folder that noether wrote>      (or leave it out to have the data made)",
+            fix="dataset_root=<a folder that noether wrote>      (or leave it out, to generate the data)",
         )
     return packed
 
@@ -107,7 +107,7 @@ def check_folder(folder: Path) -> None:
             f"dataset_root={folder} does not hold the ellipsoid data set",
             seen=f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder",
             expected=" and ".join(path.name for path in paths),
-            fix="dataset_root=<the folder with these files>      (or leave it out to have the data made)",
+            fix="dataset_root=<the folder with these files>      (or leave it out, to generate the data)",
         )
     for path in paths:
         open_split(path)
@@ -132,7 +132,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
     workers: processes to share the work, at most; 1 works in this one, and so does a small order.
 
     Raises:
-        RequestError: the folder cannot be written, or a file that is there was made to another order or is damaged.
+        RequestError: the folder cannot be written, or a file that is there was made with other settings or is damaged.
     """
     try:
         if _missing(folder, dataset):
@@ -163,7 +163,7 @@ def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
             missing[split] = size
         elif (seen := dict(open_split(path).metadata)) != order:
             raise RequestError(
-                f"{path} was made to another order", seen=str(seen), expected=str(order), fix=f"rm {path}"
+                f"{path} was made with other settings", seen=str(seen), expected=str(order), fix=f"rm {path}"
             )
         else:
             check_digest(path)

@@ -1,4 +1,4 @@
-"""A sample of the embedded data set: the exact air flow about one half-ellipsoid car.
+"""A sample of the built-in data set: the exact air flow about one half-ellipsoid car.
 
 Axes are those of ShapeNet-Car: x lateral, y up, z along the wind; the ground is the plane y = 0, the car's
 centre stands at the origin, and the wind always blows along +z at 20 m/s while yaw turns the car about y.

@@ -126,7 +126,7 @@ def _unreadable(path: Path, seen: str) -> RequestError:
     return RequestError(
         f"{path} cannot be read as a mesh",
         seen=seen[:200],
-        expected="a whole file: " + ", ".join(MESH_SUFFIXES),
+        expected="a complete file: " + ", ".join(MESH_SUFFIXES),
         fix=f"open {path.name} in ParaView, and export the mesh again",
     )
 

@@ -171,7 +171,7 @@ def _read_tensor(path: Path, dtype: str) -> np.ndarray:
     except FileNotFoundError:
         raise _broken(path, "no such file", "one file for each array of a car") from None
     except Exception as error:  # torch raises what its parsers meet: RuntimeError, UnpicklingError, EOFError, ...
-        raise _broken(path, one_line(error), "a whole file") from None
+        raise _broken(path, one_line(error), "a complete file") from None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != getattr(torch, dtype):
         seen = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise _broken(path, str(seen), f"a tensor of {dtype}")
@@ -279,7 +279,7 @@ def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[in
         test = [i for i, param in enumerate(params) if param == "param0"]
     elif cars != sum(FOLDER_COUNTS):
         raise RequestError(
-            "the split randperm189 is one of all cars",
+            "the split randperm189 needs all cars",
             seen=f"{cars} cars",
             expected=f"{sum(FOLDER_COUNTS)}",
             fix="dataset.split=param0",

@@ -222,8 +222,8 @@ def _archive_files(
         raise RequestError(
             f"{name} cannot be read to its end",
             seen=f"{type(error).__name__}: {error}",
-            expected="a whole .zip, .tar or .tar.gz archive",
-            fix="fetch the archive again, or give the folder that was unpacked from it",
+            expected="a complete .zip, .tar or .tar.gz archive",
+            fix="download the archive again, or give the folder that was unpacked from it",
         ) from error
 
 

@@ -28,7 +28,7 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
         "/dev/shm is too small for loader workers",
         seen=f"{size // MEBIBYTE} MiB of shared memory, {readers} loader worker{'s' if readers > 1 else ''} on this "
         f"machine (num_workers={num_workers})",
-        expected=f"at least {need // MEBIBYTE} MiB: workers hand batches over in it, and die where it is full",
+        expected=f"at least {need // MEBIBYTE} MiB: workers pass batches through it, and crash if it is full",
         fix=f"docker run --shm-size={roomy}g …      (or --ipc=host; or num_workers=0, to read without workers)",
     )
 

@@ -41,7 +41,7 @@ def cache_root() -> Path:
         return variable if variable.is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:  # a container's user without an entry in /etc/passwd
         raise RequestError(
-            "there is no folder to keep data in that noether makes",
+            "there is no folder for the data that noether generates",
             seen=str(error),
             expected="a home folder, or XDG_CACHE_HOME",
             fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
@@ -72,7 +72,7 @@ def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterab
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise NoetherError(
-                "a process that was making data is gone: most often the system ended it for want of memory\n"
+                "a process that prepared data died, most often because memory ran out\n"
                 "  fix       fewer processes, or more memory"
             ) from None
 

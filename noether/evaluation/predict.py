@@ -92,7 +92,11 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
     values = np.asarray(read_array(request.truth), np.float64)
     name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
     if name is None:
-        raise RequestError("--truth is of a field on the surface", seen=", ".join(task.fields), expected="such a field")
+        raise RequestError(
+            "--truth needs a run that predicts a field on the surface",
+            seen=", ".join(task.fields),
+            expected="a field at surface_points",
+        )
     channels, rows = task.components[name], int(shape.rows.max(initial=0)) + 1
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

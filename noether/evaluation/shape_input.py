@@ -157,14 +157,14 @@ def check_range(
             + (f": is it in {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {factor * scale:g}" if fits else "a shape of the size of those of training, or --scale",
+            fix=f"--scale {factor * scale:g}" if fits else "use a shape of the size of the training shapes, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError(
-            f"{path} lies outside everything the model was trained on",
+            f"{path} lies completely outside the box of the training data",
             seen=seen,
             expected=expected,
-            fix="move and turn the mesh to the axes and the origin of the training data",
+            fix="move and rotate the mesh to the axes and the origin of the training data",
         )
     margin = 0.05 * (high - low).max()
     outside = (own_low < low - margin) | (own_high > high + margin)

@@ -172,7 +172,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise RequestError(
-            f"{target} holds an export already",
+            f"{target} already holds an export",
             seen=f"{target / 'model.json'}",
             expected="a new folder, or --overwrite to replace the export that is there",
             fix=f"noether export {run} {target} --overwrite",
@@ -221,7 +221,7 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
             raise RequestError(
                 "--set takes a parameter and its number",
                 seen=f"--set {part}",
-                expected="NAME=NUMBER, several apart by commas",
+                expected="NAME=NUMBER, separated by commas",
                 fix=f"--set {name.strip() or 'NAME'}=1.0",
             )
         parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
@@ -241,7 +241,7 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
     except ValueError:
         value = kind(0)
     if not 0 < value < float("inf"):
-        raise RequestError(f"--{name} is a positive number", seen=f"--{name} {text}", expected="above 0")
+        raise RequestError(f"--{name} must be a positive number", seen=f"--{name} {text}", expected="above 0")
     return value
 
 

@@ -66,7 +66,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError(
-            "only a model of fields at points can be predicted with or exported",
+            "predict and export need a model of fields at points",
             seen=f"task.kind={config.task.kind}",
             expected="a run with task.kind=fields",
             fix="noether evaluate RUN      (the figures of a run of any task)",
@@ -144,9 +144,9 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
         if not isinstance(trained.model, PointModel):
             raise  # someone's own code, whose traceback they need
         raise RequestError(
-            "the shape does not give what the model reads",
+            "the shape lacks what the model reads",
             seen=str(error),
-            expected="a mesh with faces, of which any number of points and their normals can be taken",
+            expected="a mesh with faces, on which points and normals can be sampled",
         ) from error
     if absent := [name for name in asked if name not in scaled]:
         raise RequestError(

@@ -27,7 +27,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
         dry_run: list the files and write nothing.
 
     Raises:
-        RequestError: the name cannot be a Python package, or the folder is there already or cannot be written.
+        RequestError: the name cannot be a Python package, or the folder already exists or cannot be written.
     """
     folder = Path(project).expanduser()
     _refuse_existing(folder)
@@ -97,7 +97,7 @@ def _refuse_existing(folder: Path) -> None:
         return
     number = next(n for n in range(2, 10_000) if not os.path.lexists(f"{folder}_{n}"))
     raise RequestError(
-        f"{folder} is there already",
+        f"{folder} already exists",
         seen="a folder" if folder.is_dir() else "a file",
         expected="a folder that does not exist yet",
         fix=f"noether init {folder}_{number}",

@@ -49,7 +49,7 @@ def _cancel_job(folder: RunFolder, job_id: str, state: str) -> int:
     folder.cancelled.touch()
     if state != "RUNNING":
         run_slurm(["scancel", job_id])
-        print(f"job {job_id} was {state.lower()}: taken out of the queue")
+        print(f"job {job_id} was {state.lower()}: removed from the queue")
         return ExitCode.DONE
     _wait_for_trainer(folder, job_id)
     if job_id in queued_jobs():
@@ -70,7 +70,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
         return begun or job_id not in queued_jobs()
 
     if not listens():
-        print(f"job {job_id} is starting; it is stopped as soon as its ranks have met", flush=True)
+        print(f"job {job_id} is starting; it will stop as soon as its ranks have met", flush=True)
         _within(listens, pause_s=1.0)
 
 

@@ -104,7 +104,7 @@ def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> 
         raise DiskRefusal(
             f"cannot write to {folder}",
             seen=f"{error.strerror} ({error.filename or folder})",
-            expected="a folder that can be written" + (", on a disk with room" if is_full else ""),
+            expected="a writable folder" + (", on a disk with room" if is_full else ""),
             fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
             mount="" if is_full else str(folder.absolute().parent),
         ) from None

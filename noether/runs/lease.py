@@ -218,7 +218,7 @@ def _refuse_to_rob(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
             f"the run {folder.path} is being written by another process",
             seen=f"{holder.describe()}, process {holder.pid}",
             expected="one writer of a run at a time",
-            fix=f"kill -TERM {holder.pid}      (it saves and leaves; or run_id=ANOTHER_NAME)",
+            fix=f"kill -TERM {holder.pid}      (it saves and exits; or run_id=ANOTHER_NAME)",
         )
 
 

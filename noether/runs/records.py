@@ -65,7 +65,7 @@ def read_record(path: Path, warn: Warn = lambda text: None) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        warn(f"{path} is damaged and left out: {error}")
+        warn(f"{path} is damaged and skipped: {error}")
         return {}
 
 
@@ -109,7 +109,7 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
                 rows.append(parse_row(line))
         except ValueError as error:
             if number < len(lines):
-                warn(f"{path}:{number} is damaged and left out: {error}")
+                warn(f"{path}:{number} is damaged and skipped: {error}")
     return rows
 
 
@@ -120,7 +120,7 @@ def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
         if is_metrics_row(row):
             rows.append(row)
         else:
-            warn(f"{path}: a row without a kind or an update is left out: {strict_json(row)[:80]}")
+            warn(f"{path}: a row without a kind or an update is skipped: {strict_json(row)[:80]}")
     return rows
 
 

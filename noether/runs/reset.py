@@ -29,10 +29,10 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
             raise _still_led(folder, state.why)
         if alive is None and holder is not None and holder.slurm_job is None:
             raise RequestError(
-                f"whether anything still writes to {folder.path} cannot be seen from here",
+                f"cannot see from here whether anything still writes to {folder.path}",
                 seen=holder.describe(),
                 expected="a run that has ended",
-                fix=f"mv {folder.path} {_next_place(folder)}      (once nothing of it runs on {holder.host})",
+                fix=f"mv {folder.path} {_next_place(folder)}      (once it no longer runs on {holder.host})",
             )
     return _next_place(folder) if folder.holds_work() else None
 
@@ -66,8 +66,8 @@ def _next_place(folder: RunFolder) -> Path:
 
 def _still_led(folder: RunFolder, seen: str) -> RequestError:
     return RequestError(
-        f"the run {folder.path} has not ended, and is not started over",
+        f"the run {folder.path} has not ended, so it is not started over",
         seen=seen,
         expected="a run that nothing writes to",
-        fix=f"noether cancel {folder.path}      (it saves and leaves; or run_id=ANOTHER_NAME)",
+        fix=f"noether cancel {folder.path}      (it saves and exits; or run_id=ANOTHER_NAME)",
     )

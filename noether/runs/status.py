@@ -27,7 +27,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         refusal = error
     folders = runs_under(Path(output_path).expanduser(), queued)
     if refusal and any(job_of_run(folder) for folder in folders):
-        print(f"noether: {refusal}\nwhat runs or waits in a job is shown as its folder alone tells", file=sys.stderr)
+        print(f"noether: {refusal}\nruns in jobs are shown from their folders alone", file=sys.stderr)
     states = [run_state(folder, queued, _warn) for folder in folders]
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))

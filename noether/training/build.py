@@ -134,8 +134,8 @@ def already_past(run: Run) -> RequestError:
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
     asked = f"trainer.{name}={getattr(trainer, name)}"
     return RequestError(
-        "the run is past the length that is asked for",
-        seen=f"{asked}, which is {length.total_updates} updates; {updates} are made",
+        "the run is already past the requested length",
+        seen=f"{asked}, which is {length.total_updates} updates; {updates} are done",
         expected="a length counted from the run's first update",
         fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
     )

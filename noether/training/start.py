@@ -47,7 +47,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
         # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
         if aside is not None:
             set_aside(start.folder, aside)
-            console.say(f"reset  the run that was there is kept as {aside}")
+            console.say(f"reset  the old run is kept as {aside}")
         start.folder.create()
         with refusals_told(start.folder.path):
             lease = take_lease(start.folder, placement.attempt, is_task=placement.launcher == "slurm")
@@ -65,7 +65,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
             return _run(placement, request, Path(scratch))
     console.say(f"run    {start.folder.path}")
     for change in start.changes:
-        console.say(f"goes on with another {change}")
+        console.say(f"changed since the checkpoint: {change}")
     deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
@@ -130,7 +130,7 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     aside = _find_start(config, console, plan.placement, reset)[1]
     if aside is not None:
-        console.say(f"reset  the run that is there would be kept as {aside}\n")
+        console.say(f"reset  the existing run would be kept as {aside}\n")
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan), "", sep="\n")
     data = prepare_with_bar(config, console)

@@ -100,7 +100,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
     if not reason and group.from_first(left_to_do or not read_record(run.folder.result, run.console.warn)):
         return write_final_result(run, stop, loop.time_use)
     if not reason and group.is_first:
-        run.console.say(f"the run was complete already: {run.folder.path}")
+        run.console.say(f"the run is already complete: {run.folder.path}")
     return reason
 
 
@@ -126,7 +126,7 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
     if not checkpoint.path.is_dir():
         raise RequestError(
-            "the checkpoint that rank 0 goes on from is not on this host",
+            "the checkpoint from which rank 0 resumes is not on this host",
             seen=f"no {checkpoint.path} on {host}",
             expected="the run's folder at the same path on every host",
             fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
@@ -147,7 +147,7 @@ def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int
     said = []
     if meta["world_size"] != world_size:
         said.append(
-            f"{meta['world_size']} ranks before, {world_size} now: the order of samples goes on, "
+            f"{meta['world_size']} ranks before, {world_size} now: the order of samples continues, "
             "and sums are rounded in another order"
         )
         # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws on each rank.

@@ -50,7 +50,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
         _say_address(runs, listening.getsockname()[1], token)
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn has shut down, and raises the signal once more.
             server.run(sockets=[listening])
-    print("\nnoether watch has ended; the runs go on as they were", flush=True)
+    print("\nnoether watch has ended; the runs continue", flush=True)
     return ExitCode.DONE
 
 
@@ -84,7 +84,9 @@ def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
     what = [str(path) for path in (*runs.named, *runs.folders)]
     print(f"noether watch: {', '.join(what)}")
     print(f"  open      http://127.0.0.1:{port}/{token}/")
-    print(f"  from afar ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}      then open the same")
+    print(
+        f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}   then open that address"
+    )
     print("  end       Ctrl-C", flush=True)
 
 

@@ -136,7 +136,7 @@ class Connector(AddressLookup):
         if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
             raise RequestError(
                 "the ranks of this run do not have the same key",
-                seen=f"what listens at {self._endpoint.host} says to be of this run, and cannot prove it",
+                seen=f"what listens at {self._endpoint.host} claims to be of this run, but cannot prove it",
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
@@ -147,7 +147,7 @@ class Connector(AddressLookup):
                 f"two processes are rank {verdict['double']} of one run",
                 seen=f"pid {os.getpid()} on {self._host}, and another that came before",
                 expected=f"each of the ranks 0 to {terms.identity.world_size - 1} once",
-                fix="a --node-rank (or RANK) of its own for each; this process has left, the run goes on",
+                fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
             )
         return "welcome" in verdict
 
@@ -232,7 +232,7 @@ def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str
             time.sleep(4 * PAUSE_S)
         except OSError as error:
             raise RequestError(
-                f"rank 0 runs on {host}, and the ranks are to meet at {name}, which is another host",
+                f"rank 0 runs on {host}, but the ranks are told to meet at {name}, which is another host",
                 seen=f"rank 0 cannot reach itself at {name} port {port} ({error.strerror or error})",
                 expected="the host of rank 0, under a name or an address that every host knows",
                 fix=f"master_addr={host} on every host      (or node_rank=0 on {name})",

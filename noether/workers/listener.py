@@ -120,7 +120,7 @@ class RunListener:
         self._strays.add(who)
         print(
             f"noether: rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it is of "
-            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and goes on",
+            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and continues",
             file=sys.stderr,
             flush=True,
         )

@@ -71,7 +71,7 @@ def watch_workers(
         watch.until_decided(grace_s)
         failure = None if watch.interrupted else watch.decide()
         if watch.interrupted:
-            print("noether: interrupted twice; every worker is ended", file=stream, flush=True)
+            print("noether: interrupted twice; ending every worker", file=stream, flush=True)
         elif failure is not None:
             print(watch.describe(failure), file=stream, flush=True)
         watch.hang_up(failure)

@@ -84,7 +84,7 @@ def test_a_checkpoint_without_meta_data_is_one_and_damaged(tmp_path) -> None:
     assert kept(tmp_path) == [1, 2]
     warnings: list[str] = []
     assert newest_intact(tmp_path, warnings.append).updates == 1  # type: ignore[union-attr]
-    assert "update-000000002 is damaged and passed over: meta.json cannot be read" in warnings[0]
+    assert "update-000000002 is damaged and skipped: meta.json cannot be read" in warnings[0]
 
 
 @pytest.mark.parametrize("file", ["model.bin", "meta.json"])
@@ -106,7 +106,7 @@ def test_a_better_checkpoint_that_is_gone_is_named(metric, named, tmp_path) -> N
     (tmp_path / "metrics.jsonl").write_text(rows_text([row]))
     warnings: list[str] = []
     assert selected_checkpoint(tmp_path / "checkpoints", warnings.append).updates == 1
-    assert ["update-000000003 is gone" in warning for warning in warnings] == [True] * named
+    assert ["update-000000003 is missing" in warning for warning in warnings] == [True] * named
 
 
 def forged(folder: Path, **changes) -> CheckpointFolder:

@@ -118,7 +118,7 @@ def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> 
     assert writer.finish() is None
     news = writer.news()
     assert [type(item) for item in news] == [str, str, Written]
-    assert "No space left on device; training goes on, it is tried again" in news[0]
+    assert "No space left on device; training continues; it is tried again" in news[0]
     assert kept(writer) == [1]
 
 
@@ -147,7 +147,7 @@ def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it
     error = writer.finish(limit_s=0.3)
     assert isinstance(error, NoetherError)
     assert "No space left on device" in str(error)
-    assert "goes on after update 1" in str(error)
+    assert "continues after update 1" in str(error)
     assert kept(writer) == [1]
 
 

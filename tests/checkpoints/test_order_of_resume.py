@@ -34,7 +34,7 @@ def test_two_then_one_then_four_ranks_go_on_with_the_next_unseen_sample(noether,
         done = noether("train", *words, f"devices={ranks}", f"trainer.max_updates={until}", cwd=OWN, **variables)
         assert done.code == 0, done.err
         if until > 4 and name == "parts":
-            assert "the order of samples goes on" in done.out + done.err
+            assert "the order of samples continues" in done.out + done.err
         return global_batches(record, ranks)
 
     whole = train("whole", 1, 13)

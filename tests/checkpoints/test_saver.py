@@ -76,7 +76,7 @@ def test_a_checkpoint_that_a_stalled_disk_has_no_room_for_is_given_up_in_words(s
     assert 0.4 < time.monotonic() - began < 20
     assert len(scene.warnings) == 1
     assert (
-        "the checkpoint of update 20 is given up: that of update 10 has been on its way to the disk since "
+        "the checkpoint of update 20 is skipped: that of update 10 has been on its way to the disk since "
         in (scene.warnings[0])
     )
     assert threading.active_count() == threads, "one thread writes them all"

@@ -452,7 +452,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     ids=["seed", "points"],
 )
 def test_files_of_another_order_are_not_taken_for_this_one(folder, change, word):
-    with pytest.raises(RequestError, match=r"train\.safetensors was made to another order") as error:
+    with pytest.raises(RequestError, match=r"train\.safetensors was made with other settings") as error:
         ellipsoid.prepare(folder, settings(**change))
     assert word in error.value.seen
 

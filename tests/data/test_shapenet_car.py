@@ -155,7 +155,7 @@ def test_the_split_randperm189_is_the_published_one() -> None:
 
 @pytest.mark.parametrize(
     ("split", "params", "words"),
-    [("randperm189", ["param0"] * 5, "one of all cars"), ("param0", ["param1"] * 5, "needs cars in param0")],
+    [("randperm189", ["param0"] * 5, "needs all cars"), ("param0", ["param1"] * 5, "needs cars in param0")],
 )
 def test_a_split_that_the_cars_do_not_have_is_refused(split, params, words) -> None:
     with pytest.raises(RequestError, match=words):
@@ -177,7 +177,7 @@ def test_statistics_are_held_against_the_published_ones() -> None:
 def test_the_commands_from_archive_to_description(raw_archive: Path, noether, tmp_path: Path) -> None:
     out = tmp_path / "car"
     tried = noether("data", "prepare", "shapenet_car", str(raw_archive), str(out), "--dry-run")
-    assert "6 cars, 0 of them whole" in tried.out
+    assert "6 cars, 0 of them complete" in tried.out
     assert not out.exists()
     done = noether("data", "prepare", "shapenet_car", str(raw_archive), str(out), "--workers", "1")
     assert done.code == 0, done.err

@@ -29,7 +29,7 @@ def test_chunks_predict_what_one_pass_predicts() -> None:
 
 
 def test_a_model_without_chunks_names_the_setting() -> None:
-    with pytest.raises(RequestError, match="Linear cannot be asked in chunks") as caught:
+    with pytest.raises(RequestError, match="Linear cannot predict in chunks") as caught:
         predict(nn.Linear(2, 2), {}, 100)
     assert caught.value.seen == "trainer.evaluation_chunk_size=100"
     assert caught.value.fix == "trainer.evaluation_chunk_size=null"

@@ -138,7 +138,7 @@ BOX = np.array(np.meshgrid([-0.9, 0.9], [0, 1.4], [-1.9, 1.9])).reshape(3, -1).T
 @pytest.mark.parametrize(
     ("factor", "shift", "fix"),
     [(1000, 0, "--scale 0.001"), (100, 0, "--scale 0.01"), (39.37, 0, "--scale 0.0254"), (1e-3, 0, "--scale 1000"),
-     (1, 10, "move and turn"), (0.2, 0, "a shape of the size")],
+     (1, 10, "move and rotate"), (0.2, 0, "a shape of the size")],
     ids=["mm", "cm", "inches", "km", "elsewhere", "a-fifth-which-no-unit-explains"],
 )  # fmt: skip
 def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:
@@ -252,7 +252,7 @@ def test_wrong_files_are_refused_in_words(shapenet_run, noether, tmp_path: Path)
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
         ([], "--mesh is needed"),
-        (["--mesh", str(torn), "--out", "x.png"], "names no format that can be written"),
+        (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
         (
             ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "one.npy")],

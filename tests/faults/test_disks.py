@@ -122,7 +122,7 @@ def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there
     process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
     wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     fill(host.seen(disk / "rest"))
-    wait_until("the warning", lambda: "No space left on device; training goes on" in log.read_text())
+    wait_until("the warning", lambda: "No space left on device; training continues" in log.read_text())
     assert process.poll() is None
     host.seen(disk / "rest").unlink()
     assert process.wait(90) == 0, log.read_text()
@@ -143,7 +143,7 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     assert process.wait(120) == 1, log.read_text()
     said = log.read_text()
     assert "the last checkpoint cannot be written" in said
-    assert "make room and run the same command with resume=auto; it goes on after update" in said
+    assert "make room and run the same command with resume=auto; it continues after update" in said
     assert "Traceback" not in said
     assert list_checkpoints(folder.checkpoints)[-1].updates >= good.updates
     host.seen(disk / "rest").unlink()
@@ -164,7 +164,7 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
     remount = host.inside("mount", "-o", "remount,ro", str(run / "checkpoints"))
     # Busy while a checkpoint is being written.
     wait_until("read-only", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
-    wait_until("the warning", lambda: "Read-only file system; training goes on" in log.read_text())
+    wait_until("the warning", lambda: "Read-only file system; training continues" in log.read_text())
     host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
     assert process.wait(90) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
@@ -224,7 +224,7 @@ def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_st
     said = log.read_text()
     assert "the result of the run cannot be written" in said
     assert "training is complete and saved" in said
-    assert "only the evaluation is made again" in said
+    assert "only the evaluation is repeated" in said
     assert "Traceback" not in said
     host.seen(disk / "rest").unlink()
     assert host.train(log, *words).wait(90) == 0, log.read_text()
@@ -261,7 +261,7 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
         wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
         host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
         try:
-            wait_until("two given up", lambda: log.read_text().count(" is given up: that of update ") > 1)
+            wait_until("two skipped", lambda: log.read_text().count(" is skipped: that of update ") > 1)
             assert process.poll() is None
         finally:
             host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
@@ -360,7 +360,7 @@ def test_a_flipped_byte_in_any_file_of_a_checkpoint_is_seen_and_the_one_before_i
     folder.result.unlink()
     again = noether("train", *words, cwd=OWN, **variables)
     assert again.code == 0, again.err
-    assert f"{newest.path.name} is damaged and passed over: optimizer.safetensors has another SHA-256" in again.out
+    assert f"{newest.path.name} is damaged and skipped: optimizer.safetensors has another SHA-256" in again.out
     assert f"after update {before.updates}" in again.out
     assert final_hashes(folder) == undisturbed
     for checkpoint in list_checkpoints(folder.checkpoints):

@@ -93,7 +93,7 @@ def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, fol
 REFUSED = {
     "resumed": (["--reset", "run_id=cars", "resume=auto"], "fix       --reset resume=null"),
     "without-a-name": (["--reset"], "fix       --reset run_id=NAME"),
-    "sweep": (["--reset", "-m", "seed=1,2", "run_id=cars"], "belong to one run"),
+    "sweep": (["--reset", "-m", "seed=1,2", "run_id=cars"], "do not work with a sweep"),
     "nothing-to-serve": (["--tb", "tracker.tensorboard=false"], "fix       --tb tracker.tensorboard=true"),
 }
 

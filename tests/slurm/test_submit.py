@@ -188,7 +188,7 @@ def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> 
     job, _ = user.submits("once", "slurm.slurm_additional_parameters={begin: now+1hour}")
     words = (*NOETHER, "submit", "--hp", str(TINY), *SHAPE, "run_id=once")
     assert f"job {job}, PENDING" in user.types(*words, code=2).stderr
-    assert "taken out of the queue" in user.types(*NOETHER, "cancel", "runs/once").stdout
+    assert "removed from the queue" in user.types(*NOETHER, "cancel", "runs/once").stdout
     assert "nothing" in user.types(*NOETHER, "logs", "runs/once", code=2).stderr
     assert str(job) not in slurm.jobs()
 
@@ -204,7 +204,7 @@ def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: 
     assert found == [(f"runs/a b-{index}", "waiting", f"{job}_{index}") for index in range(2)]
     assert "has written nothing yet" in user.types(*NOETHER, "logs", "a b-0", code=2).stderr
     for index in range(2):
-        assert "taken out of the queue" in user.types(*NOETHER, "cancel", f"runs/a b-{index}").stdout
+        assert "removed from the queue" in user.types(*NOETHER, "cancel", f"runs/a b-{index}").stdout
     assert not any(queued.startswith(str(job)) for queued in slurm.jobs())
 
 

@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(train, noether, tmp_path)
         "train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=damaged", "resume=auto", "trainer.max_updates=9"
     )
     assert done.code == 0, done.err
-    assert f"{newest.path.name} is damaged and passed over: model.safetensors has another SHA-256" in done.out
+    assert f"{newest.path.name} is damaged and skipped: model.safetensors has another SHA-256" in done.out
     assert "resumed damaged after update 4" in done.out
 
 

@@ -97,7 +97,7 @@ def test_a_signal_cuts_the_final_evaluation_short_and_the_next_start_makes_it(be
     out = finish("run", *length)
     assert folder.result.is_file()
     assert [row.outcome for row in read_attempts(folder)] == ["SIGTERM", "done"]
-    assert "the run was complete already" in finish("run", *length)
+    assert "the run is already complete" in finish("run", *length)
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Lau
     _, words = launcher.communicate(timeout=LIMIT_S)
     assert time.monotonic() - started < 2
     assert launcher.returncode == 130
-    assert words == "noether: interrupted twice; every worker is ended\n"
+    assert words == "noether: interrupted twice; ending every worker\n"
     assert not [rank for rank in seen if is_running(rank["pid"])]
 
 

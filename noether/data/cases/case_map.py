@@ -69,7 +69,9 @@ class SetMap(Section):
     def _names_are_free(self) -> "SetMap":
         for name in self.fields:
             if name in RESERVED or not _NAME.match(name):
-                raise ValueError(f"fields.{name}: a field is named by small letters, and not {', '.join(RESERVED)}")
+                raise ValueError(
+                    f"fields.{name}: a field's name has small letters only, and is not {', '.join(RESERVED)}"
+                )
         return self
 
 

@@ -22,8 +22,8 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
     text = map_text(map_name)
     if dry_run:
         jobs, there = plan_cases(root, folder, parse_map(text, map_name))
-        console.say(f"{root}: {len(jobs) + len(there)} cases, {len(there)} of them whole in {folder}")
-        console.say("would be made: " + (_names([job.case for job in jobs]) or "nothing"))
+        console.say(f"{root}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
+        console.say("would be prepared: " + (_names([job.case for job in jobs]) or "nothing"))
         console.say("dry run: nothing was written")
         return ExitCode.DONE
     with progress_bar(console, "preparing", "cases") as report:
@@ -33,7 +33,7 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
 
 
 def _say(console: Console, done: PreparedCases, folder: Path) -> None:
-    console.say(f"{done.made} cases prepared, {done.kept} were there and current: {folder}")
+    console.say(f"{done.made} cases prepared, {done.kept} were already up to date: {folder}")
     warn_few(
         console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
     )
@@ -61,7 +61,7 @@ def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
     root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if target.exists():
         raise RequestError(
-            f"{target} is there already", seen="a file", expected="a name that is free", fix="--out another.yaml"
+            f"{target} already exists", seen="a file", expected="a name that is free", fix="--out another.yaml"
         )
     with progress_bar(console, "looking at", "files") as report:
         survey = survey_folder(root, workers=workers, progress=report)
@@ -79,7 +79,7 @@ def _say_survey(console: Console, survey: Survey) -> None:
     cases = survey.grouping.cases
     console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}")
     if len(survey.looked_at) < len(cases):
-        console.say(f"{len(survey.looked_at)} of them were looked at, spread evenly: all would be more than 4 GB")
+        console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _block_table(template, block, found), sep="\n")
     for template, numbers in survey.numbers.items():

@@ -77,7 +77,7 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
         for case, paths in match_template(own.file, files).items():
             if len(paths) > 1:
                 raise RequestError(
-                    f"several files are the set {name} of case {case}",
+                    f"several files match the set {name} of case {case}",
                     seen=", ".join(paths[:4]),
                     expected=f"one file that fits {own.file}",
                 )

@@ -152,7 +152,7 @@ def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
     if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
         raise RequestError(
             f"the set {name} in {job.files[name]} is {size:.4g} m long",
-            seen="no unit of length in the map, which stands for metres",
+            seen="no unit of length in the map, so metres are assumed",
             expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
             fix="length: mm      (or length: m, if it is as long as that)",
         )

@@ -100,10 +100,10 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
     except RequestError:
         raise
     except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="a whole file") from None
+        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="a complete file") from None
     blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
     if not blocks:
-        raise RequestError(f"{path} holds no points", seen="an empty mesh", expected="a whole file")
+        raise RequestError(f"{path} holds no points", seen="an empty mesh", expected="a complete file")
     return blocks
 
 
@@ -192,7 +192,7 @@ def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
     if len(offsets) < 2:
         raise RequestError(f"{path} has no faces", seen=f"{len(points)} points", expected="a surface; or kind: points")
     if corners.min() < 0 or corners.max() >= len(points) or np.diff(offsets).min() < 1:
-        raise RequestError(f"{path} has a face of points that are not there", seen=f"point {corners.max()}",
+        raise RequestError(f"{path} has a face with points that do not exist", seen=f"point {corners.max()}",
                            expected=f"below {len(points)}")  # fmt: skip
     centres, vectors = polygon_geometry(points, corners, offsets)
     if about.at == "points":

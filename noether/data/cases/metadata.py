@@ -40,7 +40,9 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
                       "low": box["low"], "high": box["high"]}  # fmt: skip
         for key in described[0]["arrays"]:
             if odd := [case for case, one in zip(names, described, strict=True) if key not in one["arrays"]]:
-                raise RequestError(f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases", expected="all alike")
+                raise RequestError(
+                    f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases", expected="the same in every case"
+                )
             about_field = own.fields.get(key.removeprefix(f"{name}_"))
             span = _span(key, names, [one["arrays"][key] for one in described])
             entry = {"set": name, "unit": about_field.unit if about_field else _unit(key, name), **span}
@@ -78,12 +80,12 @@ def read_metadata(out: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise RequestError(
             f"{path} cannot be read", seen=f"{type(error).__name__}: {error}", expected="the file as it was written",
-            fix="noether data prepare CASES OUT --map cases.yaml      (cases that are whole are kept)",
+            fix="noether data prepare CASES OUT --map cases.yaml      (complete cases are kept)",
         ) from None  # fmt: skip
     if version != FORMAT_VERSION:
         raise RequestError(
-            f"{path} is of another version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
-            fix="noether data prepare CASES OUT --map cases.yaml      (makes it anew)",
+            f"{path} has another format version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
+            fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)",
         )  # fmt: skip
     return about
 

@@ -32,7 +32,9 @@ def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, 
                   for name, value in wanted.items()}  # fmt: skip
         if both := [case for case in chosen["test"] if case in chosen["validation"]]:
             raise RequestError(
-                "a case is tested on and validated with", seen=", ".join(both[:5]), expected="one of both"
+                "a case is in both the test and the validation split",
+                seen=", ".join(both[:5]),
+                expected="each case in one split",
             )
         free = [case for case in ordered if case not in chosen["test"] and case not in chosen["validation"]]
         drawn = [free[i] for i in np.random.default_rng(about.seed).permutation(len(free))]
@@ -65,7 +67,9 @@ def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[
     if isinstance(value, str):
         path = root / value
         if not path.is_file():
-            raise RequestError("the list of a split is missing", seen=f"no file {path}", expected="a case on each line")
+            raise RequestError(
+                "the list of a split is missing", seen=f"no file {path}", expected="a file with one case on each line"
+            )
         value = [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
     listed = set(value)
     return [case for case in ordered if case in listed]

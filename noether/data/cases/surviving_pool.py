@@ -32,8 +32,8 @@ def surviving_map(
                 item,
                 RequestError(
                     "the process that read it died",
-                    seen="a reader of VTK crashed, or the system ended the process for want of memory",
-                    expected="whole files, and memory for one case in each process",
+                    seen="a reader of VTK crashed, or memory ran out and the system killed the process",
+                    expected="complete files, and memory for one case in each process",
                     fix="--workers 1, or leave this case out",
                 ),
             )

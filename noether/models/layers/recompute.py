@@ -43,7 +43,7 @@ def recompute_blocks(model: nn.Module) -> int:
     blocks = [module for module in model.modules() if isinstance(module, Recomputable)]
     if not blocks:
         raise RequestError(
-            "the model has no blocks whose activations could be made again",
+            "the model has no blocks whose activations could be recomputed",
             seen=f"trainer.recompute=true, model {type(model).__name__}",
             expected="upt, ab_upt, transformer or transolver, or blocks that are noether.models.layers.recompute."
             "Recomputable with methods marked `recomputed`",

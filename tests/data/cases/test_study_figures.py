@@ -36,7 +36,7 @@ def test_the_best_is_among_those_trained_on_all_cases() -> None:
         "| UPT | 11.0 ± 1.4 % | 0.850 ± 0.071 | 1,234 | 2.0 |",
         "| AB-UPT | 20.0 % | – | 1,234 | 2.0 |",
         "| nearest shape | 50.0 % | – |  |  |",
-        "| UPT, 20 cases, from the embedded cars | 5.0 % | 0.500 | 1,234 | 2.0 |",
+        "| UPT, 20 cases, from the built-in cars | 5.0 % | 0.500 | 1,234 | 2.0 |",
     ],
     ids=["seeds", "undefined", "baseline", "few"],
 )
