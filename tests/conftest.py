@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -112,8 +113,9 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
     """Trains the tiny configuration with further overrides to its end, in a folder, and returns the run's."""
 
-    def run(output: Path, name: str, *overrides: str) -> RunFolder:
-        finished = noether("train", "--hp", str(TINY), f"output_path={output}", f"run_id={name}", *overrides)
+    def run(output: Path, name: str, *overrides: str, timeout: float = TIME_LIMIT) -> RunFolder:
+        asked = ("--hp", str(TINY), f"output_path={output}", f"run_id={name}", *overrides)
+        finished = noether("train", *asked, timeout=timeout)
         assert finished.code == 0, finished.out + finished.err
         return RunFolder(output / name)
 
@@ -123,7 +125,7 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
 @pytest.fixture
 def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., RunFolder]:
     """The same in the test's own folder."""
-    return lambda name, *overrides: train_in(tmp_path, name, *overrides)
+    return partial(train_in, tmp_path)
 
 
 @pytest.fixture

@@ -66,7 +66,8 @@ def test_evaluation_counts_each_sample_once_on_two_ranks(train, reference) -> No
 def test_a_compiled_model_learns_the_same(train) -> None:
     """To single precision: the compiler fuses, and so rounds, in another order."""
     short = ("trainer.max_updates=4", "trainer.evaluate_every=null", "optimizer=sgd")
-    plain, compiled = train("plain", *short), train("compiled", *short, "trainer.compile=true")
+    plain = train("plain", *short)
+    compiled = train("compiled", *short, "trainer.compile=true", timeout=500)  # The compiler is slow on busy cores.
     expected, found = weights(plain, "model.safetensors"), weights(compiled, "model.safetensors")
     assert expected.keys() == found.keys()
     assert max(float((expected[key] - found[key]).abs().max()) for key in expected) < 1e-5

@@ -78,7 +78,7 @@ def place(tmp_path_factory, train_in, environ) -> Iterator[SimpleNamespace]:
     runs = tmp_path_factory.mktemp("runs")
     ended = [train_in(runs, name, f"seed={seed}") for name, seed in (("first", 1), ("second", 2))]
     page = serve(environ, str(runs))
-    yield SimpleNamespace(runs=runs, page=page, ended=ended)
+    yield SimpleNamespace(runs=runs, page=page, ended=ended, environ=environ)
     kill(page)
 
 
@@ -144,6 +144,33 @@ def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
     assert "update 120 of 120" in page.locator("#progress-text").inner_text()
     assert page.locator("#checkpoints td", has_text="update-000000120").count() == 1
     expect(page.locator("#pictures")).to_contain_text("while training")
+
+
+CHOOSE_MEANWHILE = """() => {
+    const ask = window.fetch;
+    window.fetch = (address, ...more) => {
+        const button = [...document.querySelectorAll("button")].find(one => one.textContent.startsWith("young"));
+        if (address.startsWith("api/compare")) button.click();
+        return ask(address, ...more);
+    };
+}"""
+
+
+def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, opened, tmp_path) -> None:
+    """It is not asked for the log of a rank of the other: a 404 would be on the console."""
+    shutil.copytree(place.ended[0].path, tmp_path / "first")
+    (tmp_path / "young").mkdir()
+    shutil.copy(place.ended[0].config, tmp_path / "young" / "config.yaml")
+    page = serve(place.environ, str(tmp_path))
+    try:
+        shown = opened(page.address)
+        shown.get_by_role("button", name=re.compile("^first")).click()
+        expect(shown.locator("#log")).to_contain_text("evaluated in")
+        shown.evaluate(CHOOSE_MEANWHILE)
+        shown.get_by_label("Overlay young").check()  # Compared anew.
+        expect(shown.locator("#log")).to_have_text("")
+    finally:
+        kill(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

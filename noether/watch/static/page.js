@@ -165,7 +165,8 @@ async function news(signal) {
     compare(await fetchJson(`api/compare?runs=${keys.join(",")}`, signal));
     state.compared = keys.join();
   }
-  await readLog(state.focus, signal);
+  // Another run may have been chosen meanwhile: the ranks that are offered are still those of this one.
+  if (state.focus === focus) await readLog(focus, signal);
   return isReading;
 }
 
