@@ -84,9 +84,7 @@ def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
     what = [str(path) for path in (*runs.named, *runs.folders)]
     print(f"noether watch: {', '.join(what)}")
     print(f"  open      http://127.0.0.1:{port}/{token}/")
-    print(
-        f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}   then open that address"
-    )
+    print(f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}   then open that address")
     print("  end       Ctrl-C", flush=True)
 
 
