@@ -67,7 +67,7 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
     assert "mean ± std" in done.out
     assert f"{figure['mean']:.5g} ± " in done.out
     again = noether(*words, "seed=1,2", "resume=auto")
-    assert again.out.count("complete already") == 2, "what is done is not done again"
+    assert again.out.count("already complete") == 2, "what is done is not done again"
 
 
 def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(noether, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """What came of it, each a list of the tensors' names; `reshaped` also says both shapes."""
+    """Which tensors were loaded and which were not, as lists of names; `reshaped` also gives both shapes."""
 
     source: Path
     taken: list[str]

@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, and in which folder. No torch here."""
+"""Decides from which checkpoint a run resumes, and in which folder. No torch here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class StartingPoint:
 
 
 def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
-    """Decides where a run starts, and refuses to go on with settings that would make another run of it.
+    """Decides where a run starts, and refuses to resume with settings that would change what the run learns.
 
     Args:
         config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.

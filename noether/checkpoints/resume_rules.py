@@ -1,4 +1,4 @@
-"""Which settings may change when a run goes on, and why: one table, and what follows from it. No torch here."""
+"""Which settings may change when a run is resumed, and why: one table, and functions that apply it. No torch here."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from noether.errors import RequestError
 
 
 class ResumeRule(Enum):
-    """What a changed setting means for a run that goes on."""
+    """What a changed setting means for a resumed run."""
 
     FREE = "changes nothing that is learned"
-    SAID = "changes what is learned, as its user plainly means; goes on, and says so"
-    REFUSED = "makes another run of it; goes on only where accept_changes names the key"
+    SAID = "changes what is learned, as the user clearly intends; the run continues and prints the change"
+    REFUSED = "makes it a different run; refused unless accept_changes names the key"
 
 
 # The entry of the setting decides, else that of the nearest section above it.

@@ -1,4 +1,4 @@
-"""All that a run must remember to go on bit for bit: weights, averages, optimiser, scaler, random numbers."""
+"""The state that a run needs to resume bit for bit: weights, averages, optimiser, scaler, random numbers."""
 
 import json
 import random

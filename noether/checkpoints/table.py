@@ -1,4 +1,4 @@
-"""Which checkpoints a run has, whether they are as they were written, and which may go. No torch here."""
+"""Lists a run's checkpoints, whether they are intact, and which may be removed. No torch here."""
 
 import time
 from collections.abc import Sequence

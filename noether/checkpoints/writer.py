@@ -117,7 +117,7 @@ class CheckpointWriter:
         return f"that of update {self.updates} has been on its way to the disk since {since}, for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, verify: bool = False) -> None:
-        """Writes a snapshot behind the caller's back; `make_room` must have been called.
+        """Writes a snapshot in the background; `make_room` must have been called.
 
         Args:
             snapshot: must stay as it is until `make_room` returns.

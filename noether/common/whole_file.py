@@ -14,7 +14,7 @@ REPLACED = ".replaced"
 
 
 class Publisher:
-    """Gives finished files and folders their names, and takes names away. Anybody may: nothing is checked.
+    """Publishes finished files and folders by renaming them, and removes them. This class lets anybody write.
 
     The lease of a run is a publisher that first checks whether its start may still write (`noether.runs.lease`).
     """

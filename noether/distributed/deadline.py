@@ -1,4 +1,4 @@
-"""When must a run have stopped, who says so, and how early must it begin to stop. No torch here."""
+"""Finds the time limit of a run, and how early the run must begin to stop. No torch here."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ ASSUMED_BYTES_PER_S = 50e6
 
 @dataclass
 class Deadline:
-    """The moment by which a run must have left, and how long its last steps take.
+    """The time by which a run must have ended, and how long its last steps take.
 
     moment: seconds of the monotonic clock, which is never set back. source: what said so.
     save_s, boundary_s: the longest so far of a checkpoint, and of the time between two boundaries of the ranks.

@@ -40,9 +40,9 @@ class Attended:
 class ABUPT(AnchoredModel, GeometryModel):
     """Predict fields at points, and outputs of the case, from geometry and anchors.
 
-    Keys and values come from anchors alone and queries are never attended to, so each query's prediction is
-    independent of which others are asked. A query at an anchor's place is predicted as the anchor is.
-    Without `anchor_…` entries in the batch all points are anchors.
+    Keys and values come from anchors alone and queries are never attended to, so each query's prediction is independent
+    of the other queries. A query at an anchor's place is predicted as the anchor is. Without `anchor_…` entries in the
+    batch, all points are anchors.
 
     Args:
         dim: channels of a token.

@@ -1,4 +1,4 @@
-"""Which model was asked for: from `model.kind` and its options to an `nn.Module`."""
+"""Builds the model that `model.kind` names, with its options."""
 
 import inspect
 from typing import Any

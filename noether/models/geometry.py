@@ -1,4 +1,4 @@
-"""What models share that read the shape itself: its points pooled into supernodes."""
+"""Shared by models that read the shape itself: pools its points into supernodes."""
 
 from collections.abc import Mapping
 

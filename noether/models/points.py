@@ -1,4 +1,4 @@
-"""What every model of fields at points offers: a latent made once, and any number of queries answered from it."""
+"""The base classes of models of fields: a latent computed once, and predictions at any number of query points."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Latent:
 class PointModel(nn.Module):
     """Predicts the fields of its layout at query points, and outputs of the whole case.
 
-    `encode` makes a latent; `decode` asks it, and what it is asked never influences another answer, so that
-    queries can come in any order and in chunks of any size. Positions arrive scaled
+    `encode` computes a latent, and `decode` predicts at queries from it. Each prediction is independent of the other
+    queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled
     isotropically to about 0..1000. A batch may hold samples of differing numbers of points, padded:
     `<set>_mask` (B, N) is True where a point is real, and absent where all are. Predictions at padding mean
     nothing.

@@ -1,4 +1,4 @@
-"""Transolver: points gathered into a few slices of like physical state, attention among the slices.
+"""Transolver: points are grouped into a few slices of similar physical state, and the slices attend to each other.
 
 Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surface and volume in one cloud,
 each with its position, its distance to the surface and the direction away from it.

@@ -1,4 +1,4 @@
-"""Where a run keeps what it makes, and how an earlier run is found again. No torch here."""
+"""The files of a run folder, and how an earlier run is found. No torch here."""
 
 import errno
 import os
@@ -78,7 +78,7 @@ class RunFolder:
 
 
 class DiskRefusal(RequestError):
-    """The disk does not take what a run cannot go without."""
+    """The disk refuses a write that the run needs."""
 
 
 DISK_ERRNOS = frozenset(

@@ -1,4 +1,4 @@
-"""What do a run's numbers depend on: image, lock, revision, versions, driver, host. No torch here."""
+"""Records what a run's numbers depend on: image, lock, revision, versions, driver, host. No torch here."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Whose run a folder is: what the settings of somebody else's run name by dotted path is not run unasked.
+"""Decides whether a run is the user's own: code named in the settings of another user's run is not run unasked.
 
 A run that is started gets a mark, `started-by.json`: the settings of its components, signed with a key that only this
 user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Where there is no such key, as in a container

@@ -1,4 +1,4 @@
-"""What a task must offer: it turns a model's predictions into a loss and into figures."""
+"""The base class of tasks, which turn a model's predictions into a loss and figures."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,10 +17,10 @@ SampleFigures = dict[str, Tensor]
 
 
 class Task:
-    """A task: from predictions to loss and metrics. A user's own derives from this and needs those two.
+    """Turns predictions into a loss and metrics. A user's own task derives from this and must define these two methods.
 
-    What else a run does with it, the task says itself: which figures and point errors an evaluation collects, which
-    baselines are scored beside it, and which parts a report has.
+    The other methods have defaults. They say which figures and point errors an evaluation collects, which baselines
+    are scored beside it, and which parts a report has.
     """
 
     reads_masks = False
@@ -122,7 +122,7 @@ class Task:
 
 
 def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
-    """Refuses what a model returned in another form: it would be broadcast, and trained on in silence.
+    """Refuses predictions of the wrong shape, which would be broadcast and silently trained on.
 
     shapes: what is expected, by name.
     """

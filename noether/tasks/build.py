@@ -1,4 +1,4 @@
-"""Which task was asked for: from `task.kind` and its options to a `Task`."""
+"""Builds the task that `task.kind` names, with its options."""
 
 from typing import Any
 

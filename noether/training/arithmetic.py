@@ -1,4 +1,4 @@
-"""How much arithmetic an update is, and what share of this device's matrix products the run has reached."""
+"""Counts the arithmetic of an update, and the share of this device's matrix-product rate that the run reached."""
 
 import time
 from typing import Any

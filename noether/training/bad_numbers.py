@@ -1,4 +1,4 @@
-"""Which sample, or which weight, brought a number that is not finite."""
+"""Finds the sample or the weight that caused a number that is not finite."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -18,7 +18,7 @@ class NonFiniteError(NoetherError):
 
 
 class LateLook:
-    """Reads whether a gradient was finite one update after it was made, when the answer has long arrived."""
+    """Reads whether a gradient was finite one update later, when reading it no longer waits for the device."""
 
     def __init__(self) -> None:
         self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None

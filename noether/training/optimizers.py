@@ -1,4 +1,4 @@
-"""How weights move: parameter groups, and the optimisers that torch does not have."""
+"""Builds optimisers: parameter groups, and the optimisers that torch does not have."""
 
 from collections.abc import Iterable
 from inspect import unwrap

@@ -1,4 +1,4 @@
-"""Which learning rate each update uses."""
+"""The learning rate of each update."""
 
 from collections.abc import Callable
 from math import cos, pi

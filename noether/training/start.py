@@ -1,4 +1,4 @@
-"""From a configuration to workers: the data is there, the folder can be written, the plan is shown; then it starts."""
+"""Starts a run from its configuration: prepares the data, checks the folder, shows the plan, starts the workers."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the time of a run was made of: a clock that always runs for exactly one part of the loop."""
+"""Measures how a run spends its time: a clock that always runs for exactly one part of the loop."""
 
 import time
 from collections.abc import Sequence

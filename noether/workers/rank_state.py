@@ -1,4 +1,4 @@
-"""Where a rank is and where it must stop: numbers in memory shared with its launcher, and a pipe.
+"""A rank's position, and where it must stop: numbers in memory shared with its launcher, and a pipe.
 
 A thread beside the training would compete for the interpreter, and could not answer during a C call that holds it;
 shared memory can be read from outside, even when the rank is stopped or dead.

@@ -18,7 +18,7 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
     assert fix[1] == "trainer.max_updates=11"
     done = noether(*words, fix[1])
     assert done.code == 0, done.out + done.err
-    assert "complete already" in noether(*words, fix[1]).out
+    assert "already complete" in noether(*words, fix[1]).out
 
 
 MODEL = """

@@ -1,4 +1,4 @@
-"""Which tokens look at which: multi-head self-attention and cross-attention with rotary positions."""
+"""Multi-head self-attention and cross-attention with rotary positions."""
 
 from typing import NamedTuple
 

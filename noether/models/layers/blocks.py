@@ -1,4 +1,4 @@
-"""What a network is stacked from: the MLP, the transformer and perceiver blocks, and their first weights."""
+"""The MLP, the transformer and perceiver blocks, and their initial weights."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""What a case's parameters do to a network: one embedding, and from it a shift and a scale for every norm."""
+"""Conditions a network on a case's parameters: one embedding, and from it a shift and a scale for every norm."""
 
 import torch
 from torch import Tensor, nn

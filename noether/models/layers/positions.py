@@ -1,4 +1,4 @@
-"""Where is this point: the sine-cosine embedding of a position, and its rotary table (RoPE)."""
+"""The sine-cosine embedding of a position, and its rotary table (RoPE)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Activation recomputation: a block keeps only what goes into it, and makes the rest again in the backward pass."""
+"""Activation recomputation: a block keeps only its input, and recomputes the rest in the backward pass."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +14,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Recomputable(nn.Module):
-    """A block whose methods marked `recomputed` can be made again; `recomputes` says whether they are."""
+    """A block whose methods marked `recomputed` can be recomputed; `recomputes` says whether they are."""
 
     recomputes = False
 

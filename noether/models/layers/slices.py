@@ -11,7 +11,7 @@ FIRST_TEMPERATURE = 0.5
 
 
 class SliceAttention(nn.Module):
-    """Points are dealt softly to slices, the slices' means attend to each other, and points read them back.
+    """Points are assigned softly to slices, the slices' means attend to each other, and points read them back.
 
     With x_h a head's share of one projection and f_h of another: w = softmax(W·x_h / τ) over the slices,
     token_g = Σ w_g·f_h / (Σ w_g + 1e-5) over the points, attention among the tokens, and Σ_g w_g·token_g for

@@ -1,4 +1,4 @@
-"""What is the shape near this point: radius search, and pooling of geometry points into supernodes."""
+"""Radius search, and pooling of geometry points into supernodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

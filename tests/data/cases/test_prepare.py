@@ -222,7 +222,7 @@ def test_training_is_refused_where_a_case_is_gone(prepared: Path, tmp_path: Path
     with pytest.raises(RequestError, match="case run_0"):
         check_cases(out)
     (out / "dataset.json").write_text('{"format_version": 99, "splits": {"train": []}}')
-    with pytest.raises(RequestError, match="another version"):
+    with pytest.raises(RequestError, match="another format version"):
         check_cases(out)
 
 
