@@ -1,5 +1,6 @@
 """What the tests share: the real program, run as a user runs it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -111,13 +112,19 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
-    """Trains the tiny configuration with further overrides to its end, in a folder, and returns the run's."""
+    """Trains the tiny configuration with further overrides to its end, in a folder, and returns the run's.
+
+    In every such run the parts of rank 0's time sum up to the whole, to 3 % and what their decimals leave.
+    """
 
     def run(output: Path, name: str, *overrides: str, timeout: float = TIME_LIMIT) -> RunFolder:
         asked = ("--hp", str(TINY), f"output_path={output}", f"run_id={name}", *overrides)
         finished = noether("train", *asked, timeout=timeout)
         assert finished.code == 0, finished.out + finished.err
-        return RunFolder(output / name)
+        folder = RunFolder(output / name)
+        time_use = json.loads(folder.result.read_text())["time_use"]
+        assert sum(time_use["ranks"][0].values()) == pytest.approx(time_use["seconds"], rel=0.03, abs=1e-3)
+        return folder
 
     return run
 

@@ -44,9 +44,8 @@ class Loop:
         """
         built, group = self.built, self.built.group
         trainer, progress = built.config.trainer, built.state.progress
-        began, first = time.perf_counter(), progress.updates
         updater = Updater(built.state, group, trainer, built.precision, built.plan.accumulation_steps)
-        clock = updater.clock
+        began, clock, first = time.perf_counter(), updater.clock, progress.updates
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(group, built.plan.effective, clock)
@@ -79,9 +78,8 @@ class Loop:
         if self.profile is not None:
             clock.switch(Part.LOGGING)
             self.profile.close()
-        times = window.finish().as_dict()
-        made = progress.updates - first
-        self.time_use = {"updates": made, "seconds": time.perf_counter() - began, **times}
+        made, seconds = progress.updates - first, time.perf_counter() - began
+        self.time_use = {"updates": made, "seconds": seconds, **window.finish().as_dict()}
         self._log("time_use", **self.time_use)
         complete = progress.updates == last_update and not progress.evaluation_pending
         return 0 if complete else reason

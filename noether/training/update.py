@@ -37,7 +37,6 @@ class Updater:
     def __init__(
         self, state: TrainingState, group: Group, config: TrainerConfig, precision: Precision, micro_batches: int
     ) -> None:
-        self.clock = Clock(group.device)
         self.state, self.config, self.precision, self.group = state, config, precision, group
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
@@ -63,6 +62,8 @@ class Updater:
         self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
         self.look = LateLook() if late else None
+        # Last: DDP waits for all ranks, so that here their clocks start together.
+        self.clock = Clock(group.device)
 
     def close(self) -> None:
         """Lets go of DDP, which must not outlive the process group, and of the parameters."""
