@@ -149,11 +149,11 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
     """
     near = np.argsort(np.abs(points[:, 0]), kind="stable")[:SECTION_POINTS]
     tetrahedra = near[Delaunay(points[near]).simplices]
-    edges = np.concatenate([tetrahedra[:, [i, j]] for i in range(3) for j in range(i + 1, 4)])
+    behind = points[tetrahedra, 0] < 0
+    pairs = [(i, j) for i in range(3) for j in range(i + 1, 4)]
+    edges = np.concatenate([tetrahedra[behind[:, i] != behind[:, j]][:, [i, j]] for i, j in pairs])
     edges = np.unique(np.sort(edges, axis=1), axis=0)
     depth = points[edges, 0]
-    crossing = (depth[:, 0] < 0) != (depth[:, 1] < 0)
-    edges, depth = edges[crossing], depth[crossing]
     if len(edges) < 4:
         raise ValueError("the points lie on one side of the mid-plane")
     share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
