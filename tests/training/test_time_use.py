@@ -24,13 +24,6 @@ def test_the_clock_runs_for_exactly_one_part_at_a_time() -> None:
     assert sum(clock.take()) < 0.01
 
 
-def test_a_switch_costs_next_to_nothing() -> None:
-    clock, began = Clock(torch.device("cpu")), time.process_time()
-    for _ in range(10_000):
-        clock.switch(Part.DATA)
-    assert (time.process_time() - began) / 10_000 < 5e-6, "an update switches a dozen times"
-
-
 def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> None:
     host = [0.0] * len(Part)
     host[Part.DATA], host[Part.FORWARD], host[Part.OPTIMIZER] = 1.0, 0.5, 3.5
