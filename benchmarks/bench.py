@@ -27,7 +27,7 @@ SHORT: dict[str, tuple[int, list[str]]] = {
     "stop": (120, ["stop.py", "--rounds", "10"]),
     "checkpoint": (400, ["checkpoint.py", "--rounds", "4"]),
     "launch": (600, ["launch.py", "--rounds", "3"]),
-    "loop": (600, ["loop.py", "--rounds", "5"]),
+    "loop": (600, ["loop.py", "--rounds", "3"]),
     "model_time": (700, ["model_time.py", "--rounds", "3"]),
 }
 OUT = RESULTS / "bench"

@@ -59,7 +59,8 @@ class Arms:
         self.folder, self.state = folder, make_state(millions)
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
-        self.saver = Saver(group, CheckpointWriter(folder / "noether", keep=1), {}, print)
+        self.writer = CheckpointWriter(folder / "noether", keep=1)
+        self.saver = Saver(group, self.writer, {}, print)
         self.left, self.right = torch.randn(384, 384), torch.randn(384, 384)
         self.updates = 1
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
@@ -89,7 +90,7 @@ class Arms:
 
     def settle(self) -> None:
         """Between arms: nothing is on its way, and the disk has what it was given."""
-        self.saver.__exit__()
+        self.writer.make_room()
         os.sync()
 
 

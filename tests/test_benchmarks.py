@@ -89,6 +89,15 @@ def test_the_gpu_benchmark_runs_its_own_code_on_a_cpu(tmp_path):
     assert any("2 rank(s), ab_upt, bf16: samples/s" in row["what"] for row in found["rows"])
 
 
+@pytest.mark.slow
+def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
+    """One that is skipped costs nothing: the figures would be of a loop without checkpoints."""
+    done = run("benchmarks/checkpoint.py", str(tmp_path), "--millions", "1", "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "skipped" not in done.stdout
+    assert "seconds lost to noether" in done.stdout
+
+
 def test_a_benchmark_that_fails_leaves_the_others_results(tmp_path, monkeypatch, capfd):
     bench = importlib.import_module("bench")
     monkeypatch.setitem(bench.SHORT, "broken", (60, ["clock.py", "--no-such-option"]))

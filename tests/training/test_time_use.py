@@ -60,7 +60,7 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
     for part in ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"):
         assert whole["parts"][part] > 0, part
     assert (whole["slowest"] is None) == (ranks == 1)
-    assert (whole["parts"]["reduction"] > 0.001) == (ranks == 2)
+    assert ranks == 1 or whole["parts"]["reduction"] > 0.001
     assert result["arithmetic"]["flops_per_sample"] > 1e5
     assert 0 < result["arithmetic"]["share"] < 1
     for rank in range(ranks):
