@@ -41,7 +41,7 @@ faults: $(READY)
 	$(BIN)/python -m tests.faults.damage --cases 1500
 	$(BIN)/python -m tests.faults.strangers --rounds 12
 
-# The short form of every benchmark, under ten minutes on two idle cores, into benchmarks/results/bench; then the charts.
+# The short form of every benchmark, 10 to 15 minutes on two idle cores, into benchmarks/results/bench; then the charts.
 # Peers (Lightning, accelerate) are installed first. One of them alone: make bench ARGS=loop
 bench: $(READY)
 	$(BIN)/python -c 'import accelerate, lightning' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'

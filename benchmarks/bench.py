@@ -1,4 +1,4 @@
-"""The short form of every benchmark, one after the other, in under ten minutes on two idle cores: `make bench`.
+"""The short form of every benchmark, one after the other, in ten to fifteen minutes on two idle cores: `make bench`.
 
     python benchmarks/bench.py [NAME ...] [--out FOLDER] [--list]
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from record import REPOSITORY, RESULTS, reached, text_of
 
-# Seconds it may take on a busy machine, then what it is called with: on an idle one all fit ten minutes together.
+# Seconds it may take on a busy machine, then what it is called with: on an idle one all take ten to fifteen minutes.
 SHORT: dict[str, tuple[int, list[str]]] = {
     "plan": (60, ["plan.py", "--rounds", "3"]),
     "clock": (60, ["clock.py", "--rounds", "5"]),
