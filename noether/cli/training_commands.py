@@ -56,7 +56,7 @@ def train(
         if reset or tb:
             raise RequestError(
                 "--reset and --tb do not work with a sweep",
-                seen="train -m " + "--reset" * reset + " --tb" * tb,
+                seen="train -m" + " --reset" * reset + " --tb" * tb,
                 expected="a sweep without them; noether tensorboard serves several runs",
                 fix="noether train -m …      (without them, and with another run_id)",
             )
