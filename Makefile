@@ -54,6 +54,8 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+	ci/sizes noether
 	$(BIN)/zizmor --quiet --offline .github/workflows
 
 format: $(READY)

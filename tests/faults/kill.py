@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
     parser.add_argument("--ranks", default="1,2,3,4,8", help="numbers of ranks, 1 among them")
     given = parser.parse_args()
-    import noether.training.start
+    import noether.training.start  # noqa: F401
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 
     started = time.monotonic()
