@@ -1,10 +1,113 @@
-"""How many CPUs this process may use."""
+"""How many CPUs this process may use and how many threads each rank gets, for the plan, the run and the doctor."""
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class UsableCpus:
+    """The CPUs of this process: `allowed` are the numbers of those it may run on (its affinity, which schedulers and
+    cpusets set), `machine` how many the machine has, `quota` how many its cgroups give it the time of; None: all.
+    """
+
+    allowed: tuple[int, ...]
+    machine: int
+    quota: float | None = None
+
+    @property
+    def count(self) -> int:
+        """How many threads can compute at a time; at least one."""
+        return max(1, int(min(len(self.allowed), self.quota or len(self.allowed))))
+
+    def __str__(self) -> str:
+        cores = f"{len(self.allowed)} usable core{'s' if len(self.allowed) != 1 else ''}"
+        return cores if self.quota is None else f"{cores}, a quota of {self.quota:g}"
+
+
+@dataclass(frozen=True)
+class CpuShare:
+    """How many threads each rank of this process computes with, on which CPUs, and why."""
+
+    threads: int
+    cpus: tuple[int, ...]
+    quota: float | None
+    reason: str
+
+
+def read_cpus(root: Path = Path("/")) -> UsableCpus:
+    """Returns the CPUs of this process. What cannot be read, on another system, is no limit."""
+    machine = os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(machine)
+    cgroups = ""
+    with suppress(OSError):
+        cgroups = (root / "proc/self/cgroup").read_text()
+    return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota(cgroups, root / "sys/fs/cgroup"))
 
 
 def usable_cpus() -> int:
-    """Return how many cores this process may run on (its affinity, which schedulers and cpusets set)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Returns how many threads of this process can compute at a time."""
+    return read_cpus().count
+
+
+def cpu_quota(cgroups: str, mount: Path) -> float | None:
+    """Returns how many CPUs the cgroups of a process give it the time of, the least of a group and all above it.
+
+    Args:
+        cgroups: the text of /proc/self/cgroup (cgroups(7)).
+        mount: where cgroups are mounted. A container sees its own group there, whatever path the text has.
+
+    Returns:
+        None where nothing limits it.
+    """
+    quotas = []
+    for line in cgroups.splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        for tree in (mount, mount / "unified") if number == "0" else (mount / controllers, mount / "cpu"):
+            group = tree / path.lstrip("/")
+            while group.is_relative_to(tree):
+                quotas.append(_quota_of_group(group))
+                group = group.parent
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of_group(group: Path) -> float | None:
+    with suppress(OSError, ValueError):  # cgroup v2: "200000 100000" are 2 CPUs, "max 100000" all.
+        quota, period = (group / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    with suppress(OSError, ValueError):  # cgroup v1: -1 are all.
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else None
+    return None
+
+
+def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> CpuShare:
+    """Returns the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
+
+    All ranks of the node share a quota, and the cores where each process sees all of them. Where a scheduler gave each
+    task cores of its own, these are divided among the task's ranks alone.
+    """
+    asked = asked_threads(environ)
+    if asked:
+        reason = f"OMP_NUM_THREADS={environ['OMP_NUM_THREADS']}"
+        return CpuShare(asked, cpus.allowed, cpus.quota, reason)
+    bound = len(cpus.allowed) < cpus.machine
+    sharing = ranks if bound else ranks_on_node
+    threads = len(cpus.allowed) // sharing
+    if cpus.quota is not None:
+        threads = min(threads, int(cpus.quota / ranks_on_node))
+    among = f", for {sharing} ranks" if sharing > 1 else ""
+    return CpuShare(max(1, threads), cpus.allowed, cpus.quota, f"{cpus}{among}")
+
+
+def asked_threads(environ: Mapping[str, str]) -> int:
+    """Returns the number that OMP_NUM_THREADS asks for; 0 where it asks for none, or is no number.
+
+    OpenMP takes a list, one number for each nesting level.
+    """
+    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(wanted) if wanted.isascii() and wanted.isdigit() else 0

@@ -24,7 +24,7 @@ from typing import Any
 
 from noether import __version__
 from noether.common.container import container_engine
-from noether.common.cpus import usable_cpus
+from noether.common.cpus import UsableCpus, read_cpus
 from noether.data.shared_memory import shared_memory_size
 from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
@@ -100,8 +100,7 @@ class HostFacts:
     xids: tuple[tuple[str, int], ...] | None = None
     fabric: Fabric | None = None
     user: User | None = None
-    cpus: int | None = None
-    cpu_quota: float | None = None
+    cpus: UsableCpus | None = None
     shadows: tuple[tuple[str, str], ...] = ()
     unanswered: tuple[str, ...] = ()
 
@@ -145,8 +144,7 @@ def gather_facts(folders: Sequence[tuple[str, str, str]], seconds: float = PROBE
         "xids": lambda: tuple(xids(read_kernel_log())),
         "fabric": lambda: probe_fabric(os.environ),
         "user": lambda: _user(os.environ),
-        "cpus": usable_cpus,
-        "cpu_quota": lambda: cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text()),
+        "cpus": read_cpus,
         "shadows": lambda: tuple(_shadows(os.environ)),
     }
     answers: dict[Any, Any] = {}
@@ -191,12 +189,6 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
         refusal = f"{error.strerror or error} ({nearest})"
     folder = Folder(purpose, path, fixed_by, answered=True, free=free, refusal=refusal)
     return replace(folder, kind=mount.kind, source=mount.source, on_network=mount.on_network) if mount else folder
-
-
-def cpu_quota(text: str) -> float | None:
-    """Returns how many CPUs a cgroup may use, from cpu.max ("200000 100000" is 2 CPUs), or None for "max"."""
-    quota, _, period = text.strip().partition(" ")
-    return int(quota) / int(period) if quota != "max" else None
 
 
 def _infiniband() -> Infiniband:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from noether.common.cpus import asked_threads, share_cpus
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import Folder, HostFacts
 
@@ -73,24 +74,19 @@ def check_locked_memory(facts: HostFacts) -> Diagnosis:
     return Diagnosis("locked memory", "error", seen, "unlimited: InfiniBand cannot register memory otherwise", fix)
 
 
-def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks_here: int) -> Diagnosis:
-    """Compares the threads of the ranks on this host with the cores that this process may use."""
+def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> Diagnosis:
+    """Compares the threads of a rank with the cores of this process, which has `ranks` of the node's ranks."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
-    cores = facts.cpus if facts.cpu_quota is None else min(facts.cpus, facts.cpu_quota)
-    quota = "" if facts.cpu_quota is None else f", a quota of {facts.cpu_quota:g}"
-    text = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    seen = f"{facts.cpus} usable cores{quota}, {ranks_here} rank{'s' if ranks_here > 1 else ''} here"
-    if text:
-        seen += f", OMP_NUM_THREADS={text}"
-    if text and not (text.isascii() and text.isdigit() and int(text) > 0):
-        return Diagnosis("cores", "warning", seen, "a number of threads", "unset OMP_NUM_THREADS")
-    if text and int(text) > cores:
-        expected = f"at most {cores:g} threads per process: more of them wait for each other"
-        return Diagnosis("cores", "warning", seen, expected, "unset OMP_NUM_THREADS")
-    if cores < facts.cpus and not text:
-        expected = "no more threads than the quota: torch counts cores and ignores the quota"
-        fix = f"export OMP_NUM_THREADS={max(1, int(cores / max(1, ranks_here)))}"
+    share, text = share_cpus(facts.cpus, environ, ranks, ranks_on_node), environ.get("OMP_NUM_THREADS", "")
+    ranks_here = f"{ranks_on_node} rank{'s' if ranks_on_node > 1 else ''} here"
+    seen = f"{facts.cpus}; {ranks_here}, threads of each: {share.threads}"
+    seen += f", OMP_NUM_THREADS={text}" if text else ""
+    fix = "unset OMP_NUM_THREADS"
+    if text and not asked_threads(environ):
+        return Diagnosis("cores", "warning", seen, "a number of threads", fix)
+    if share.threads > facts.cpus.count:
+        expected = f"at most {facts.cpus.count} threads per process: more of them wait for each other"
         return Diagnosis("cores", "warning", seen, expected, fix)
     return Diagnosis("cores", "ok", seen)
 

@@ -94,7 +94,7 @@ class Participant:
             check_infiniband(facts),
             check_fabric(facts, os.environ),
             check_locked_memory(facts),
-            check_cores(facts, os.environ, self.placement.local_world_size),
+            check_cores(facts, os.environ, len(self.placement.workers), self.placement.local_world_size),
             check_user(facts, os.environ),
             *(check_folder(folder) for folder in facts.folders),
         ]

@@ -67,10 +67,8 @@ def _unused_node_variables(environ: Mapping[str, str]) -> list[str]:
 def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:
     count, there = len(devices), len(inventory.devices)
     if inventory.kind == "cpu":
-        threads = threads_per_worker(inventory.cpu_count, count)
-        each = f"{threads} thread{'s' if threads > 1 else ''}" + (" each" if count > 1 else "")
         asked = f"devices={setting}: " if setting is not None else ""
-        return f"{asked}{count} CPU worker{'s' if count > 1 else ''} of {each} ({inventory.evidence})"
+        return f"{asked}{count} CPU worker{'s' if count > 1 else ''} ({inventory.evidence})"
     if setting is None:
         return f"all {there} visible devices ({inventory.evidence})" if there > 1 else inventory.evidence
     return f"{count} of {there} visible devices chosen by devices={setting} ({inventory.evidence})"
@@ -90,12 +88,3 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
         return Endpoint("127.0.0.1", 0), reason
     port, source = asked
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}"
-
-
-def threads_per_worker(cpu_count: int, workers_on_node: int) -> int:
-    """Return how many CPU threads each of `workers_on_node` workers gets, at least 1.
-
-    `cpu_count` is the number of cores that the process starting the workers may use (its affinity). If a scheduler
-    has already given each task its own cores, they are therefore not divided a second time.
-    """
-    return max(1, cpu_count // workers_on_node)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
+from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import read_limits, why_too_large
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
@@ -24,11 +25,15 @@ ROWS_SHOWN = 16
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, how a batch is divided over them, and why."""
+    """Where the run's ranks are, how a batch is divided over them, and why.
+
+    threads: the CPUs of this host's ranks; None where another machine is planned for.
+    """
 
     placement: Placement
     batch: BatchPlan
     reasons: Mapping[str, str]
+    threads: CpuShare | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
@@ -42,6 +47,7 @@ class RunPlan:
             "attempt": placement.attempt,
             "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
             "batch": asdict(self.batch),
+            "threads": asdict(self.threads) if self.threads else None,
             "reasons": dict(self.reasons),
             "warnings": list(placement.warnings),
         }
@@ -76,7 +82,11 @@ def plan_run(
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
+    threads, reasons = None, dict(placement.reasons)
     if visible_devices is None:
+        threads = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
+        each = " for each rank" if placement.world_size > 1 else ""
+        reasons["threads"] = f"{threads.threads}{each} ({threads.reason})"
         check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
         kind = placement.workers[0].device.kind
         too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
@@ -93,7 +103,7 @@ def plan_run(
         if batch.accumulation_steps > 1:
             steps = batch.accumulation_steps
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
-    return RunPlan(placement, batch, {**placement.reasons, "batch": reason})
+    return RunPlan(placement, batch, {**reasons, "batch": reason}, threads)
 
 
 def render_plan(plan: RunPlan) -> list[Any]:

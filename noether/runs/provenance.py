@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from noether import __version__
+from noether.common.cpus import usable_cpus
 from noether.common.process_defaults import IMAGE_RECORD
 
 RECORDED_PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "pydantic", "safetensors")
@@ -30,7 +31,7 @@ def describe_environment() -> dict[str, Any]:
         **provenance(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": usable_cpus(),
         "command": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from typing import Any
 
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
@@ -17,6 +16,7 @@ from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.services import open_services
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.build import Run
+from noether.training.conditions import conditions_of
 from noether.training.profile import UpdateProfile
 
 
@@ -60,23 +60,27 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
     return Trackers(trackers, console.warn, lease.check)
 
 
-def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:
-    """Returns what writes the run's checkpoints."""
-    about = {
+def about_checkpoints(run: OpenRun) -> dict[str, Any]:
+    """Returns what each checkpoint of this start says of the run."""
+    return {
         "run_id": run.folder.path.resolve().name,
         "effective_batch_size": run.plan.effective,
         "micro_batch_size": run.plan.micro,
-        "threads": torch.get_num_threads(),
+        "conditions": conditions_of(run.group.device),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": run.config.model_dump(mode="json"),
         "provenance": provenance(),
     }
+
+
+def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:
+    """Returns what writes the run's checkpoints."""
     writer = None
     if run.group.is_first:
         keep = run.config.trainer.keep_checkpoints
         # A checkpoint gets its name after the rows that led to it are on the disk.
         writer = CheckpointWriter(run.folder.checkpoints, keep=keep, by=run.lease, before_rename=trackers.sync)
-    return Saver(run.group, writer, about, run.console.warn, deadline)
+    return Saver(run.group, writer, about_checkpoints(run), run.console.warn, deadline)
 
 
 def open_profile(run: OpenRun) -> UpdateProfile | None:

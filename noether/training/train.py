@@ -1,16 +1,10 @@
 """What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-
 from noether.checkpoints.format import CheckpointFolder, drop_checkpoints_after, newest_update
-from noether.checkpoints.state import load_checkpoint, model_tensors, state_bytes
+from noether.checkpoints.state import load_checkpoint, state_bytes
 from noether.common.console import Console
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
@@ -24,9 +18,10 @@ from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
+from noether.training.conditions import conditions_of, differences_of_resume
 from noether.training.final_result import write_final_result
 from noether.training.loop import Loop
-from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
+from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
 from noether.training.request import TrainRequest
 from noether.training.validation import Validation
 from noether.workers.context import WorkerContext
@@ -66,7 +61,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         console.say(run.summary())
         if _is_unfinished(run):
             with refusals_told(folder.path):
-                _record(run, {**request.plan, **run.describe()}, began_at)
+                conditions = conditions_of(group.device)
+                _record(run, {**request.plan, **run.describe(), "conditions": conditions}, began_at)
     group.barrier()
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
@@ -134,40 +130,9 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     state, console = run.state, run.console
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
     console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
-    threads = torch.get_num_threads()
-    for difference in differences_of_resume(checkpoint.meta(), run.group.world_size, threads, state.model):
+    now = about_checkpoints(run) | {"world_size": run.group.world_size}
+    for difference in differences_of_resume(checkpoint.meta(), now, state.model):
         console.warn(difference)
-
-
-def differences_of_resume(meta: Mapping[str, Any], world_size: int, threads: int, model: nn.Module) -> list[str]:
-    """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
-
-    `meta` is of the checkpoint that is resumed; the others are of this start, `threads` those of a rank's arithmetic.
-    """
-    said = []
-    if meta["world_size"] != world_size:
-        said.append(
-            f"{meta['world_size']} ranks before, {world_size} now: the order of samples continues, "
-            "and sums are rounded in another order"
-        )
-        # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws on each rank.
-        modules = list(model.modules())
-        kinds = {
-            "BatchNorm": any(isinstance(module, _BatchNorm) for module in modules),
-            "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules),
-        }
-        if layers := [name for name, there in kinds.items() if there]:
-            said.append(
-                f"the model has {' and '.join(layers)}: with another number of ranks its weights differ by more "
-                "than rounding"
-            )
-    before = meta.get("threads", threads)  # Checkpoints of older versions do not say.
-    if before != threads:
-        said.append(f"{before} threads a rank before, {threads} now: sums are rounded in another order")
-    tensors = model_tensors(model)
-    if others := [name for name in model.state_dict() if name not in tensors]:
-        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
-    return said
 
 
 def _record_outcome(run: OpenRun, outcome: str) -> None:

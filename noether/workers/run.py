@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from noether.common.cpus import usable_cpus
+from noether.common.cpus import read_cpus
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
 from noether.runs.folder import refusals_told
@@ -69,7 +69,7 @@ def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path)
         log_folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
         error_file(log_folder, placement.workers[0].rank).unlink()
-    (context,) = worker_contexts(placement, None, os.environ, usable_cpus())
+    (context,) = worker_contexts(placement, None, os.environ, read_cpus())
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if is_failure(report):

@@ -17,11 +17,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from noether.common.cpus import usable_cpus
+from noether.common.cpus import UsableCpus, read_cpus, share_cpus
 from noether.common.limits import raise_limits
 from noether.common.processes import ProcessId, descendants, process_table
 from noether.environments.endpoint import HeldPort, hold_port
-from noether.environments.local import threads_per_worker
 from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.workers.context import RunTerms, WorkerContext
@@ -90,7 +89,7 @@ def start_workers(
         error_file(log_folder, worker.rank).unlink(missing_ok=True)
     held = hold_store_port(placement)
     try:
-        contexts = worker_contexts(placement, held, os.environ, usable_cpus(), terms)
+        contexts = worker_contexts(placement, held, os.environ, read_cpus(), terms)
         adopt_orphans(True)
         return _start_by_any(methods, contexts, (target, packed))
     finally:
@@ -166,18 +165,11 @@ def worker_contexts(
     placement: Placement,
     held: HeldPort | None,
     environ: Mapping[str, str],
-    cpu_count: int,
+    cpus: UsableCpus,
     terms: RunTerms = RunTerms(),  # noqa: B008 - frozen
 ) -> list[WorkerContext]:
-    """Return each worker's context; threads are OMP_NUM_THREADS where the user set it, else a share."""
-    # Where a scheduler gave each task cores of its own, they are this process's; where it did not, every task of the
-    # node sees all of them.
-    shared = cpu_count >= (os.cpu_count() or 1)
-    threads = threads_per_worker(cpu_count, placement.local_world_size if shared else len(placement.workers))
-    # OpenMP takes a list, one number for each nesting level.
-    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if wanted.isascii() and wanted.isdigit() and int(wanted) > 0:
-        threads = int(wanted)
+    """Return each worker's context."""
+    threads = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size).threads
     # MASTER_PORT keeps its meaning: the port at which the run is found.
     alone = held is not None and len(placement.workers) == placement.world_size
     endpoint = held.endpoint if held is not None and alone else placement.endpoint

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from noether.common.container import container_engine
+from noether.common.cpus import UsableCpus
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import (
     Driver,
@@ -15,7 +16,6 @@ from noether.doctor.host_facts import (
     HostFacts,
     Infiniband,
     User,
-    cpu_quota,
     gather_facts,
     wanted_folders,
 )
@@ -48,7 +48,7 @@ def shm(size: int | None, container: str = "", needed: bool = True) -> Diagnosis
 
 
 def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Diagnosis:
-    return check_cores(HostFacts(cpus=cpus, cpu_quota=quota), environ, ranks)
+    return check_cores(HostFacts(cpus=UsableCpus(tuple(range(cpus)), cpus, quota)), environ, ranks, ranks)
 
 
 def driver(found: Driver | None, torch: dict) -> Diagnosis:
@@ -95,8 +95,9 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "more-threads-than-cores": (cores(2, {"OMP_NUM_THREADS": "8"}), "warning", "unset OMP_NUM_THREADS"),
     "threads-that-are-no-number": (cores(2, {"OMP_NUM_THREADS": "many"}), "warning", "unset OMP_NUM_THREADS"),
     "threads-by-nesting-level": (cores(4, {"OMP_NUM_THREADS": "4,2"}), "ok", "OMP_NUM_THREADS=4"),
-    "quota-below-the-cores": (cores(64, {}, 4.0, 2), "warning", "export OMP_NUM_THREADS=2"),
-    "cores-for-all": (cores(8, {}, None, 4), "ok", "8 usable cores, 4 ranks"),
+    "quota-below-the-cores": (cores(64, {}, 4.0, 2), "ok", "a quota of 4; 2 ranks here, threads of each: 2"),
+    "more-threads-than-the-quota": (cores(64, {"OMP_NUM_THREADS": "8"}, 4.0), "warning", "unset OMP_NUM_THREADS"),
+    "cores-for-all": (cores(8, {}, None, 4), "ok", "8 usable cores; 4 ranks here, threads of each: 2"),
     "user-known": (check_user(HostFacts(user=USER), {}), "ok", "ann"),
     "user-without-passwd-entry": (
         check_user(HostFacts(user=User(4711, "", "/", True)), {}),
@@ -257,11 +258,6 @@ def test_container_kinds(files: list[str], environ: dict[str, str], kind: str, t
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     assert container_engine(environ, tmp_path) == kind
-
-
-@pytest.mark.parametrize(("text", "cpus"), [("max 100000\n", None), ("250000 100000\n", 2.5)])
-def test_a_quota(text: str, cpus: float | None) -> None:
-    assert cpu_quota(text) == cpus
 
 
 def test_caches_are_where_their_variables_say() -> None:

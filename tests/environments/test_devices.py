@@ -1,6 +1,5 @@
 """Which devices are counted and chosen: every way of naming them, and every way of naming them wrongly."""
 
-import os
 import sys
 import types
 
@@ -218,16 +217,6 @@ def test_a_choice_that_is_not_here_is_refused(inventory: DeviceInventory, device
     assert f"devices={devices}" in caught.value.seen
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
-def test_cpu_count_is_the_affinity_not_the_machine() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert usable_cpus() == 1
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def test_the_real_driver_answers_none_or_uuids() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from noether.common.cpus import UsableCpus
 from noether.environments.devices import DeviceInventory, Gpu
-from noether.environments.local import local_endpoint, local_placement, threads_per_worker
+from noether.environments.local import local_endpoint, local_placement
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement
 from noether.environments.resolve import LAUNCHERS, resolve_placement
 from noether.environments.surroundings import Surroundings
@@ -50,8 +51,8 @@ def placed(inventory: DeviceInventory, devices: str | None = None, **environ: st
             id="every visible device",
         ),
         pytest.param(CUDA_4, "3,", ["cuda:3"], "1 of 4 visible devices chosen by devices=3,", id="one of four"),
-        pytest.param(CPU_2, None, ["cpu"], "1 CPU worker of 2 threads (2 usable cores)", id="the CPU"),
-        pytest.param(CPU_2, "2", ["cpu", "cpu"], "devices=2: 2 CPU workers of 1 thread each", id="two on a CPU"),
+        pytest.param(CPU_2, None, ["cpu"], "1 CPU worker (2 usable cores)", id="the CPU"),
+        pytest.param(CPU_2, "2", ["cpu", "cpu"], "devices=2: 2 CPU workers (2 usable cores)", id="two on a CPU"),
     ],
 )
 def test_workers_and_their_reason(inventory: DeviceInventory, devices: str | None, on: list[str], reason: str) -> None:
@@ -113,15 +114,8 @@ def test_a_port_that_is_none_is_refused(master_port: int | None, environ: dict[s
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("cores", "workers", "threads"), [(2, 1, 2), (2, 2, 1), (2, 4, 1), (128, 8, 16), (7, 2, 3)], ids=str
-)
-def test_threads_per_worker(cores: int, workers: int, threads: int) -> None:
-    assert threads_per_worker(cores, workers) == threads
-
-
 def contexts(environ: dict[str, str]) -> list[WorkerContext]:
-    return worker_contexts(placed(CUDA_4, "2,3"), None, environ, 16)
+    return worker_contexts(placed(CUDA_4, "2,3"), None, environ, UsableCpus(tuple(range(16)), 16))
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,58 @@
 """What a resumed run is told of bits that will differ."""
 
 import pytest
+import torch
 from torch import nn
 
-from noether.training.train import differences_of_resume
+from noether.training.conditions import conditions_of, differences_of_resume
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))
+HERE = {"threads": 1, "processor": "A", "cpu_capability": "AVX512", "device": "cpu"}
+MADE = {"noether": "1", "packages": {"torch": "2.13.0", "numpy": "2", "scipy": "1", "rich": "1"}, "driver": None}
+NOW = {"world_size": 2, "micro_batch_size": 4, "conditions": HERE, "provenance": MADE}
+
+
+def with_conditions(**changed: object) -> dict:
+    return NOW | {"conditions": HERE | changed}
+
+
+def with_packages(**changed: object) -> dict:
+    return NOW | {"provenance": MADE | {"packages": MADE["packages"] | changed}}
 
 
 @pytest.mark.parametrize(
     ("model", "meta", "found"),
     [
-        pytest.param(NORMED, {"world_size": 2, "threads": 1}, (), id="as-before"),
-        pytest.param(NORMED, {"world_size": 2}, (), id="a-checkpoint-of-an-older-version"),
-        pytest.param(PLAIN, {"world_size": 4, "threads": 1}, ("4 ranks before, 2 now",), id="ranks"),
+        pytest.param(NORMED, NOW, (), id="as-before"),
+        pytest.param(NORMED, {"world_size": 2}, (), id="a-checkpoint-that-records-nothing"),
+        pytest.param(PLAIN, NOW | {"world_size": 4}, ("4 ranks before, 2 now",), id="ranks"),
+        pytest.param(NORMED, NOW | {"world_size": 4}, ("4 ranks", "BatchNorm and dropout"), id="ranks-and-such-layers"),
+        pytest.param(PLAIN, NOW | {"micro_batch_size": 8}, ("micro-batches of 8 before, 4 now",), id="micro-batch"),
         pytest.param(
-            NORMED, {"world_size": 4, "threads": 1}, ("4 ranks", "BatchNorm and dropout"), id="ranks-and-such-layers"
+            NORMED, NOW | {"micro_batch_size": 8}, ("micro-", "another micro-batch"), id="micro-batch-and-such-layers"
         ),
-        pytest.param(PLAIN, {"world_size": 2, "threads": 8}, ("8 threads a rank before, 1 now",), id="threads"),
+        pytest.param(PLAIN, with_conditions(threads=8), ("threads 8 → 1:",), id="threads"),
+        pytest.param(PLAIN, {"world_size": 2, "threads": 8}, ("threads 8 → 1:",), id="threads-of-an-older-version"),
+        pytest.param(
+            PLAIN,
+            with_conditions(cpu_capability="AVX2", processor="B"),
+            ("processor B → A, cpu_capability AVX2 → AVX512:",),
+            id="another-cpu",
+        ),
+        pytest.param(PLAIN, with_packages(torch="2.12.0"), ("torch 2.12.0 → 2.13.0:",), id="another-torch"),
+        pytest.param(PLAIN, with_packages(rich="2"), (), id="a-package-that-computes-nothing"),
     ],
 )
 def test_what_differs_is_said(model, meta, found) -> None:
-    said = differences_of_resume(meta, 2, 1, model)
+    said = differences_of_resume(meta, NOW, model)
     assert len(said) == len(found)
     for part, sentence in zip(found, said, strict=True):
         assert part in sentence
+
+
+def test_conditions_are_those_of_torch_itself() -> None:
+    here = conditions_of(torch.device("cpu"))
+    assert here["threads"] == torch.get_num_threads()
+    assert here["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert here["processor"]

@@ -1,0 +1,74 @@
+"""What a run's bits depend on besides its settings: recorded with it and its checkpoints, compared when it resumes."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from noether.checkpoints.state import model_tensors
+
+VERSIONS = ("torch", "numpy", "scipy")
+
+
+def conditions_of(device: torch.device) -> dict[str, Any]:
+    """Returns the threads that a rank really uses, its processor, the instructions torch uses of it, and its device."""
+    processor = ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "threads": torch.get_num_threads(),
+        "processor": processor,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+
+
+def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
+    """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
+
+    Args:
+        meta: of the checkpoint that is resumed.
+        now: the same of the checkpoints that this start will write.
+    """
+    said = []
+    changed = [name for name in ("world_size", "micro_batch_size") if meta.get(name, now[name]) != now[name]]
+    if changed:
+        ranks = changed[0] == "world_size"
+        before, here = meta[changed[0]], now[changed[0]]
+        what = f"{before} ranks" if ranks else f"micro-batches of {before}"
+        said.append(f"{what} before, {here} now: the order of samples continues, and sums are rounded in another order")
+        # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws for each.
+        modules = list(model.modules())
+        kinds = {
+            "BatchNorm": any(isinstance(module, _BatchNorm) for module in modules),
+            "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules),
+        }
+        if layers := [name for name, there in kinds.items() if there]:
+            said.append(
+                f"the model has {' and '.join(layers)}: with another {'number of ranks' if ranks else 'micro-batch'} "
+                "its weights differ by more than rounding"
+            )
+    before, here = _known(meta), _known(now)
+    # What an older version did not record is not known to differ.
+    if others := [
+        f"{name} {before[name]} → {here[name]}" for name in here if before.get(name, here[name]) != here[name]
+    ]:
+        said.append(f"{', '.join(others)}: results may be rounded differently from here on")
+    tensors = model_tensors(model)
+    if others := [name for name in model.state_dict() if name not in tensors]:
+        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
+    return said
+
+
+def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
+    made = meta.get("provenance") or {}
+    versions = {name: made.get("packages", {}).get(name) for name in VERSIONS}
+    known = {"threads": meta.get("threads"), **meta.get("conditions", {}), "noether": made.get("noether"), **versions}
+    known |= {name: made.get(name) for name in ("driver", "nccl")}
+    return {name: value for name, value in known.items() if value is not None}

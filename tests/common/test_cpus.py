@@ -1,0 +1,93 @@
+"""How many CPUs a process may use, and how many threads each rank gets."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from noether.common.cpus import UsableCpus, cpu_quota, read_cpus, share_cpus
+
+V2, V1 = "0::/kubepods/pod7/c1\n", "2:cpuacct:/docker/c1\n1:cpu:/docker/c1\n0::/\n"
+JOINED = "4:cpu,cpuacct:/job\n"
+FOLDER = "kubepods/pod7/c1"
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "files", "quota"),
+    [
+        pytest.param(V2, {f"{FOLDER}/cpu.max": "50000 100000\n"}, 0.5, id="v2: docker run --cpus 0.5"),
+        pytest.param(V2, {f"{FOLDER}/cpu.max": "max 100000\n"}, None, id="v2: no limit"),
+        pytest.param(V2, {"cpu.max": "400000 100000\n"}, 4.0, id="v2: a container sees its own group at the root"),
+        pytest.param(
+            V2,
+            {f"{FOLDER}/cpu.max": "400000 100000\n", "kubepods/pod7/cpu.max": "150000 100000\n"},
+            1.5,
+            id="v2: the pod's limit below its container's",
+        ),
+        pytest.param(
+            V1,
+            {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            2.0,
+            id="v1: a container sees its own group at the root",
+        ),
+        pytest.param(
+            V1,
+            {"cpu/docker/c1/cpu.cfs_quota_us": "-1\n", "cpu/docker/c1/cpu.cfs_period_us": "100000\n"},
+            None,
+            id="v1: no limit",
+        ),
+        pytest.param(
+            JOINED,
+            {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"},
+            0.5,
+            id="v1: controllers mounted together",
+        ),
+        pytest.param(V2, {f"{FOLDER}/cpu.max": "much\n"}, None, id="v2: not what the kernel writes"),
+        pytest.param("", {"cpu.max": "100000 100000\n"}, None, id="no cgroups"),
+    ],
+)
+def test_cgroups(cgroups: str, files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu_quota(cgroups, tmp_path) == quota
+
+
+def cpus(allowed: int, machine: int = 0, quota: float | None = None) -> UsableCpus:
+    return UsableCpus(tuple(range(allowed)), machine or allowed, quota)
+
+
+@pytest.mark.parametrize(
+    ("here", "environ", "ranks", "threads"),
+    [
+        pytest.param(cpus(2), {}, (1, 1), 2, id="all cores"),
+        pytest.param(cpus(7), {}, (2, 2), 3, id="ranks of one launcher share"),
+        pytest.param(cpus(2), {}, (4, 4), 1, id="never none"),
+        pytest.param(cpus(8), {}, (1, 4), 2, id="tasks of a scheduler that all see the machine"),
+        pytest.param(cpus(8, 64), {}, (1, 4), 8, id="tasks with cores of their own are not divided twice"),
+        pytest.param(cpus(128, quota=4.0), {}, (1, 1), 4, id="limits.cpu: 4 on a node of 128 cores"),
+        pytest.param(cpus(2, quota=0.5), {}, (1, 1), 1, id="--cpus 0.5"),
+        pytest.param(cpus(8, quota=2.9), {}, (1, 1), 2, id="a third thread would wait"),
+        pytest.param(cpus(128, quota=8.0), {}, (4, 4), 2, id="ranks share a quota"),
+        pytest.param(cpus(8, 64, quota=8.0), {}, (1, 4), 2, id="tasks share the quota of their container"),
+        pytest.param(cpus(4, quota=16.0), {}, (1, 1), 4, id="a quota above the cores"),
+        pytest.param(cpus(16), {"OMP_NUM_THREADS": "3"}, (2, 2), 3, id="OMP_NUM_THREADS"),
+        pytest.param(cpus(16), {"OMP_NUM_THREADS": "3,2"}, (2, 2), 3, id="OMP_NUM_THREADS for each nesting level"),
+        pytest.param(cpus(16), {"OMP_NUM_THREADS": "many"}, (2, 2), 8, id="no number: OpenMP ignores it too"),
+        pytest.param(cpus(16), {"OMP_NUM_THREADS": "0"}, (2, 2), 8, id="no thread at all"),
+    ],
+)
+def test_threads(here: UsableCpus, environ: dict[str, str], ranks: tuple[int, int], threads: int) -> None:
+    share = share_cpus(here, environ, *ranks)
+    assert (share.threads, share.cpus, share.quota) == (threads, here.allowed, here.quota)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
+def test_affinity_counts_not_the_machine() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert read_cpus().allowed == (min(before),)
+        assert read_cpus().count == 1
+    finally:
+        os.sched_setaffinity(0, before)
