@@ -5,6 +5,7 @@ A script holds everything between sbatch and the trainer, and no more.
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from noether import __version__
+from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.sweep import override_value
 from noether.environments.slurm.queue import RANK_VARIABLES
 from noether.slurm.job import TrainingJob, job_options
@@ -66,6 +68,8 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
         element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
         max_requeues=job.slurm.max_requeues,
         stalled_limit=STALLED_LIMIT,
+        stop_signal=JOB_STOP_SIGNAL,
+        stop_code=128 + signal.Signals[f"SIG{JOB_STOP_SIGNAL}"],
         **outcomes("$run", job.slurm.max_requeues),
     )
 

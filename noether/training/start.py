@@ -2,13 +2,15 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from noether.checkpoints.format import remove_leftovers
+from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import StartingPoint, find_start
 from noether.common.console import Console
+from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
@@ -19,6 +21,7 @@ from noether.environments.identity import configuration_digest, run_identity, ru
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import RunPlan, plan_run, render_plan
+from noether.runs.attempts import attempts_without_progress
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
@@ -72,8 +75,22 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
     with beside_run(start.folder, tensorboard):
         code = _run(placement, request, start.folder.logs)
+        if number := _stopped_at_start(code):
+            reached = newest_update(start.folder.checkpoints)
+            stalled = attempts_without_progress(start.folder, reached)
+            content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
+            write_record(start.folder.stopped, content, lease)
+            code = ExitCode.CHECKPOINTED
     lease.release(code)
     return code
+
+
+def _stopped_at_start(code: int) -> int:
+    """Returns the signal that ended ranks before they had met, or 0: what was saved before is still the newest.
+
+    Not a Ctrl-C: a person who starts a run and ends it at once does not want it to go on.
+    """
+    return next((number for number in STOP_SIGNALS if code == 128 + number and number != signal.SIGINT), 0)
 
 
 def _join(config: RunConfig, plan: RunPlan) -> int:
@@ -84,7 +101,8 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
             data = prepare_with_bar(config, Console(None, speaks=False))
         except RequestError as error:
             refusal = error  # The others are about to join, and must be told.
-        return _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
+        code = _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
+        return ExitCode.CHECKPOINTED if _stopped_at_start(code) else code
 
 
 def _run(

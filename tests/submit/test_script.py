@@ -125,6 +125,8 @@ ENDS = {
         "3 starts in a row saved nothing new",
     ),
     "nothing-new-twice": ('cp two.json "$run/stopped.json"; return 75', {}, 75, "runs/cars; queued again"),
+    "the-stop-signal-before-the-ranks-could-catch-it": ("return 140", {}, 75, "runs/cars; queued again"),
+    "killed-while-it-started": ("return 143", {}, 143, ""),
     "an-old-mark-does-not-count": ("return 1", {"SLURM_RESTART_COUNT": "1"}, 1, ""),
 }
 

@@ -36,6 +36,8 @@ trap - TERM
 # The ranks exit with 75 once they have saved everything. --kill-on-bad-exit may kill some as they exit, and srun
 # then returns their code; stopped.json was written before the first rank exited.
 [ -e "$run/stopped.json" ] && code=75
+# USR2 came while the ranks were being started, before they could catch it.
+[ "$code" -eq 140 ] && code=75
 [ "$code" -eq 75 ] || exit "$code"
 
 # How many starts in a row, including this one, have saved nothing new.
