@@ -17,6 +17,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from noether.common.plain_file import create_plain, open_plain, read_plain
 from noether.common.whole_file import ANYBODY, REPLACED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
@@ -61,7 +62,7 @@ class CheckpointFolder:
             raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
     def _checked_meta(self) -> dict[str, Any]:
-        meta = parse_object((self.path / META).read_bytes())
+        meta = parse_object(read_plain(self.path / META))
         if meta.get("format") != FORMAT:
             raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}, the one this version reads")
         if meta.get("meta_sha256") != _meta_digest(meta):
@@ -99,7 +100,7 @@ class CheckpointFolder:
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
         try:
-            with (self.path / name).open("rb") as file:
+            with open_plain(self.path / name) as file:
                 found = file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
@@ -278,12 +279,11 @@ def recover_replaced(folder: Path) -> None:
 def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     """Writes a file from its parts, waits until the disk has it, and returns the SHA-256 of what was written."""
     digest = sha256()
-    with path.open("wb", buffering=0) as file:
+    with create_plain(path) as file:
         for part in parts:
             digest.update(part)
-            view = memoryview(part)
-            while view:  # An unbuffered write may take less than all of it.
-                view = view[file.write(view) :]
+            file.write(part)
+        file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
 

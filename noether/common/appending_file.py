@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from noether.common.plain_file import open_to_append
 from noether.common.whole_file import ANYBODY, Publisher, written_whole
 
 MOST_HELD_BACK = 64 * 2**20
@@ -24,6 +25,10 @@ class AppendingFile:
         self._descriptor = self._open()
         self._held_back = bytearray()
         self._lock = threading.Lock()
+
+    def last_byte(self) -> bytes:
+        """Returns the last byte of the file; none of an empty one."""
+        return os.pread(self._descriptor, 1, max(0, os.fstat(self._descriptor).st_size - 1))
 
     def append(self, record: bytes) -> None:
         """Appends one record.
@@ -58,7 +63,7 @@ class AppendingFile:
             self._close()
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        return open_to_append(self.path, os.O_RDWR)
 
     def _close(self) -> None:
         # Its number may be another file's soon, and a thread that a slow disk has kept may still ask for a flush.
@@ -74,15 +79,15 @@ class AppendingFile:
         """Goes on in the file that has the name now."""
         own = os.fstat(self._descriptor)
         try:
-            named = os.stat(self.path)
+            named = os.lstat(self.path)
         except FileNotFoundError:
             named = None
         if named is not None and os.path.samestat(own, named):
             return
         self._by.check()
         if named is None:
-            with written_whole(self.path, self._by) as partial:
-                partial.write_bytes(os.pread(self._descriptor, own.st_size, 0))
+            with written_whole(self.path, self._by) as file:
+                file.write(os.pread(self._descriptor, own.st_size, 0))
             self._warn(f"{self.path} was removed under the run, and is written again")
         else:
             self._warn(f"{self.path} was replaced during the run, which continues in the new file")

@@ -10,6 +10,7 @@ from rich.console import Console as RichConsole
 from rich.console import RenderableType
 from rich.text import Text
 
+from noether.common.plain_file import open_to_append
 from noether.common.processes import ancestors
 
 # What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
@@ -35,7 +36,8 @@ class Console:
         seen = stream.isatty() and not _is_piped_by_mpirun()
         plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
         self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, **plain)
-        self._log = RichConsole(file=log_file.open("a", buffering=1), width=120) if log_file else None
+        log = os.fdopen(open_to_append(log_file), "w", 1, "utf-8") if log_file else None
+        self._log = RichConsole(file=log, width=120) if log else None
         self.is_live = speaks and self.terminal.is_terminal
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:

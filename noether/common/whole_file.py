@@ -1,12 +1,14 @@
 """Files and folders that readers see whole or not at all."""
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from noether.common.plain_file import create_plain, refuse_strangers_link
 from noether.common.strict_json import strict_json
 
 REPLACED = ".replaced"
@@ -23,9 +25,10 @@ class Publisher:
         """Returns where this process may write; raises what forbids it."""
 
     def partial(self, path: Path) -> Path:
-        """Returns where `path` is written before it gets its name; makes the folder above."""
+        """Returns where `path` is written before it gets its name, which nobody can guess; makes the folder above."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f".{path.name}.{os.getpid()}")
+        refuse_strangers_link(path.parent)
+        return _beside(path)
 
     def publish(self, partial: Path, path: Path) -> None:
         """Renames `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
@@ -38,7 +41,7 @@ class Publisher:
         if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
             return
-        aside = partial.with_name(f".{path.name}.{os.getpid()}{REPLACED}")
+        aside = _beside(partial.with_name(path.name), REPLACED)
         path.rename(aside)
         try:
             partial.rename(path)
@@ -53,13 +56,17 @@ class Publisher:
         Raises:
             OSError: where the disk refuses; `path` is as it was.
         """
-        doomed = path.with_name(f".{path.name}.{os.getpid()}.removed")
+        doomed = _beside(path, ".removed")
         with suppress(FileNotFoundError):
             path.rename(doomed)
             remove(doomed)
 
 
 ANYBODY = Publisher()
+
+
+def _beside(path: Path, ending: str = "") -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{ending}")
 
 
 def remove(path: Path) -> None:
@@ -78,13 +85,13 @@ def write_json(path: Path, content: Any, by: Publisher = ANYBODY) -> None:
 
 def write_whole(path: Path, text: str, by: Publisher = ANYBODY) -> None:
     """Writes a text as `written_whole` does."""
-    with written_whole(path, by) as partial:
-        partial.write_text(text, encoding="utf-8")
+    with written_whole(path, by) as file:
+        file.write(text.encode())
 
 
 @contextmanager
-def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[Path]:
-    """Gives the name to write a file under, so that readers see the old one or the new one, never half of it.
+def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[BinaryIO]:
+    """Opens a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
 
     Makes the file's folder.
 
@@ -94,8 +101,10 @@ def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[Path]:
     """
     partial = by.partial(path)
     try:
-        yield partial
-        flush(partial)
+        with create_plain(partial) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         by.publish(partial, path)
     except Exception as error:
         with suppress(OSError):

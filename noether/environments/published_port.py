@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.plain_file import read_plain
 from noether.common.whole_file import write_json
 from noether.environments.identity import RunIdentity
 
@@ -35,7 +36,7 @@ class PublishedPort:
         try:
             # List the folder first: a network file system may cache for a while that a file did not exist.
             os.listdir(self.path.parent)
-            content = json.loads(self.path.read_text())
+            content = json.loads(read_plain(self.path))
             return str(content["host"]), int(content["port"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -108,7 +108,7 @@ def write_cases(
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.
-    with written_whole(path, by) as partial, partial.open("wb") as file:
+    with written_whole(path, by) as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 
 

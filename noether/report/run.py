@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from noether.common.plain_file import open_plain, read_plain
 from noether.report.numbers import Array, finite
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record, read_metrics
@@ -84,7 +85,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
-        config=read(folder.config, lambda path: path.read_text(encoding="utf-8"), ""),
+        config=read(folder.config, lambda path: read_plain(path).decode(), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
         split=split,
@@ -98,7 +99,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
 
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
-    with np.load(path, allow_pickle=False) as file:
+    with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
         return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from noether.common.plain_file import create_plain
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.environments.slurm.queue import queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
@@ -46,7 +47,7 @@ def cancel_run(run: str) -> int:
 def _cancel_job(folder: RunFolder, job_id: str, state: str) -> int:
     # Read by the job's script when the ranks have saved: this job is not to be queued again.
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.cancelled.touch()
+    create_plain(folder.cancelled).close()
     if state != "RUNNING":
         run_slurm(["scancel", job_id])
         print(f"job {job_id} was {state.lower()}: removed from the queue")

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from noether.common.plain_file import NotPlainFile, refuse_strangers_link
 from noether.common.processes import ProcessId, is_alive, process_id
 from noether.common.whole_file import Publisher, remove
 from noether.errors import ExitCode, NoetherError, RequestError
@@ -147,6 +148,7 @@ class Lease(Publisher):
 
     def _own_folder(self, beside: Path) -> Path:
         self._check_there()
+        refuse_strangers_link(beside)
         own = beside / f"{_OWN_FOLDER}{self.own.id}"
         own.mkdir(parents=True, exist_ok=True)
         return own
@@ -230,7 +232,7 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # pydantic's is a ValueError too.
+    except (FileNotFoundError, NotADirectoryError, NotPlainFile, ValueError):  # pydantic's is a ValueError too.
         return None  # A flipped bit must not stop a run: the next start writes it again.
 
 

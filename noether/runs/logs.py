@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from noether.common.plain_file import is_plain, open_plain
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import RUNNING, WAITING, find_run, queue_of, run_state
@@ -60,14 +61,14 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
                 fix=f"--rank {ranks[0]}",
             )
         path = folder.logs / f"rank-{rank}.log"
-        return [path] if path.is_file() else []
+        return [path] if is_plain(path) else []
     output = read_record(folder.job).get("output")
     files = [Path(output)] if isinstance(output, str) else []
-    return [path for path in [*files, folder.logs / "rank-0.log"] if path.is_file()][:1]
+    return [path for path in [*files, folder.logs / "rank-0.log"] if is_plain(path)][:1]
 
 
 def _new_text(path: Path, offsets: dict[Path, int]) -> str:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(offsets.get(path, 0))
         content = file.read()
     offsets[path] = offsets.get(path, 0) + len(content)

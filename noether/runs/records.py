@@ -15,11 +15,14 @@ from typing import Any, TypeGuard
 from zlib import crc32
 
 from noether.common.appending_file import AppendingFile
+from noether.common.plain_file import read_plain
 from noether.common.strict_json import strict_json
 from noether.common.whole_file import ANYBODY, Publisher, write_json
 
 Row = dict[str, Any]
 Warn = Callable[[str], None]
+LARGEST_HISTORY = 2**32
+"""Bytes of a file of rows that is read."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
@@ -51,7 +54,7 @@ def parse_record(path: Path) -> dict[str, Any]:
         OSError: it is missing, or cannot be read.
         ValueError: it is not as it was written.
     """
-    content = parse_object(path.read_bytes())
+    content = parse_object(read_plain(path))
     written = content.pop(_DIGEST, None)
     if written is not None and written != _digest(content):
         raise ValueError("another SHA-256 than when it was written")
@@ -78,9 +81,9 @@ def row_line(row: Mapping[str, Any]) -> str:
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Appends one row and waits until the disk has it. Raises OSError where it refuses."""
     # A line that a kill cut off is ended first.
-    before = path.read_bytes()[-1:] if path.exists() else b""
     file = AppendingFile(path)
     try:
+        before = file.last_byte()
         file.append((b"" if before in (b"", b"\n") else b"\n") + row_line(row).encode())
         file.sync()
     finally:
@@ -94,7 +97,7 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     read is named.
     """
     try:
-        content = path.read_bytes()
+        content = read_plain(path, LARGEST_HISTORY)
     except FileNotFoundError:
         return []
     except OSError as error:

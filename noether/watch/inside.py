@@ -1,15 +1,14 @@
 """Files of a run's folder, opened for reading only where they really lie inside it. No torch here.
 
-A run may be a stranger's: a link in its folder must not show a file of the reader's own, and a pipe under the name of a
-log must not block the page.
+A run may be a stranger's: a link in its folder, or a folder that is one, must not show a file of the reader's own.
 """
 
-import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+
+from noether.common.plain_file import NotPlainFile, is_plain, open_plain
 
 T = TypeVar("T")
 
@@ -21,19 +20,15 @@ def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not _lies_in(root, path):
-            raise OSError(f"{path} is not a plain file of the run")
+    with open_plain(path) as file:
+        if not _lies_in(root, path):
+            raise NotPlainFile(f"{path} is not a file of the run")
         yield file
 
 
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path is a plain file, and no link, inside `root`."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode) and _lies_in(root, path)
-    except OSError:
-        return False
+    return is_plain(path) and _lies_in(root, path)
 
 
 def changed(path: Path) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from noether.common.plain_file import open_plain
 from noether.errors import ExitCode
 from noether.workers.context import WorkerContext, WorkerReport
 from noether.workers.rank_state import listed
@@ -162,8 +163,8 @@ def _grouped(phrases: Mapping[int, str]) -> str:
 
 def _log_end(path: Path, lines: int = 20) -> list[str]:
     try:
-        with open(path, "rb") as log:
-            log.seek(max(0, os.path.getsize(path) - 8192))
+        with open_plain(path) as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 8192))
             return log.read().decode("utf-8", "replace").splitlines()[-lines:]
     except OSError:
         return []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.processes import is_stopped
+from noether.common.whole_file import write_whole
 from noether.errors import NoetherError
 from noether.workers.context import ReportKind, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
@@ -114,8 +115,7 @@ class LocalRanks:
                     worker = asked.pop(ready)  # type: ignore[call-overload]
                     stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
                     with contextlib.suppress(OSError):
-                        path = log_folder / f"rank-{worker.rank}.stack.txt"
-                        path.write_text(stacks[worker.rank], encoding="utf-8")
+                        write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
     def end_all(self, *, clean: bool) -> list[int]:

@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import importlib
-import json
 import logging
 import operator
 import os
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from noether.common.freed_memory import keep_freed_memory
+from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
+from noether.common.whole_file import write_json
 from noether.errors import ExitCode, InterruptedStartError, NoetherError
 from noether.workers.context import ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
@@ -174,7 +175,7 @@ def write_to_log(path: Path) -> None:
     """Send stdout and stderr of this process, and of what it starts, to the end of a file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = open_to_append(path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -197,8 +198,5 @@ def error_file(log_folder: Path, rank: int) -> Path:
 
 def write_error_file(report: WorkerReport, log_folder: Path) -> None:
     """Write a report beside the logs, whole or not at all; a full disk must not hide the failure itself."""
-    path = error_file(log_folder, report.rank)
     with contextlib.suppress(OSError):
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(error_file(log_folder, report.rank), asdict(report))
