@@ -6,7 +6,7 @@ from dataclasses import asdict
 from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
 from noether.common.whole_file import ANYBODY
-from noether.config.compose import load_config
+from noether.config.compose import read_dumped
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
 
@@ -32,7 +32,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []
     if prune:
-        kept = int(keep) if keep is not None else load_config(hp=folder.config).trainer.keep_checkpoints
+        kept = int(keep) if keep is not None else read_dumped(folder.config).trainer.keep_checkpoints
         doomed = choose_to_prune(rows, kept)
         for row in doomed if yes else ():
             ANYBODY.drop(folder.checkpoints / row.name)

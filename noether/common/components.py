@@ -43,7 +43,7 @@ class Component:
                 expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
                 fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
             )
-        factory: Callable[..., Any] = load_object(registry.get(kind, kind), setting=f"{section}.kind")
+        factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry)
         if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
             raise self._wrong_type(factory)
         self._check_options(_parameters(factory))

@@ -1,42 +1,79 @@
-"""Imports the object that a dotted path names: a user's own model, data set or task."""
+"""The one place where a name in the settings becomes an object: ours by its short name, code of others once granted."""
 
 import importlib
 import os
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 
+_GRANTED: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
-def load_object(path: str, setting: str) -> Any:
-    """Import the object that `package.module.Name` names, the working directory first on the path.
 
-    `setting` is the configuration key it came from, such as `model.kind`, for the error.
+@contextmanager
+def code_granted(paths: Iterable[str]) -> Iterator[None]:
+    """Lets the block import what these dotted paths name, character by character, and nothing else.
+
+    Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved. A
+    thread begins with nothing granted.
+    """
+    before = _GRANTED.set(frozenset(paths))
+    try:
+        yield
+    finally:
+        _GRANTED.reset(before)
+
+
+def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None) -> Any:
+    """Returns what a setting names: an entry of `registry`, or a dotted path, the working directory first on the path.
+
+    Args:
+        name: a key of `registry`, or `package.module.Name`, which must have been granted.
+        setting: the key that it came from, such as `model.kind`, for the error.
+        registry: dotted paths of our own, by short name.
 
     Raises:
-        RequestError: not a dotted path, no such module, a module it imports is missing, or no such name in
-            it. Other errors of the imported code are left alone: their traceback is what helps.
+        RequestError: not a dotted path, one that was not granted, no such module, a module it imports is missing, or no
+            such name in it. Other errors of the imported code are left alone: their traceback is what helps.
     """
-    module_name, _, name = path.rpartition(".")
-    if not module_name or not all(part.isidentifier() for part in path.split(".")):
+    path = (registry or {}).get(name)
+    if path is None:
+        path = name
+        _check_granted(path, setting)
+    module_name, _, attribute = path.rpartition(".")
+    module = _import(module_name, path, setting)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [known for known in dir(module) if not known.startswith("_")]
+        raise RequestError(
+            f"module {module_name} has no {attribute}",
+            seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module_name}",
+            expected="a name defined in that module",
+            fix=f"{setting}={module_name}.{nearest(attribute, public) or 'MyClass'}",
+        ) from None
+
+
+def _check_granted(path: str, setting: str) -> None:
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise RequestError(
             f"{setting} is not a dotted path",
             seen=f"{setting}={path}",
             expected="package.module.Name",
             fix=f"{setting}=my_package.my_module.MyClass",
         )
-    module = _import(module_name, path, setting)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        public = [known for known in dir(module) if not known.startswith("_")]
+    if path not in _GRANTED.get():
         raise RequestError(
-            f"module {module_name} has no {name}",
-            seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module_name}",
-            expected="a name defined in that module",
-            fix=f"{setting}={module_name}.{nearest(name, public) or 'MyClass'}",
-        ) from None
+            f"{setting} names code that would run with your rights",
+            seen=f"{setting}={path}, in settings that are not known to be yours",
+            expected="one of noether's own, or settings that you have written or read",
+            fix="--trust, or trust=True in Python      (after reading the settings)",
+        )
 
 
 def _import(module_name: str, path: str, setting: str) -> Any:

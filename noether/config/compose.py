@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from noether.common.plain_file import read_plain
 from noether.config.explain import composition_error, validation_error, yaml_error
 from noether.config.overrides import as_hydra_override, parse_overrides
 from noether.config.schema import RunConfig
@@ -84,6 +85,15 @@ def validate(settings: dict[str, Any]) -> RunConfig:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
         raise validation_error(error) from None
+
+
+def read_dumped(path: Path) -> RunConfig:
+    """Reads a run's config.yaml, as `dump_config` wrote it: plain values. It has no `defaults`, and `${}` is text.
+
+    Raises:
+        RequestError: it cannot be read, or is not what `dump_config` writes.
+    """
+    return validate(check_yaml(path, read_plain))
 
 
 def dump_config(config: BaseModel) -> str:

@@ -80,6 +80,12 @@ class RunConfig(Section):
     tracker: TrackerConfig = TrackerConfig()
     slurm: SlurmConfig = SlurmConfig()
 
+    def own_code(self) -> dict[str, str]:
+        """Returns the dotted path of all code that a run with these settings imports, and the setting that names it."""
+        named = {getattr(self, name).kind: f"{name}.kind" for name in ("dataset", "model", "task")}
+        named |= dict.fromkeys(self.tracker.services, "tracker.services")
+        return {path: setting for path, setting in named.items() if "." in path}
+
     @field_validator("devices", mode="before")
     @classmethod
     def _devices_as_text(cls, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Finds and reads the settings file (`--hp`), and finds the folder of the configuration groups."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,14 +98,14 @@ def with_defaults(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def check_yaml(path: Path) -> None:
-    """Checks that the file is readable YAML, because Hydra's message for broken YAML names neither file nor line.
+def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[str, Any]:
+    """Returns the plain content of a file, because Hydra's message for broken YAML names neither file nor line.
 
     Raises:
         RequestError: it is not YAML, not UTF-8, or not keys and values.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read(path).decode())
     except yaml.YAMLError as error:
         raise yaml_error(error, path) from None
     except RecursionError:
@@ -119,7 +119,7 @@ def check_yaml(path: Path) -> None:
         ) from None
     else:
         if content is None or isinstance(content, dict):
-            return
+            return content or {}
         wrong, seen = "contains no settings", f"a {type(content).__name__}"
     raise RequestError(
         f"{path} {wrong}",

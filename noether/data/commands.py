@@ -8,6 +8,7 @@ from rich.table import Table
 
 from noether.common.console import Console
 from noether.common.cpus import usable_cpus
+from noether.common.dotted_path import code_granted
 from noether.common.strict_json import strict_json
 from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
@@ -103,7 +104,8 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
     """Prints what the splits of the configured data set hold."""
     console = Console(None, speaks=not as_json)
     folder = prepare_with_bar(config, console)
-    splits = open_splits(config, folder)
+    with code_granted(config.own_code()):
+        splits = open_splits(config, folder)
     described = {"train": describe_split(splits.train), "test": describe_split(splits.test)}
     notes = _statistics_notes(config, described["train"])
     if as_json:

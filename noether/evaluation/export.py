@@ -49,7 +49,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
             _write_weights(partial, trained, physical, example, request)
             if request.program:
                 _write_program(partial, trained, physical, example)
-                program = load_exported(partial, program=True)
+                program = load_exported(partial, program=True, trust=True)
                 worst = check_program(program, trained, physical)
                 console.say(
                     f"the program differs from the model by {worst:.1e} of a standard deviation at most, "

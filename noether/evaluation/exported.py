@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noether.common.dotted_path import code_granted
 from noether.errors import RequestError
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
@@ -88,13 +89,13 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
     Args:
         folder: made by `noether export`.
-        program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the first of
-            these that is there.
-        trust: import the model and task that model.json names by dotted path, where the weights are loaded. Importing
-            runs their code, so read model.json first if the export is not yours. The compiled graph needs no such code.
+        program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the graph where
+            it is there and trusted, else the weights.
+        trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
+            model.pt2 may; the weights do only where model.json names a model or a task by dotted path.
 
     Raises:
-        RequestError: the folder holds no export, or not that part of it, or names code and is not trusted.
+        RequestError: the folder holds no export, or not that part of it, or it may run code and is not trusted.
     """
     folder = Path(folder)
     try:
@@ -107,8 +108,14 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     if about.get("format") != FORMAT:
         raise RequestError(f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT))
     if program is None:
-        program = (folder / PROGRAM).is_file()
+        program = trust and (folder / PROGRAM).is_file()
     if program:
+        if not trust:
+            raise RequestError(
+                f"{folder / PROGRAM} may run code with your rights: torch reads it with pickle",
+                expected="an export that you have made, or whose maker you trust",
+                fix=f"load_exported({str(folder)!r}, trust=True)      (or program=False: the weights alone)",
+            )
         if not (folder / PROGRAM).is_file():
             raise RequestError(f"{folder} has no {PROGRAM}", expected="an export with its program")
         # torch warns about every size that its simplified graph no longer names, which is harmless.
@@ -123,19 +130,11 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
     from noether.checkpoints.state import load_tensors
     from noether.models.build import build_model
-    from noether.runs.trust import foreign_kinds
     from noether.tasks.build import build_task
 
-    named = list(foreign_kinds({name: about[name] for name in ("task", "model")}))
-    if named and not trust:
-        raise RequestError(
-            f"{folder} names code that would run with your rights",
-            seen=", ".join(f"{name}.kind={kind}" for name, kind in named),
-            expected="an export that you have made, or whose model.json you have read",
-            fix=f"load_exported({str(folder)!r}, trust=True)",
-        )
-    task = build_task(about["task"]["kind"], **about["task"]["options"])
-    task.load_state(about["task"]["state"])
-    model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
+    with code_granted([about["task"]["kind"], about["model"]["kind"]] if trust else ()):
+        task = build_task(about["task"]["kind"], **about["task"]["options"])
+        task.load_state(about["task"]["state"])
+        model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
     load_tensors(model, load_file(folder / WEIGHTS))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))

@@ -12,6 +12,7 @@ from torch.utils.data import Subset
 from noether.checkpoints.format import list_checkpoints
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
+from noether.common.dotted_path import code_granted
 from noether.common.strict_json import strict_json
 from noether.common.whole_file import ANYBODY, Publisher
 from noether.data.about import about_data, sample_name
@@ -134,7 +135,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     """Evaluates a run that was made before on one device, and writes the figures where the report finds them."""
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
     checkpoint = request.chosen.checkpoint
-    with joined_group(context) as group:
+    with joined_group(context) as group, code_granted(request.chosen.code):
         precision = Precision(config.trainer.precision, group.device.type)
         problem = build_problem(config, request.data, group.device, precision)
         if request.vtk and not problem.task.fields:

@@ -24,13 +24,16 @@ class LoadedRun:
         run: the run's folder.
         checkpoint: best, latest or a checkpoint's name; None: best.
         weights: ema or raw; None: the averaged weights if the run has them.
+        trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
 
     Raises:
-        RequestError: there is no such run, checkpoint or kind of weights.
+        RequestError: there is no such run, checkpoint or kind of weights, or it names code and is not trusted.
     """
 
-    def __init__(self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None) -> None:
-        self._chosen = choose_model(WantedModel(str(run), checkpoint, weights, trust=True))
+    def __init__(
+        self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None, trust: bool = False
+    ) -> None:
+        self._chosen = choose_model(WantedModel(str(run), checkpoint, weights, trust))
         self._folder = self._chosen.folder
         self.config: RunConfig = self._chosen.config
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -11,23 +11,27 @@ from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints,
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.suggest import nearest
-from noether.config.compose import load_config, validate
+from noether.config.compose import read_dumped, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.errors import RequestError
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, existing_run
-from noether.runs.trust import check_trust
+from noether.runs.trust import approved_code
 from noether.workers.run import run_placement
 
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """A run's model: a checkpoint, "ema" or "raw" for its weights, and the configuration for one device here."""
+    """A run's model: a checkpoint, "ema" or "raw" for its weights, and the configuration for one device here.
+
+    code: the dotted paths of the configuration that may be imported.
+    """
 
     folder: RunFolder
     config: RunConfig
+    code: Collection[str]
     checkpoint: CheckpointFolder
     weights: str
 
@@ -85,12 +89,13 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
             is not trusted.
     """
     folder = existing_run(wanted.run)
-    check_trust(folder, wanted.trust)
     chosen = _choose_checkpoint(folder, wanted.checkpoint)
+    config, written_in = _config_of(folder, chosen)
+    code = approved_code(folder, config, written_in, wanted.trust)
     chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = _one_of("weights", wanted.weights or have[0], have)
-    return ChosenModel(folder, _config_here(folder, chosen), chosen, weights)
+    return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
@@ -179,23 +184,29 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
 
 
-def _config_here(folder: RunFolder, checkpoint: CheckpointFolder) -> RunConfig:
-    """A run's configuration, for one device of this machine, which need not be the one that trained.
+def _config_of(folder: RunFolder, checkpoint: CheckpointFolder) -> tuple[RunConfig, Path]:
+    """A run's configuration, and the file that it was read from.
 
     The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
     checkpoint's counts.
     """
     saved = checkpoint.meta().get("config") or {}
+    written_in = folder.config
     try:
-        config = load_config(hp=folder.config)
+        config = read_dumped(folder.config)
     except RequestError as error:
         if not saved:
             raise
         _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
-        config = validate(saved)
+        config, written_in = validate(saved), checkpoint.path / META
     for change in compare_configs(saved, config) if saved else ():
         if change.rule is not ResumeRule.FREE:
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
+    return config, written_in
+
+
+def _for_one_device(config: RunConfig) -> RunConfig:
+    """The configuration for one device of this machine, which need not be the one that trained."""
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
     here = {"accelerator": "auto", "devices": "1", "trainer": trainer}
     return config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))

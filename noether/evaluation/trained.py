@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.dotted_path import code_granted
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
@@ -63,7 +64,8 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
         RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
     """
     config, checkpoint = chosen.config, chosen.checkpoint
-    task = build_task(config.task.kind, **config.task.options())
+    with code_granted(chosen.code):
+        task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError(
             "predict and export need a model of fields at points",
@@ -80,7 +82,9 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
-    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
+    with code_granted(chosen.code):
+        built = build_model(config.model.kind, task.layout(), **config.model.options())
+    model = place_model(built, device, precision)
     load_weights(model, checkpoint, chosen.weights)
     return TrainedModel(config, model.eval(), task, device, precision)
 

@@ -46,7 +46,7 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
 
 def model_class(kind: str) -> Any:
     """Returns the class or function that `model.kind` names. RequestError: there is none."""
-    return load_object(REGISTRY.get(kind, kind), setting="model.kind")
+    return load_object(kind, "model.kind", REGISTRY)
 
 
 def _takes_layout(kind: str) -> bool:

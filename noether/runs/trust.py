@@ -1,8 +1,8 @@
 """Decides whether a run is the user's own: code named in the settings of another user's run is not run unasked.
 
-A run that is started gets a mark, `started-by.json`: the settings of its components, signed with a key that only this
-user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Where there is no such key, as in a container
-with a home of its own, it counts who owns the file of the settings.
+A run that is started gets a mark, `started-by.json`: its settings for what is code of the user's own, signed with a
+key that only this user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Where there is no such key, as
+in a container with a home of its own, it counts who owns the file of the settings.
 """
 
 import contextlib
@@ -12,85 +12,70 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from noether.common.plain_file import read_plain
 from noether.common.whole_file import write_json
+from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 
 MARK = "started-by.json"
-OWN_PACKAGE = "noether."
 
 
-def mark_own(folder: RunFolder, settings: Mapping[str, Any]) -> None:
+def mark_own(folder: RunFolder, config: RunConfig) -> None:
     """Marks a run with these settings as started by this user; where no key can be kept, it is left without a mark.
 
     Only runs that name code of their own need one.
     """
-    key = _own_key(make=True) if any(foreign_kinds(settings)) else None
+    key = _own_key(make=True) if config.own_code() else None
     if key is not None:
-        write_json(folder.path / MARK, {"signature": _signature(key, settings)})
+        write_json(folder.path / MARK, {"signature": _signature(key, config)})
 
 
-def check_trust(folder: RunFolder, trust: bool) -> None:
-    """Refuses to run code that the settings of somebody else's run name, unless the user says to `trust` it.
+def approved_code(folder: RunFolder, config: RunConfig, written_in: Path, trust: bool) -> Collection[str]:
+    """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
+
+    Args:
+        folder: the run's.
+        config: its settings as they are about to be built.
+        written_in: the file that they were read from.
+        trust: whether the user has said that this run's code may run.
 
     Raises:
-        RequestError: the run names code outside of this package, and this user did not start it.
+        RequestError: the run names code, this user did not start it and does not trust it.
     """
-    settings = _settings(folder)
-    named = list(foreign_kinds(settings))
-    if trust or not named:
-        return
-    why = _why_not_own(folder, settings)
+    code = config.own_code()
+    why = "" if trust or not code else _why_not_own(folder, config, written_in)
     if why:
         raise RequestError(
             f"{folder.path.name} was not started by you, and names code that would run with your rights",
-            seen=f"{', '.join(f'{name}.kind={kind}' for name, kind in named)} in {folder.config}; {why}",
+            seen=f"{', '.join(f'{setting}={path}' for path, setting in code.items())} in {written_in}; {why}",
             expected="a run that you have started, or settings that you have read",
-            fix="--trust      (after reading config.yaml)",
+            fix=f"--trust      (after reading {written_in.name}; trust=True in Python)",
         )
+    return code
 
 
-def _why_not_own(folder: RunFolder, settings: Mapping[str, Any]) -> str:
-    owner = folder.config.stat().st_uid
+def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> str:
+    owner = written_in.lstat().st_uid
     if owner != os.getuid():
         return f"the file belongs to user {owner}"
     key = _own_key(make=False)
     if key is None:
         return ""
     try:
-        signature = str(json.loads((folder.path / MARK).read_bytes())["signature"])
-    except (OSError, ValueError, KeyError, TypeError):
+        signature = str(json.loads(read_plain(folder.path / MARK))["signature"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"there is no {MARK} of yours"
-    fits = hmac.compare_digest(signature.encode(), _signature(key, settings).encode())
+    fits = hmac.compare_digest(signature.encode(), _signature(key, config).encode())
     return "" if fits else f"{MARK} does not fit the settings"
 
 
-def _settings(folder: RunFolder) -> dict[str, Any]:
-    try:
-        settings = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return {}  # Whoever reads it next says so.
-    return settings if isinstance(settings, dict) else {}
-
-
-def foreign_kinds(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields (section, dotted path) of everything outside of this package that the settings would have built."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from foreign_kinds(value, f"{path}{name}.")
-        elif name == "kind" and "." in str(value) and not str(value).startswith(OWN_PACKAGE):
-            yield path.rstrip("."), str(value)
-
-
-def _signature(key: bytes, settings: Mapping[str, Any]) -> str:
-    components = {name: part for name, part in settings.items() if isinstance(part, Mapping) and "kind" in part}
-    text = json.dumps(components, sort_keys=True, default=str)
+def _signature(key: bytes, config: RunConfig) -> str:
+    sections = {setting.partition(".")[0] for setting in config.own_code().values()}
+    text = json.dumps(config.model_dump(mode="json", include=sections), sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -112,7 +112,7 @@ def open_services(
     trackers = []
     for name in names:
         try:
-            service: Service = load_object(CLASSES.get(name, name), "tracker.services")()
+            service: Service = load_object(name, "tracker.services", CLASSES)()
         except RequestError as error:
             warn(f"the tracker {name} is left out: {error.summary} ({error.seen})")
             continue

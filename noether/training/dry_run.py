@@ -8,6 +8,7 @@ import torch
 
 from noether.checkpoints.resume import StartingPoint
 from noether.common.console import Console
+from noether.common.dotted_path import code_granted
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.training.build import Run, build_run
@@ -20,7 +21,7 @@ from noether.workers.context import WorkerContext
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Tries a run on every rank; rank 0 prints what it took and writes dry_run.json for the launcher."""
-    with joined_group(context) as group:
+    with joined_group(context) as group, code_granted(request.config.own_code()):
         _dry_run(request, group)
     return ExitCode.DONE
 

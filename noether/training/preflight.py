@@ -8,6 +8,7 @@ from pathlib import Path
 from noether.checkpoints.resume import find_start
 from noether.common.components import Component
 from noether.common.container import image_engine
+from noether.common.dotted_path import code_granted
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
 from noether.config.schema import RunConfig
@@ -65,16 +66,20 @@ def _check_own_components(config: RunConfig) -> None:
 
     Components that come with noether are checked by the schema already.
     """
+    components = []
     if isinstance(config.dataset, CustomDatasetConfig):
         given: dict[str, str | Path | None] = {"split": "train", "root": config.dataset_root}
-        Component("dataset", config.dataset.kind, config.dataset.options(), given=given).find()
+        components.append(Component("dataset", config.dataset.kind, config.dataset.options(), given=given))
     if isinstance(config.model, CustomModelConfig):
         from torch import nn
 
         adapters = ("input", "output")  # Not the constructor's.
         options = {name: value for name, value in config.model.options().items() if name not in adapters}
-        Component("model", config.model.kind, options, base=nn.Module).find()
+        components.append(Component("model", config.model.kind, options, base=nn.Module))
     if isinstance(config.task, CustomTaskConfig):
         from noether.tasks.base import Task
 
-        Component("task", config.task.kind, config.task.options(), base=Task).find()
+        components.append(Component("task", config.task.kind, config.task.options(), base=Task))
+    with code_granted(config.own_code()):
+        for component in components:
+            component.find()

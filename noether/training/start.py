@@ -166,5 +166,5 @@ def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -
     """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
     write_record(folder.plan, plan.as_dict(), lease)
     write_record(folder.environment, describe_environment(), lease)
-    mark_own(folder, config.model_dump(mode="json"))
+    mark_own(folder, config)
     write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

@@ -6,6 +6,7 @@ from typing import Any
 from noether.checkpoints.format import CheckpointFolder, drop_checkpoints_after, newest_update
 from noether.checkpoints.state import load_checkpoint, state_bytes
 from noether.common.console import Console
+from noether.common.dotted_path import code_granted
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
@@ -34,7 +35,8 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     stop = AgreedStop()
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
         stop.join(group)
-        with refusals_told(request.config.output_path.expanduser(), DISK_ERRNOS):
+        output, own_code = request.config.output_path.expanduser(), request.config.own_code()
+        with refusals_told(output, DISK_ERRNOS), code_granted(own_code):
             return _train(context, request, group, stop)
 
 
@@ -157,7 +159,7 @@ def _record_stop(run: OpenRun, reason: str) -> None:
 def _record(run: OpenRun, plan: dict[str, Any], began_at: int) -> None:
     """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
     folder, lease = run.folder, run.lease
-    mark_own(folder, run.config.model_dump(mode="json"))
+    mark_own(folder, run.config)
     write_whole(folder.config, dump_config(run.config), lease)
     write_record(folder.plan, plan, lease)
     drop_checkpoints_after(folder.checkpoints, began_at, lease)

@@ -1,6 +1,11 @@
 """`noether export`: what is loaded elsewhere predicts what the model predicts, at any number of points."""
 
+import io
 import json
+import os
+import shutil
+import zipfile
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +19,19 @@ from noether.evaluation.exported import load_exported
 pytest_plugins = ("shapenet_car_runs",)
 
 
+RELEASED = Path(__file__).parents[1] / "checkpoints" / "released" / "0.1.0" / "export"
+
+
+class MakesFolder:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
 def arrays_for(inputs: dict[str, list[int]], count: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(count)
     return {name: rng.uniform(-1, 1, [n if n > 0 else count, *rest]) for name, (n, *rest) in inputs.items()}
@@ -23,7 +41,7 @@ def check_export(run: Path, noether, out: Path) -> None:
     done = noether("export", str(run), str(out))
     assert done.code == 0, done.err
     assert "peak memory" in done.out
-    program, weights = load_exported(out), load_exported(out, program=False)
+    program, weights = load_exported(out, trust=True), load_exported(out)
     std = json.loads((out / "model.json").read_text())["task"]["state"]["statistics"]
     for count in (2, 77, 5000):
         arrays = arrays_for(program.inputs, count)
@@ -39,7 +57,7 @@ def check_export(run: Path, noether, out: Path) -> None:
 @pytest.mark.slow
 def test_upt_is_exported(shapenet_run, noether, tmp_path: Path) -> None:
     check_export(shapenet_run.folder, noether, tmp_path / "upt")
-    model = load_exported(tmp_path / "upt")
+    model = load_exported(tmp_path / "upt", trust=True)
     arrays = arrays_for(model.inputs, 50)
     more = {**arrays, "geometry_points": np.concatenate([arrays["geometry_points"]] * 2)}
     assert model(more)["surface_pressure"].shape == (50, 1)  # a larger geometry is thinned
@@ -77,10 +95,30 @@ def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["task", "model"])
 def test_an_export_that_names_code_is_loaded_only_if_trusted(part: str, tmp_path: Path) -> None:
-    kinds = {"task": "fields", "model": "upt", part: "os.system"}
-    about = {"format": 1, **{name: {"kind": kind, "options": {}} for name, kind in kinds.items()}}
+    about = json.loads((RELEASED / "model.json").read_text())
+    about[part]["kind"] = "os.system"
     (tmp_path / "model.json").write_text(json.dumps(about))
     with pytest.raises(RequestError) as refused:
         load_exported(tmp_path)
-    assert refused.value.seen == f"{part}.kind=os.system"
-    assert refused.value.fix == f"load_exported({str(tmp_path)!r}, trust=True)"
+    assert "os.system" in refused.value.seen
+    assert "trust=True" in refused.value.fix
+
+
+@pytest.mark.parametrize("program", [None, True])
+def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path: Path) -> None:
+    """torch.export.load unpickles the sample inputs, whatever is in them."""
+    shutil.copytree(RELEASED, tmp_path / "theirs")
+    forged = io.BytesIO()
+    torch.save(MakesFolder(str(tmp_path / "was-here")), forged)
+    with (
+        zipfile.ZipFile(RELEASED / "model.pt2") as sound,
+        zipfile.ZipFile(tmp_path / "theirs" / "model.pt2", "w") as archive,
+    ):
+        for name in sound.namelist():
+            archive.writestr(name, forged.getvalue() if "sample_inputs" in name else sound.read(name))
+    with pytest.raises(RequestError) if program else nullcontext():
+        load_exported(tmp_path / "theirs", program=program)
+    assert not (tmp_path / "was-here").exists()
+    with suppress(Exception):  # The forgery is one: trusted, it does its harm.
+        load_exported(tmp_path / "theirs", program=True, trust=True)
+    assert (tmp_path / "was-here").exists()

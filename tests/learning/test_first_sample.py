@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
@@ -136,7 +137,8 @@ def start(overrides: list[str]) -> None:
     """Everything that a rank does before its first update but for the process group."""
     config = config_of(overrides)
     precision = Precision("float32", "cpu")
-    problem = build_problem(config, prepare_data(config), CPU, precision)
+    with code_granted(config.own_code()):
+        problem = build_problem(config, prepare_data(config), CPU, precision)
     problem.fit_task()
     try_model(problem, CPU, precision)
 
@@ -168,7 +170,8 @@ def test_what_is_right_starts(overrides: list[str]) -> None:
 def test_the_look_at_the_model_leaves_no_trace() -> None:
     config = config_of([*IMAGES, *ADAPTER])
     precision = Precision("float32", "cpu")
-    problem = build_problem(config, None, CPU, precision)
+    with code_granted(config.own_code()):
+        problem = build_problem(config, None, CPU, precision)
     problem.model.train()
     before = torch.get_rng_state()
     try_model(problem, CPU, precision)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from noether.common.dotted_path import load_object
+from noether.common.dotted_path import code_granted, load_object
 from noether.errors import RequestError
 from noether.models.build import REGISTRY, build_model, count_parameters
 from noether.models.upt import UPT
@@ -59,6 +59,15 @@ number = 3
 """
 
 
+NETWORKS = ("Small", "Smal", "Anything", "Empty", "NotAModel", "Broken", "make_small", "make_nothing", "number")
+GRANTED = [f"user_package.networks.{name}" for name in NETWORKS] + [
+    "absent_package.networks.Small",
+    "user_package.network.Small",
+    "user_package.needs_more.Small",
+    "user_package.wrong.Model",
+]
+
+
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
     """A working directory with `user_package.networks`, as a user would start from it."""
@@ -70,7 +79,8 @@ def user_folder(tmp_path, monkeypatch):
     (package / "wrong.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
+    with code_granted(GRANTED):
+        yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "user_package"]:
         del sys.modules[name]
 
@@ -83,7 +93,7 @@ def test_registered_name_with_options():
 
 @pytest.mark.parametrize("kind", REGISTRY)
 def test_every_registered_name_leads_to_a_model_class(kind):
-    assert issubclass(load_object(REGISTRY[kind], setting="model.kind"), nn.Module)
+    assert issubclass(load_object(kind, "model.kind", REGISTRY), nn.Module)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +213,14 @@ def test_working_directory_is_put_on_the_path_once_and_first(user_folder):
 
 
 def test_setting_is_the_one_that_was_read():
-    with pytest.raises(RequestError, match=r"dataset\.kind=nowhere\.Cars"):
+    with pytest.raises(RequestError, match=r"dataset\.kind=nowhere\.Cars"), code_granted(["nowhere.Cars"]):
         load_object("nowhere.Cars", setting="dataset.kind")
 
 
 def test_dotted_path_does_not_import_torch():
     code = (
-        "import sys, noether.common.dotted_path as d; d.load_object('json.dumps', 'x'); print('torch' in sys.modules)"
+        "import sys, noether.common.dotted_path as d; d.load_object('json', 'x', {'json': 'json.dumps'}); "
+        "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"

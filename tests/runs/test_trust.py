@@ -1,18 +1,38 @@
 """Somebody else's run folder does not run code unasked, and its settings do not read secrets."""
 
+import json
 import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from conftest import TINY
+from conftest import REPOSITORY, TINY
 
+from noether.checkpoints.format import META, _meta_digest
+from noether.common.dotted_path import code_granted, load_object
+from noether.config.compose import dump_config, read_dumped, validate
+from noether.config.schema import RunConfig
 from noether.errors import RequestError
+from noether.models.build import REGISTRY
 from noether.runs.folder import RunFolder
-from noether.runs.trust import MARK, check_trust, mark_own
+from noether.runs.trust import MARK, approved_code, mark_own
 
-OWN = {"model": {"kind": "upt", "dim": 8}, "task": {"kind": "noether.tasks.regression.Regression"}}
-CODE = {"model": {"kind": "os.system", "command": "touch was-here"}, "trainer": {"max_updates": 1}}
+RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
+CHECKPOINT = Path("checkpoints") / "update-000000002"
+EVIL = "from pathlib import Path\nPath('was-here').touch()\n"
+
+
+def settings_of(model: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The settings of a run of this package's own, with another model."""
+    return {**yaml.safe_load((RUN / "config.yaml").read_text()), "model": model, **more}
+
+
+OWN = validate(settings_of({"kind": "upt"}))
+CODE = validate(settings_of({"kind": "os.system", "command": "touch was-here"}))
 
 
 @pytest.fixture
@@ -21,44 +41,49 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def run_with(tmp_path: Path, settings: object) -> RunFolder:
+def run_with(tmp_path: Path, config: RunConfig) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.config.write_text(yaml.safe_dump(settings))
+    folder.config.write_text(dump_config(config))
     return folder
+
+
+def approved(folder: RunFolder, *, trust: bool = False) -> list[str]:
+    return list(approved_code(folder, read_dumped(folder.config), folder.config, trust))
 
 
 def test_our_own_components_need_no_trust(home: Path, tmp_path: Path) -> None:
     mark_own(run_with(tmp_path, OWN), CODE)  # So this user has a key.
     (tmp_path / "run" / MARK).unlink()
-    check_trust(RunFolder(tmp_path / "run"), trust=False)
+    assert approved(RunFolder(tmp_path / "run")) == []
 
 
 def test_a_run_of_this_user_is_trusted(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    check_trust(folder, trust=False)
+    assert approved(folder) == ["os.system"]
     assert (home / "noether" / "key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_that_was_unpacked_here_is_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    for signature in ("{}", '{"signature": "0"}', "[", '{"signature": null}'):
+    for signature in ("{}", '{"signature": "0"}', "[", "[" * 100_000, '{"signature": null}'):
         (folder.path / MARK).write_text(signature)
-        with pytest.raises(RequestError, match="was not started by you") as refused:
-            check_trust(folder, trust=False)
+        with pytest.raises(RequestError) as refused:
+            approved(folder)
         assert "model.kind=os.system" in refused.value.seen
         assert refused.value.fix.startswith("--trust")
-    check_trust(folder, trust=True)
+    assert approved(folder, trust=True) == ["os.system"]
 
 
 def test_settings_that_were_changed_since_are_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    folder.config.write_text(yaml.safe_dump({**CODE, "model": {**CODE["model"], "command": "rm -r /"}}))
-    with pytest.raises(RequestError, match="was not started by you"):
-        check_trust(folder, trust=False)
+    folder.config.write_text(dump_config(validate(settings_of({"kind": "os.system", "command": "rm -r /"}))))
+    with pytest.raises(RequestError) as refused:
+        approved(folder)
+    assert "does not fit" in refused.value.seen
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -66,27 +91,119 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     os.chown(folder.config, 65534, 65534)
     with pytest.raises(RequestError) as refused:
-        check_trust(folder, trust=False)
+        approved(folder)
     assert "belongs to user 65534" in refused.value.seen
 
 
 def test_without_a_key_the_owner_counts(home: Path, tmp_path: Path) -> None:
-    check_trust(run_with(tmp_path, CODE), trust=False)
+    assert approved(run_with(tmp_path, CODE)) == ["os.system"]
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("evaluate", "run"), ("predict", "run", "--mesh", "car.stl"), ("export", "run", "out")],
-    ids=lambda words: words[0],
+    "kind",
+    [
+        "noether.lint.options_rules.run",  # subprocess.run, which that module imports
+        "noether.common.dotted_path.load_object",
+        REGISTRY["upt"],  # ours, but not by the name of the registry
+        "os.system",
+        "${run_id}",
+        "upt ",
+        "",
+    ],
 )
-def test_the_commands_refuse_and_run_nothing(noether, home: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    mark_own(run_with(tmp_path, CODE), CODE)
-    (tmp_path / "run" / MARK).unlink()
+def test_what_is_neither_registered_nor_granted_is_not_imported(kind: str) -> None:
+    with pytest.raises(RequestError), code_granted(["os.getcwd"]):
+        load_object(kind, "model.kind", REGISTRY)
+
+
+def test_what_is_granted_ends_with_its_block() -> None:
+    with code_granted(["os.getcwd"]):
+        assert load_object("os.getcwd", "model.kind") is os.getcwd
+    with pytest.raises(RequestError):
+        load_object("os.getcwd", "model.kind")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What a stranger writes into the folder of a run that is otherwise sound.
+
+    code: 2: refused; 0: config.yaml is passed over, with a warning, for the sound settings in the checkpoint.
+    """
+
+    config: Callable[[dict[str, Any]], Any]
+    in_checkpoint: bool = False
+    broken: bytes = b""
+    code: int = 2
+
+
+def with_model(**model: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda settings: {**settings, "model": model}
+
+
+ATTACKS = {
+    "their own class": Attack(with_model(kind="evil.Model")),
+    "a name that our module imports": Attack(
+        with_model(kind="noether.lint.options_rules.run", args=["touch", "was-here"])
+    ),
+    "our function that loads any path": Attack(
+        with_model(kind="noether.common.dotted_path.load_object", path="evil.Model", setting="x")
+    ),
+    "a config.yaml that cannot be read": Attack(with_model(kind="evil.Model"), in_checkpoint=True, broken=b"\xff"),
+    "an interpolation": Attack(
+        lambda settings: {**settings, "run_id": "evil.Model", "model": {"kind": "${run_id}"}}, code=0
+    ),
+    "a list of defaults": Attack(lambda settings: {"defaults": ["_self_", "theirs"], **settings}, code=0),
+    "a task": Attack(lambda settings: {**settings, "task": {"kind": "evil.Task"}}),
+    "a data set": Attack(lambda settings: {**settings, "dataset": {"kind": "evil.Data"}}),
+    "an optimiser": Attack(lambda settings: {**settings, "optimizer": {"kind": "evil.Adam"}}, code=0),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_an_evaluation_runs_nothing_of_a_stranger(noether, home: Path, tmp_path: Path, attack: Attack) -> None:
+    """This user has a key, and the folder is no run of theirs."""
+    run = tmp_path / "run"
+    shutil.copytree(RUN, run)
+    mark_own(RunFolder(tmp_path), CODE)
+    (tmp_path / "evil.py").write_text(EVIL)
+    settings = attack.config(yaml.safe_load((run / "config.yaml").read_text()))
+    (run / "config.yaml").write_bytes(yaml.safe_dump(settings).encode() + attack.broken)
+    (run / "theirs.yaml").write_text("# @package _global_\nmodel:\n  kind: evil.Model\n")
+    meta = json.loads((run / CHECKPOINT / META).read_text())
+    if attack.in_checkpoint:
+        meta["config"] = settings
+        meta["meta_sha256"] = _meta_digest(meta)
+        (run / CHECKPOINT / META).write_text(json.dumps(meta))
+    done = noether("evaluate", "run", cwd=tmp_path, XDG_STATE_HOME=str(home), PYTHONPATH=str(tmp_path))
+    assert not (tmp_path / "was-here").exists()
+    assert done.code == attack.code, done.out + done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [("predict", "run", "--mesh", "car.stl"), ("export", "run", "out")], ids=lambda words: words[0]
+)
+def test_the_other_commands_refuse_too(noether, home: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    shutil.copytree(RUN, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))
+    mark_own(RunFolder(tmp_path), CODE)
     (tmp_path / "car.stl").touch()
     done = noether(*words, cwd=tmp_path, XDG_STATE_HOME=str(home))
-    assert done.code == 2
-    assert "was not started by you" in done.err
+    assert done.code == 2, done.err
+    assert "model.kind=os.system" in done.err
     assert not (tmp_path / "was-here").exists()
+
+
+def test_a_run_from_python_is_asked_for_too(home: Path, tmp_path: Path) -> None:
+    from noether.evaluation.loaded import LoadedRun
+
+    shutil.copytree(RUN, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))
+    mark_own(RunFolder(tmp_path), CODE)
+    with pytest.raises(RequestError) as refused:
+        LoadedRun(tmp_path / "run")
+    assert "trust=True" in refused.value.fix
+    assert LoadedRun(tmp_path / "run", trust=True).config.model.kind == "os.system"
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "NOETHER_RUN_KEY", "SLURM_JWT"])

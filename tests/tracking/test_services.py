@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
+from noether.common.dotted_path import code_granted
 from noether.runs.folder import RunFolder
-from noether.runs.lease import take_lease
+from noether.runs.lease import Lease, take_lease
 from noether.tracking.services import RunFacts, ServiceTracker, open_services, sessions
 
 ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
@@ -63,12 +64,17 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
 
 def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:
     warned: list[str] = []
+
+    def mine(lease: Lease) -> list[ServiceTracker]:
+        with code_granted([f"{__name__}.Mine"]):
+            return open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, lease)
+
     own, newer = take_lease(RunFolder(tmp_path), 0, {}), take_lease(RunFolder(tmp_path), 0, {})
-    (tracker,) = open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, own)
+    (tracker,) = mine(own)
     tracker.close()
     assert sessions(tmp_path) == {}
     assert "FencedError" in warned[0]
-    (tracker,) = open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, newer)
+    (tracker,) = mine(newer)
     tracker.close()
     assert sessions(tmp_path) == {f"{__name__}.Mine": "session-1"}
     assert len(warned) == 1
