@@ -11,6 +11,7 @@ from noether.runs.records import read_record
 
 POLL_S = 0.5
 STATE_POLL_S = 5.0
+MOST_AT_ONCE = 2**26
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
@@ -33,8 +34,7 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
             going_on = run_state(folder, queue_of(folder)).state in (RUNNING, WAITING)
             asked = time.monotonic()
         for path in log_files(folder, rank):
-            text = _new_text(path, offsets)
-            if text:
+            while text := _new_text(path, offsets):
                 if path != shown:
                     print(f"{'' if shown is None else chr(10)}==> {path} <==")
                 print(text, end="", flush=True)
@@ -70,6 +70,6 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
 def _new_text(path: Path, offsets: dict[Path, int]) -> str:
     with open_plain(path) as file:
         file.seek(offsets.get(path, 0))
-        content = file.read()
+        content = file.read(MOST_AT_ONCE)
     offsets[path] = offsets.get(path, 0) + len(content)
     return content.decode(errors="replace")

@@ -1,0 +1,183 @@
+"""Files that a stranger has put into a run folder: links, pipes, devices and endless files in the place of ours."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from noether.checkpoints.format import META, CheckpointFolder
+from noether.common.appending_file import AppendingFile
+from noether.common.console import Console
+from noether.common.plain_file import LARGEST, NotPlainFile, create_plain, open_to_append, read_plain
+from noether.common.whole_file import ANYBODY, write_json, write_whole
+from noether.config.compose import read_dumped
+from noether.environments.identity import RunIdentity
+from noether.environments.published_port import PublishedPort
+from noether.errors import RequestError
+from noether.report.run import read_run
+from noether.runs.folder import RunFolder
+from noether.runs.lease import read_attempt, take_lease
+from noether.runs.logs import log_files
+from noether.runs.overview import run_state
+from noether.runs.records import append_row, read_metrics, read_record
+from noether.watch.watched_run import WatchedRun
+from noether.workers.failure import _log_end
+from noether.workers.worker import write_to_log
+
+RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
+FILES = (
+    "config.yaml",
+    "plan.json",
+    "environment.json",
+    "metrics.jsonl",
+    "result.json",
+    "attempt.json",
+    "attempts.jsonl",
+)
+MORE = ("stopped.json", "job.json", "evaluation/test.npz", "evaluation/latest.npz", "logs/rank-0.log", "trackers.json")
+
+
+def endless(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**43)
+
+
+WAYS: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file": lambda path: path.symlink_to("/etc/hostname"),
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a folder": Path.mkdir,
+    "eight terabytes": endless,
+}
+
+
+def put(way: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    WAYS[way](path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str, tmp_path: Path) -> None:
+    """status, cancel, report, logs and watch read by these functions."""
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(RUN, folder.path)
+    for name in (*FILES, *MORE):
+        put(way, folder.path / name)
+    assert read_attempt(folder) is None
+    assert read_metrics(folder.metrics) == []
+    assert read_record(folder.path / "trackers.json") == {}
+    assert run_state(folder, {}).state == "lost" or way in ("a link to a file", "eight terabytes")
+    assert len(read_run(folder).troubles) >= 5
+    assert log_files(folder, None) == ([folder.logs / "rank-0.log"] if way == "eight terabytes" else [])
+    if way != "eight terabytes":  # A log may be as large as it likes: it is read by its end.
+        assert _log_end(folder.logs / "rank-0.log") == []
+    with pytest.raises(RequestError):
+        read_dumped(folder.config)
+    watched = WatchedRun(folder)
+    assert watched.detail()["update"] is None
+    assert watched.line()["loss"] is None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "eight terabytes"])
+@pytest.mark.parametrize("name", [META, "model.safetensors"])
+def test_a_checkpoint_with_something_else_in_a_files_place_is_damaged(way: str, name: str, tmp_path: Path) -> None:
+    shutil.copytree(RUN / "checkpoints" / "update-000000002", tmp_path / "update-000000002")
+    put(way, tmp_path / "update-000000002" / name)
+    assert CheckpointFolder(tmp_path / "update-000000002").damage() is not None
+
+
+def test_a_published_port_is_no_pipe(tmp_path: Path) -> None:
+    published = PublishedPort(tmp_path, RunIdentity("multinode", 2))
+    put("a pipe", published.path)
+    assert published.read() is None
+
+
+def test_a_file_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(NotPlainFile):
+        read_plain(tmp_path / "large")
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a record": ("result.json", lambda path: write_json(path, {})),
+    "a row": ("attempts.jsonl", lambda path: append_row(path, {"a": 1})),
+    "a history": ("metrics.jsonl", lambda path: AppendingFile(path).append(b"{}\n")),
+    "a rank's log": ("rank-0.log", lambda path: Console(path, speaks=False).say("words")),
+    "a rank's output": ("rank-1.log", write_to_log),
+    "a new file": ("meta.json", lambda path: create_plain(path).close()),
+    "the sign of a cancelled run": ("cancelled", lambda path: os.close(open_to_append(path))),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["a link to a file", "a pipe", "a dangling link"])
+@pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
+def test_nothing_is_written_through_a_link(
+    name: str, write: Callable[[Path], object], way: str, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    path = tmp_path / "run" / name
+    path.parent.mkdir()
+    (os.mkfifo if way == "a pipe" else lambda at: at.symlink_to(mine if "file" in way else tmp_path / "made"))(path)
+    with suppress(NotPlainFile):
+        write(path)
+    assert mine.read_text() == "precious"
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_name_before_the_name_cannot_be_guessed(tmp_path: Path) -> None:
+    """A link that lies under what would be the next partial name would be written through."""
+    names = {ANYBODY.partial(tmp_path / "report.html").name for _ in range(20)}
+    assert len(names) == 20
+    assert not any(str(os.getpid()) in name.split(".") for name in names)
+
+
+def test_a_lease_replaces_a_link_in_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    lease = take_lease(RunFolder(tmp_path / "run"), 0, {})
+    (tmp_path / "mine").write_text("precious")
+    lease.partial(lease.folder.report).symlink_to(tmp_path / "mine")
+    write_whole(lease.folder.report, "page", lease)
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert lease.folder.report.read_text() == "page"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("owner", [0, 65534], ids=["own", "a stranger's"])
+def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (run / "evaluation").symlink_to(tmp_path / "elsewhere")
+    os.lchown(run / "evaluation", owner, owner)
+    with suppress(NotPlainFile):
+        write_json(run / "evaluation" / "test.json", {})
+    with suppress(NotPlainFile):
+        AppendingFile(run / "evaluation" / "rows").append(b"{}\n")
+    found = {path.name for path in (tmp_path / "elsewhere").iterdir()}
+    assert found == (set() if owner else {"test.json", "rows"})
+
+
+@pytest.mark.timeout(100)
+def test_the_commands_end_at_a_folder_of_pipes(noether, tmp_path: Path) -> None:
+    """One such folder blocked `noether status` of everybody."""
+    for name in ("sound", "strange"):
+        shutil.copytree(RUN, tmp_path / "runs" / name)
+    for name in (*FILES[1:], *MORE, "checkpoints/update-000000002/meta.json"):
+        put("a pipe", tmp_path / "runs" / "strange" / name)
+    told = noether("status", "--output-path", str(tmp_path / "runs"), "--json", timeout=30)
+    assert [Path(run["run"]).name for run in json.loads(told.out)["runs"]] == ["sound", "strange"]
+    for command, code in {"report": 0, "checkpoints": 0, "evaluate": 2, "logs": 2, "cancel": 2}.items():
+        done = noether(command, str(tmp_path / "runs" / "strange"), timeout=30)
+        assert (done.code, "Traceback" in done.err) == (code, False), (command, done.err)
