@@ -7,6 +7,10 @@ from pathlib import Path
 
 from noether.common.process_defaults import IMAGE_RECORD
 
+NEVER_MOUNTED = ("", "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "work")
+"""First parts of paths that no fix offers to mount: the host's root ("") and its system, and the image's own folder,
+which some folder of the user's is mounted to already."""
+
 
 def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """Returns "apptainer", "podman" or "docker", or "" outside of a container."""
@@ -48,10 +52,15 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
     fix = re.sub(r"(^|\n|(?<=srun )|(?<=--overlap )|(?<=or ))noether (?=[a-z])", lambda match: match[1] + run, fix)
     if not mount:
         return fix
+    mount = os.path.abspath(mount)
+    offered = mount.split("/")[1] not in NEVER_MOUNTED
+    if engine == "apptainer" and not offered:
+        return fix
     if engine == "apptainer":
         given = f"apptainer exec --bind {mount} {image} …      (the container sees what it is given)"
     else:
-        given = f'{engine} run --user "$(id -u):$(id -g)" -v {mount}:{mount} …      (as its owner, with the folder)'
+        volume, what = (f"-v {mount}:{mount} ", ", with the folder") if offered else ("", "")
+        given = f'{engine} run --user "$(id -u):$(id -g)" {volume}…      (as its owner{what})'
     return f"{given}\n{fix}" if fix else given
 
 

@@ -23,6 +23,10 @@ class Unanswered(Exception):
     """The other side did not answer, or what it said is not a JSON object."""
 
 
+class Late(Unanswered):
+    """The peer is there, and has not answered in time."""
+
+
 class Garbled(Unanswered):
     """The other side sends something other than JSON objects: at a port, it is another program."""
 
@@ -74,7 +78,7 @@ class JsonLines:
                 raise Unanswered("the connection was closed")
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Unanswered(f"no answer within {seconds:.0f} s")
+                raise Late(f"no answer within {seconds:.0f} s")
             if wait([self.socket], left):
                 alive = self._take_what_has_come()
         return self._waiting.pop(0)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.common.json_lines import Garbled, JsonLines, Unanswered
+from noether.common.json_lines import Garbled, JsonLines, Late, Unanswered
 
 END_SECONDS = 1.0
 
@@ -94,11 +94,11 @@ class Child:
 
 
 def collect(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
-    """Returns the next answer of each child; a child that fails answers {"error": why}."""
+    """Returns the next answer of each child; a child that fails answers {"error": why, "late": …}."""
     deadline, answers = time.monotonic() + seconds, []
     for child in children:
         try:
             answers.append(child.answer(deadline - time.monotonic()))
         except Unanswered as error:
-            answers.append({"error": str(error)})
+            answers.append({"error": str(error), "late": isinstance(error, Late)})
     return answers

@@ -8,7 +8,7 @@ from noether.common.json_lines import Unanswered
 from noether.doctor.chain import CHAIN, World, walk_chain
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.meeting import OtherProcess, ask_all, clock_offset, gather_peers
-from noether.doctor.participant import MEETING_SHARE, TORCH_SECONDS, Participant
+from noether.doctor.participant import MEETING_SHARE, TORCH_SHARE, Participant
 from noether.doctor.report import DoctorReport
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
 from noether.environments.endpoint import HeldPort
@@ -27,7 +27,7 @@ def lead(process: Participant, address: str, held: HeldPort | None, report: Doct
     peers = _accept_peers(process, held.socket, report) if others and held is not None else []
     missing = any(finding.check == "peers" and finding.level == "error" for finding in report.findings)
     clock.step = "what every host found"
-    answers = ask_all(peers, {"do": "report"}, process.answer, clock.left(TORCH_SECONDS + 12))
+    answers = ask_all(peers, {"do": "report"}, process.answer, clock.left(TORCH_SHARE * clock.seconds + 12))
     hosts = _collect(answers, report)
     if others:
         report.findings += _compare(answers, peers)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from noether.common.cpus import usable_cpus
 from noether.common.json_lines import Unanswered
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
@@ -24,8 +25,10 @@ from noether.doctor.machine_checks import (
 from noether.doctor.own_host import RankChildren, TimeBudget
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.placement import Placement
+from noether.runs.provenance import image_record
 
-TORCH_SECONDS = 25.0
+TORCH_SHARE = 0.5
+"""How long `import torch` may take, as a share of the whole time: 25 s by default."""
 DEVICES_SECONDS = 10.0
 MEETING_SHARE = 0.36
 """How long to wait for the other ranks, as a share of the whole time: 18 s by default."""
@@ -84,7 +87,7 @@ class Participant:
         needs_memory = self.config.num_workers > 0 or len(self.children.gpu_ranks) > 1
         return [
             check_versions(facts, torch),
-            check_torch(torch),
+            check_torch(torch, os.getloadavg()[0], usable_cpus()),
             check_driver(facts, torch),
             check_devices(facts, devices, os.environ),
             *check_gpu_health(facts),
@@ -100,12 +103,17 @@ class Participant:
         ]
 
     def _torch(self) -> dict[str, Any]:
-        return self.children.wait_for_torch(self.clock.left(TORCH_SECONDS))
+        return self.children.wait_for_torch(self.clock.share(TORCH_SHARE))
 
     def _versions(self) -> dict[str, str]:
         """The versions and the configuration's digest, by name, that should be the same on every host."""
         text, torch = dump_config(self.config.model_copy(update={"node_rank": None})), self.children.versions
         built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
+        image = image_record()
+        if image is not None:  # Docker's own digest is not known inside; revision and lock are.
+            built["image"] = (
+                image["digest"] or f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
+            )
         return {**self.facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
 
     def served_port(self, address: str, value: str = "") -> int:

@@ -23,10 +23,17 @@ def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
     return Diagnosis("versions", "ok", ", ".join(words))
 
 
-def check_torch(torch: Mapping[str, Any]) -> Diagnosis:
-    """Checks that `import torch` works in time."""
+def check_torch(torch: Mapping[str, Any], load: float = 0.0, cores: int = 1) -> Diagnosis:
+    """Checks that `import torch` works in time; `load` counts this host's processes that compute or wait for a disk."""
+    if torch.get("late"):
+        # On a busy machine a sound torch may take minutes; on an idle one, its disk hangs.
+        busy = load > cores
+        seen = f"import torch: {torch['error']}" + (f"; the load is {load:.1f} on {cores} cores" if busy else "")
+        expected = "an import in time (the first one from a network disk may take minutes)"
+        level: Level = "warning" if busy else "error"
+        return Diagnosis("torch", level, seen, expected, "noether doctor --timeout 300")
     if "error" in torch:
-        expected = "an installed torch that can be imported (the first import from a network disk may take minutes)"
+        expected = "an installed torch that can be imported"
         fix = "pip install --force-reinstall --constraint constraints.txt torch"
         return Diagnosis("torch", "error", f"import torch: {torch['error']}", expected, fix)
     if not torch["gloo"]:

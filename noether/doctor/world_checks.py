@@ -51,7 +51,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
                 fix = "start every rank with the same command line and the same files"
                 return Diagnosis("agreement", "error", seen, "the same settings on all", fix)
             level: Level = "error" if name in MUST_AGREE else "warning"
-            fix = "start every rank from one image or one shared environment"
+            fix = "start every rank from one image, by its digest, or from one shared environment"
             return Diagnosis("agreement", level, seen, "one image or environment on every host", fix)
     return Diagnosis("agreement", "ok", "the same versions and configuration everywhere")
 

@@ -73,6 +73,16 @@ def test_commands_of_a_fix_are_the_container_s(fix, mount, engine, expected) -> 
     assert fix_in_container(fix, mount, engine, SIF) == expected
 
 
+@pytest.mark.parametrize("mount", ["/", "//", ".", "/etc/ssl", "/usr/lib/../..", "/work"])
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer"])
+def test_neither_the_host_s_root_nor_its_system_is_ever_mounted(mount: str, engine: str, monkeypatch) -> None:
+    monkeypatch.chdir("/")
+    fix = fix_in_container("output_path=FOLDER", mount, engine, SIF)
+    assert "output_path=FOLDER" in fix
+    assert ("-v " in fix, "--bind" in fix) == (False, False), fix
+    assert ("--user" in fix) == (engine != "apptainer")
+
+
 def test_a_folder_that_the_container_lacks_is_mounted() -> None:
     docker = fix_in_container("output_path=FOLDER", "/data/runs", "docker", {})
     assert '--user "$(id -u):$(id -g)" -v /data/runs:/data/runs' in docker

@@ -40,6 +40,7 @@ OUTPUT = replace(FOLDER, purpose="output", fixed_by="output_path")
 CUDA_13 = {"version": "2.13.0", "cuda": "13.0", "nccl": "2.28", "gloo": True}
 CUDA_12 = CUDA_13 | {"cuda": "12.6"}
 CPU_ONLY = CUDA_13 | {"cuda": "", "nccl": ""}
+LATE = {"error": "no answer within 25 s", "late": True}
 USER = User(1000, "ann", "/home/ann", True)
 
 
@@ -134,6 +135,8 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "torch-missing": (check_versions(HostFacts(versions={"noether": "1"}), {}), "error", "pip install"),
     "versions": (check_versions(HostFacts(versions={"torch": "2.13"}), CUDA_13), "ok", "CUDA 13.0, NCCL 2.28"),
     "torch-broken": (check_torch({"error": "ImportError: libcudart.so"}), "error", "libcudart.so"),
+    "torch-late-on-a-busy-machine": (check_torch(LATE, 7.3, 2), "warning", "the load is 7.3 on 2 cores"),
+    "torch-late-on-an-idle-machine": (check_torch(LATE, 0.2, 2), "error", "noether doctor --timeout 300"),
     "torch-without-gloo": (check_torch(CUDA_13 | {"gloo": False}), "error", "without gloo"),
     "torch-works": (check_torch(CUDA_13), "ok", "2.13.0"),
     "driver-too-old-for-cuda-13": (

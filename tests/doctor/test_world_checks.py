@@ -44,6 +44,16 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
         "same command line",
     ),
     "another-python": (check_agreement({"n1": SAME, "n2": SAME | {"python": "3.12"}}), "warning", "python 3.12 on n2"),
+    "another-image": (
+        check_agreement({"n1": SAME | {"image": "sha256:aa"}, "n2": SAME | {"image": "sha256:bb"}}),
+        "warning",
+        "image sha256:aa on n1; image sha256:bb on n2",
+    ),
+    "an-image-on-one-host-only": (
+        check_agreement({"n1": SAME | {"image": "sha256:aa"}, "n2": SAME}),
+        "warning",
+        "image none on n2",
+    ),
     "torch-on-one-host-only": (check_agreement({"n1": SAME, "n2": {"noether": "1"}}), "error", "torch none on n2"),
     "two-machines-with-one-name": (check_names({0: ("node", "a"), 1: ("node", "b")}), "error", "nodes 0, 1"),
     "two-names-on-one-machine": (check_names({0: ("n1", "a"), 1: ("n2", "a")}), "ok", "2 host names"),
