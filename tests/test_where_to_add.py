@@ -72,7 +72,7 @@ def add_model(house: House) -> None:
         "    def forward(self, batch):\n        return {'logits': self.layers(batch['image'])}\n",
     )
     house.change("noether/models/build.py", "REGISTRY = {\n", 'REGISTRY = {\n    "flat": "noether.models.flat.Flat",\n')
-    house.change("noether/config/model.py", 'KNOWN = ("upt"', 'KNOWN = ("flat", "upt"')
+    house.change("noether/config/model.py", 'KNOWN = ("mlp"', 'KNOWN = ("flat", "mlp"')
     house.change(
         "noether/config/model.py",
         "ModelConfig = Annotated[\n    ",

@@ -78,6 +78,19 @@ class TransolverConfig(_Attention):
     mlp_ratio: int = Field(2, ge=1, description="Hidden width of the MLPs, divided by their outer width.")
 
 
+class MLPConfig(ComponentSection):
+    """A point-wise MLP that a case's parameters, or its shape, scale and shift: for tens to hundreds of cases."""
+
+    problem = "fields"
+    kind: Literal["mlp"] = "mlp"
+    dim: int = Field(256, gt=0, description="Width of the hidden layers.")
+    depth: int = Field(4, ge=1, description="Hidden layers.")
+    octaves: int = Field(3, ge=0, description="Sines and cosines of each coordinate, each of twice the frequency.")
+    shape: bool | None = Field(
+        None, description="Whether the geometry's points are read; null: only where cases have no parameters."
+    )
+
+
 class ConvNetConfig(ComponentSection):
     """A small convolutional network for images: two convolutions, pooling, two linear layers."""
 
@@ -91,7 +104,7 @@ class ConvNetConfig(ComponentSection):
     dropout: float = Field(0.25, ge=0, le=0.5, description="Dropout rate before the hidden layer; twice that after.")
 
 
-KNOWN = ("upt", "ab_upt", "transformer", "transolver", "convnet")
+KNOWN = ("mlp", "upt", "ab_upt", "transformer", "transolver", "convnet")
 
 
 class CustomModelConfig(ComponentSection):
@@ -114,7 +127,8 @@ class CustomModelConfig(ComponentSection):
 
 
 ModelConfig = Annotated[
-    Annotated[UPTConfig, Tag("upt")]
+    Annotated[MLPConfig, Tag("mlp")]
+    | Annotated[UPTConfig, Tag("upt")]
     | Annotated[ABUPTConfig, Tag("ab_upt")]
     | Annotated[TransformerConfig, Tag("transformer")]
     | Annotated[TransolverConfig, Tag("transolver")]

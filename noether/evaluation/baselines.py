@@ -1,6 +1,9 @@
-"""Baselines that need no training: the mean field, and the field of the most similar training shape."""
+"""Baselines beside the model: the mean field, the most similar training case, and a plain network.
 
-from collections.abc import Mapping, Sequence
+Each answers what is predicted of a sample; a model that does not beat them all has not earned its time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
+from noether.evaluation.plain_network import PlainNetwork
 from noether.tasks.base import Task
 from noether.tasks.field_errors import by_channel, field_errors, squared_sums, weighted_errors
 from noether.tasks.scores import pooled_error
@@ -18,30 +22,60 @@ COARSE_POINTS = 128
 CANDIDATES = 5
 
 
-def score_baselines(
-    task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Scores both baselines on every sample of the test split.
+Predictor = Callable[[Sample, int], dict[str, Tensor]]
+"""Predicts everything of a test sample, given with its position: fields (N, C), outputs of the case (C,)."""
+
+
+def make_baselines(
+    task: Task, train: Dataset, train_indices: Sequence[int], *, among_itself: bool = False
+) -> dict[str, Predictor]:
+    """Makes the baselines that fit the task, by name.
 
     mean_field: the mean of the training split, at every point.
     nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
-        nearest point, and its outputs of the case. With `among_itself`, `test` is the training samples themselves:
+        nearest point, and its outputs of the case. With `among_itself`, samples are the training samples themselves:
         another one than itself.
+    nearest_case: the same of the training case with the most similar parameters, carried over from the nearest point
+        in coordinates that are scaled to each case's own box; where cases have parameters.
+    plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case;
+        where cases have parameters.
+    """
+    samples = [train[index] for index in train_indices]
+    carried = Carrying(samples, task)
+
+    def nearest(search: ShapeSearch | ParameterSearch, *, boxed: bool) -> Predictor:
+        def predict(sample: Sample, index: int) -> dict[str, Tensor]:
+            return carried.of(search.nearest(sample, but=index if among_itself else None), sample, boxed=boxed)
+
+        return predict
+
+    made: dict[str, Predictor] = {
+        "mean_field": lambda sample, index: _means(task, sample),
+        "nearest_shape": nearest(ShapeSearch(samples, task), boxed=False),
+    }
+    if task.case_inputs:
+        made["nearest_case"] = nearest(ParameterSearch(samples, task), boxed=True)
+        network = PlainNetwork(samples, task)
+        made["plain_network"] = lambda sample, index: network.predict(sample)
+    return made
+
+
+def score_baselines(
+    task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores every baseline on every sample of a split; `among_itself` as of `make_baselines`.
 
     Returns:
         {"baselines": {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in
         `field_results`, and "baseline_scalars": {baseline: {scalar: its scores}}, where the task has scalars}.
     """
-    search = ShapeSearch([train[index] for index in train_indices], task)
+    baselines = make_baselines(task, train, train_indices, among_itself=among_itself)
     rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
     scalars: dict[str, list[dict[str, Tensor]]] = {}
     for index in range(len(test)):
         sample = test[index]
-        nearest = search.nearest(sample, but=index if among_itself else None)
-        for baseline, predicted in (
-            ("mean_field", _means(task, sample)),
-            ("nearest_shape", search.of(nearest, sample)),
-        ):
+        for baseline, predict in baselines.items():
+            predicted = predict(sample, index)
             for name in task.fields:
                 both = predicted[name][None], by_channel(sample[name])[None]
                 errors = field_errors(*both) | squared_sums(*both)
@@ -93,18 +127,6 @@ class ShapeSearch:
         exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
         return int(candidates[int(np.argmin(exact))])
 
-    def of(self, shape: int, sample: Sample) -> dict[str, Tensor]:
-        """Returns everything that is predicted of a sample, taken from a training sample.
-
-        Fields (N, C) are those of the nearest of its points.
-        """
-        other = self._samples[shape]
-        carried = {name: other[name].reshape(-1) for name in self._task.predicted}
-        for name, field in self._task.fields.items():
-            rows = self._tree(shape, field.points).query(sample[field.points].numpy())[1]
-            carried[name] = by_channel(other[name])[torch.from_numpy(rows)]
-        return carried
-
     def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
         other = self._samples[shape][self._shape].numpy()
         there = self._tree(shape, self._shape).query(points)[0]
@@ -114,6 +136,60 @@ class ShapeSearch:
         if (shape, key) not in self._trees:
             self._trees[shape, key] = cKDTree(self._samples[shape][key].numpy())
         return self._trees[shape, key]
+
+
+class ParameterSearch:
+    """Finds the training case whose standardised parameters are the nearest."""
+
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
+        self._task = task
+        self._known = np.stack([self._standardised(sample) for sample in samples])
+
+    def nearest(self, sample: Sample, but: int | None = None) -> int:
+        """Returns the position of the most similar training case, `but` left out where there are others."""
+        distances = np.linalg.norm(self._known - self._standardised(sample), axis=1)
+        if but is not None and len(distances) > 1:
+            distances[but] = np.inf
+        return int(np.argmin(distances))
+
+    def _standardised(self, sample: Sample) -> np.ndarray:
+        prepared = self._task.prepare({name: sample[name][None] for name in self._task.case_inputs})
+        return torch.cat([prepared[name].reshape(-1) for name in self._task.case_inputs]).numpy()
+
+
+class Carrying:
+    """Carries the fields of a training sample over to the points of another one."""
+
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
+        self._samples, self._task = samples, task
+        self._trees: dict[tuple[int, str, bool], cKDTree] = {}
+
+    def of(self, case: int, sample: Sample, *, boxed: bool) -> dict[str, Tensor]:
+        """Returns everything that is predicted of a sample, taken from a training sample.
+
+        Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
+        of the two span 0..1 along each axis.
+        """
+        other = self._samples[case]
+        carried = {name: other[name].reshape(-1) for name in self._task.predicted}
+        rows: dict[str, np.ndarray] = {}
+        for name, field in self._task.fields.items():
+            points = field.points
+            if points not in rows:
+                key = case, points, boxed
+                if key not in self._trees:
+                    self._trees[key] = cKDTree(_positions(other[points], boxed=boxed))
+                rows[points] = self._trees[key].query(_positions(sample[points], boxed=boxed))[1]
+            carried[name] = by_channel(other[name])[torch.from_numpy(rows[points])]
+        return carried
+
+
+def _positions(points: Tensor, *, boxed: bool) -> np.ndarray:
+    values = points.numpy().astype(np.float64)
+    if not boxed:
+        return values
+    low, size = values.min(axis=0), np.ptp(values, axis=0)
+    return np.asarray((values - low) / np.where(size > 0, size, 1.0))
 
 
 def _few(points: Tensor) -> Tensor:

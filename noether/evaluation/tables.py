@@ -13,7 +13,12 @@ from noether.config.task import FieldConfig
 
 NONE = "–"
 """Stands in tables where there is no number: a ratio to 0, or a model that predicts NaN."""
-BASELINES = {"nearest_shape": "nearest training shape", "mean_field": "mean field"}
+BASELINES = {
+    "plain_network": "plain MLP",
+    "nearest_case": "nearest case by parameters",
+    "nearest_shape": "nearest training shape",
+    "mean_field": "mean field",
+}
 """What tables call the baselines, in the order in which they show them."""
 
 
@@ -75,14 +80,33 @@ def result_tables(result: dict[str, Any], fields: Mapping[str, FieldConfig]) -> 
         for component, errors in figures.get("components", {}).items():
             table.add_row("", f"  {component} alone", *_cells(errors))
         for baseline, label in BASELINES.items():
-            table.add_row("dim", f"  {label}", *_cells(result["baselines"][baseline][name]))
+            if baseline in result["baselines"]:
+                table.add_row("dim", f"  {label}", *_cells(result["baselines"][baseline][name]))
     lines: list[Any] = [table]
     rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
     if any(_is_number(row["mse"]) and not _is_number(row["relative_l2"]) for row in rows):
         lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
     for name, score in result["scalars"].items():
         lines += scalar_lines(name.replace("_", " "), score)
+    if unbeaten := unbeaten_baselines(result):
+        lines.append(f"the model does not beat {' and '.join(unbeaten)}")
     return [*lines, _pace(result)]
+
+
+def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
+    """Returns the baselines whose relative L2 is at least as good as the model's, each with the fields."""
+    unbeaten = []
+    for baseline, label in BASELINES.items():
+        others = (result.get("baselines") or {}).get(baseline) or {}
+        better = [
+            name.replace("_", " ")
+            for name, row in (result.get("fields") or {}).items()
+            if _is_number(own := row.get("relative_l2"))
+            and _is_number(other := (others.get(name) or {}).get("relative_l2"))
+            and own >= other
+        ]
+        unbeaten += [f"the {label} in {', '.join(better)}"] if better else []
+    return unbeaten
 
 
 def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:

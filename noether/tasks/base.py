@@ -29,8 +29,8 @@ class Task:
     """The fields at points that are predicted; pictures, baselines and files for ParaView are made of these."""
     inputs: tuple[str, ...] = ()
     """Keys that the model reads at each point beside what is known of the shape."""
-    baselines: tuple[str, ...] = ()
-    """Which of `evaluation.baselines` are scored beside the model."""
+    baselines: bool = False
+    """Whether the figures of `evaluation.baselines` stand beside the model's."""
     report_parts: tuple[str, ...] = ("errors",)
     """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
 

@@ -55,7 +55,7 @@ class FieldsTask(Task):
     """
 
     reads_masks = True
-    baselines = ("mean_field", "nearest_shape")
+    baselines = True
     report_parts = ("errors", "cases", "scalars", "distributions")
 
     def __init__(

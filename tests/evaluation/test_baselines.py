@@ -1,11 +1,11 @@
-"""The nearest training shape is the nearest, and what is carried over is its field."""
+"""What each baseline finds, and carries over or learns."""
 
 import numpy as np
 import pytest
 import torch
 
 from noether.data.ellipsoid_car import EllipsoidCar, make_sample
-from noether.evaluation.baselines import ShapeSearch, score_baselines
+from noether.evaluation.baselines import ShapeSearch, make_baselines, score_baselines
 from noether.tasks.fields import FieldsTask
 
 FIELDS = {
@@ -88,3 +88,43 @@ def test_outputs_of_the_case_and_forces_are_scored_too(train) -> None:
     assert itself["lift"]["r2"] == pytest.approx(itself["lift"]["floor_r2"])
     assert mean["lift_coefficient"]["r2"] == pytest.approx(0, abs=1e-5)
     assert mean["lift"]["r2"] < itself["lift"]["r2"]
+
+
+def beam(number: int) -> dict[str, torch.Tensor]:
+    """A beam of some length whose deflection and tip follow from its length and load."""
+    rng = np.random.default_rng(number)
+    length, load = rng.uniform(1, 2), rng.uniform(-1, 1)
+    points = rng.uniform(0, 1, (300, 3)) * [length, 0.1, 0.1]
+    deflection = load * points[:, 0] ** 2 * (3 * length - points[:, 0])
+    sample = {"beam_points": points, "beam_deflection": deflection, "length": [length], "load": [load]}
+    return {key: torch.tensor(np.asarray(value), dtype=torch.float32) for key, value in sample.items()} | {
+        "moment": torch.tensor([load * length], dtype=torch.float32)
+    }
+
+
+@pytest.fixture(scope="module")
+def beams() -> tuple[FieldsTask, list[dict[str, torch.Tensor]]]:
+    fields = {"beam_deflection": {"unit": "mm", "points": "beam_points"}, "moment": {"unit": "N", "points": "case"}}
+    samples, task = [beam(number) for number in range(40)], FieldsTask(fields, parameters={"length": {}, "load": {}})
+    task.examine(samples[0], {})
+    task.fit(samples)
+    return task, samples
+
+
+def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None:
+    """Each is better than what it refines: the shape alone says nothing of the load."""
+    task, samples = beams
+    weights = torch.get_rng_state()
+    scores = score_baselines(task, samples, range(30), samples[30:])
+    errors = {name: own["beam_deflection"]["relative_l2"] for name, own in scores["baselines"].items()}
+    assert list(errors) == ["mean_field", "nearest_shape", "nearest_case", "plain_network"]
+    assert errors["plain_network"] < 0.1 < errors["nearest_case"] < errors["nearest_shape"]
+    assert scores["baseline_scalars"]["plain_network"]["moment"]["r2"] > 0.999
+    assert torch.equal(torch.get_rng_state(), weights), "a baseline drew from the run's own generator"
+
+
+def test_the_nearest_case_is_carried_over_in_coordinates_of_its_own_box(beams) -> None:
+    task, samples = beams
+    longer = {**samples[0], "beam_points": samples[0]["beam_points"] * torch.tensor([1.3, 1.0, 1.0])}
+    predicted = make_baselines(task, samples, range(30))["nearest_case"](longer, 0)
+    assert torch.equal(predicted["beam_deflection"][:, 0], samples[0]["beam_deflection"])

@@ -13,6 +13,7 @@ SMALL = {
     "ab_upt": {**ATTENTION, **POOLING, "geometry_depth": 1, "physics_depth": 1, "branch_depth": 1},
     "transformer": {**ATTENTION, "depth": 2},
     "transolver": {"dim": 24, "heads": 2, "depth": 2, "slices": 5},
+    "mlp": {"dim": 24, "depth": 2},
 }
 
 

@@ -19,7 +19,7 @@ from noether.data.loader import stack_samples
 from noether.errors import RequestError
 from noether.models.build import build_model, count_parameters
 
-PARAMETERS = {"upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
+PARAMETERS = {"mlp": 807_428, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend", "anchors"])
 KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 
@@ -34,7 +34,7 @@ def one_thread():
 
 
 @KINDS
-def test_defaults_have_the_published_number_of_parameters(kind):
+def test_defaults_have_the_documented_number_of_parameters(kind):
     with torch.device("meta"):
         assert count_parameters(build_model(kind)) == PARAMETERS[kind]
 
@@ -255,6 +255,7 @@ LEARNERS = {
     "ab_upt": (300, {"dim": 96, "heads": 3, "physics_depth": 1, "branch_depth": 1, "supernodes": 16, "radius": 60.0}),
     "transformer": (300, {"dim": 96, "heads": 3, "depth": 3}),
     "transolver": (500, {"dim": 96, "heads": 4, "depth": 3, "slices": 16}),
+    "mlp": (500, {}),
 }
 
 
