@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import socket
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -28,7 +29,8 @@ class ProcessFacts:
     `ancestors` are the command lines of its parent processes as `ps` shows them, nearest first, as far as this PID
     namespace goes. `cgroup` is the text of /proc/self/cgroup. `container` is the engine of the container it runs in,
     "" for none. `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too.
-    `amd_driver`: whether AMD's driver is here. For the cores it may use, see `DeviceInventory.cpu_count`.
+    `amd_driver`: whether AMD's driver is here. `full_name` is this host's name with its domain, as /etc/hosts has it.
+    For the cores it may use, see `DeviceInventory.cpu_count`.
     """
 
     stdin_is_terminal: bool = False
@@ -37,6 +39,7 @@ class ProcessFacts:
     container: str = ""
     nvidia_kernel: bool = False
     amd_driver: bool = False
+    full_name: str = ""
 
 
 NOTHING_KNOWN = ProcessFacts()
@@ -51,7 +54,7 @@ class StepSeen:
     evidence: str
 
 
-def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
+def read_process_facts(proc: Path = Path("/proc"), hosts: Path = Path("/etc/hosts")) -> ProcessFacts:
     """Read the facts of this process. Whatever cannot be read (on another system, hidden processes) stays unknown."""
     terminal = False
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -63,7 +66,19 @@ def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
     amd = os.path.exists("/dev/kfd")
-    return ProcessFacts(terminal, _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd)
+    name = ""
+    with contextlib.suppress(OSError):
+        name = full_name(hosts.read_text(errors="replace"), socket.gethostname())
+    return ProcessFacts(terminal, _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd, name)
+
+
+def full_name(hosts: str, host: str) -> str:
+    """Return a host's name with its domain from the text of /etc/hosts (hosts(5)); "" if it has none there."""
+    for line in hosts.splitlines():
+        names = line.partition("#")[0].split()[1:]
+        if host in names:
+            return next((name for name in names if name == host or name.startswith(f"{host}.") if "." in name), "")
+    return ""
 
 
 def _ancestors(proc: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from noether.environments.devices import GpuDriver, find_devices, nvml_gpus
+from noether.environments.kubernetes import kubernetes_placement
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_placement
 from noether.environments.nodes import multinode_placement
@@ -25,6 +26,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     torchrun_placement,
     mpi_placement,
     slurm_placement,
+    kubernetes_placement,
     multinode_placement,
     local_placement,
 )

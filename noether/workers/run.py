@@ -59,8 +59,8 @@ def run_placement(
         link = Hub(ranks, placement.host, terms, where, listener)
     elif 0 not in ranks:
         link = Spoke(ranks, placement.host, terms, endpoint)
-    # Ranks started by hand on a machine of their own have a terminal that rank 0 does not write to.
-    says_more = isinstance(link, Spoke) and placement.launcher == "multinode"
+    # Ranks started by hand on a machine of their own, and pods, have a terminal or log that rank 0 does not write to.
+    says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
     return watch_workers(running, link=link, says_more=says_more)
 
 
