@@ -1,0 +1,1 @@
+"""The manifests of examples/kubernetes: valid, and run as their pods would run."""
