@@ -13,6 +13,7 @@ from noether.cli.commands import ALONE, GROUPS, VERBS
 from noether.cli.help import command_help, group_help, overview
 from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
+from noether.common.shown import shown_text
 from noether.errors import ExitCode, NoetherError, RequestError
 
 UTF8_MODE = "PYTHONUTF8"
@@ -31,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:
-        print(f"noether: {_as_typed_here(error)}", file=sys.stderr)
+        print(shown_text(f"noether: {_as_typed_here(error)}"), file=sys.stderr)
         code = error.exit_code
     except PermissionError as error:
         if not error.filename:
             raise
-        print(f"noether: {_as_typed_here(_no_permission(error))}", file=sys.stderr)
+        print(shown_text(f"noether: {_as_typed_here(_no_permission(error))}"), file=sys.stderr)
         code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)

@@ -2,23 +2,33 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.console import RenderableType
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from noether.common.plain_file import open_to_append
 from noether.common.processes import ancestors
+from noether.common.shown import shown_text
 
 # What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
 _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
 
 class _Terminal(RichConsole):
-    """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost."""
+    """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost.
+
+    Whatever it shows, names of others among it, passes through `shown_text`.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else shown_text(text), style, control)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

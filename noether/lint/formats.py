@@ -4,11 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from noether.common.shown import shown_name
 from noether.lint.check import Report
 from noether.lint.finding import Finding, counted
 from noether.lint.rules import RULES
 
 FORMATS = ("text", "json", "github", "sarif")
+LONGEST_LINE = 300
 
 
 def render(reports: Sequence[Report], style: str) -> list[str]:
@@ -32,17 +34,13 @@ def text_of(report: Report) -> list[str]:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
         rule = f"[{finding.code} {finding.rule}]"
         lines.append(f"{report.path}:{finding.line}: {finding.level}: {finding.message} {rule}")
-        lines += [f"  line  {_printable(text)}"] if text else []
-        lines += [f"  fix   {_printable(finding.fix)}"] if finding.fix else []
+        lines += [f"  line  {shown_name(text)[:LONGEST_LINE]}"] if text else []
+        lines += [f"  fix   {shown_name(finding.fix)[:LONGEST_LINE]}"] if finding.fix else []
     errors = sum(finding.level == "error" for finding in report.findings)
     warnings = len(report.findings) - errors
     lines += [f"{report.path}: {text}" for text in report.summary]
     count = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
     return [*lines, f"{report.path}: {count if report.findings else 'nothing wrong found'}"]
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)[:300]
 
 
 def _annotation(report: Report, finding: Finding) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from noether.common.plain_file import create_plain
+from noether.common.shown import shown_name
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.environments.slurm.queue import queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
@@ -91,12 +92,12 @@ def _say_end(folder: RunFolder, verb: str) -> int:
     stopped = read_record(folder.stopped)
     if stopped:
         print(
-            f"stopped after update {stopped.get('update')}, everything is saved; to continue:\n"
+            f"stopped after update {shown_name(str(stopped.get('update')))}, everything is saved; to continue:\n"
             f"  noether {verb} --hp {shlex.quote(str(folder.config))} resume=auto"
         )
         return ExitCode.DONE
     state = run_state(folder, {})
-    print(f"noether: it ended before it could be stopped\n  {state.state}: {state.why}", file=sys.stderr)
+    print(f"noether: it ended before it could be stopped\n  {state.state}: {shown_name(state.why)}", file=sys.stderr)
     return ExitCode.DONE if folder.result.is_file() else ExitCode.FAILED
 
 

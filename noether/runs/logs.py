@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from noether.common.plain_file import is_plain, open_plain
+from noether.common.shown import shown_log, shown_name
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.overview import RUNNING, WAITING, find_run, queue_of, run_state
@@ -36,8 +37,8 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
         for path in log_files(folder, rank):
             while text := _new_text(path, offsets):
                 if path != shown:
-                    print(f"{'' if shown is None else chr(10)}==> {path} <==")
-                print(text, end="", flush=True)
+                    print(f"{'' if shown is None else chr(10)}==> {shown_name(str(path))} <==")
+                print(shown_log(text), end="", flush=True)
                 shown = path
         if not going_on:
             return ExitCode.DONE

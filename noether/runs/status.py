@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from noether.common.console import Console
+from noether.common.shown import shown_name
 from noether.environments.slurm.queue import SlurmError, queued_jobs
 from noether.errors import ExitCode
 from noether.runs.overview import RunState, job_of_run, run_state, runs_under
@@ -39,7 +40,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
 
 
 def _warn(text: str) -> None:
-    print(f"noether: {text}", file=sys.stderr)
+    print(f"noether: {shown_name(text)}", file=sys.stderr)
 
 
 def status_table(states: list[RunState]) -> Table:
@@ -51,8 +52,8 @@ def status_table(states: list[RunState]) -> Table:
             progress = f"{progress or 0}/{state.total_updates:,}"
         left = "" if state.seconds_left is None else str(timedelta(seconds=round(state.seconds_left)))
         table.add_row(
-            Path(state.run).name,
-            state.state if state.state in ("done", "running") else f"{state.state}: {state.why}",
+            shown_name(Path(state.run).name),
+            state.state if state.state in ("done", "running") else f"{state.state}: {shown_name(state.why)}",
             state.job or "",
             progress,
             "" if state.loss is None else f"{state.loss:.4g}",

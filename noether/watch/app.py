@@ -92,8 +92,7 @@ def _files_of_runs(runs: WatchedRuns) -> list[Route]:
     def log(request: Request) -> Response:
         start = request.query_params.get("from", "")
         try:
-            rank = request.path_params["rank"]
-            part = _one(runs, request).log(rank, int(start) if start.isdecimal() and start.isascii() else None)
+            part = _one(runs, request).log(_count(request.path_params["rank"]), _count(start))
         except OSError:
             raise HTTPException(404, "This rank has no log.") from None
         return _json(part)
@@ -104,7 +103,7 @@ def _files_of_runs(runs: WatchedRuns) -> list[Route]:
             raise HTTPException(404, "There is no such picture, or it cannot be drawn.")
         return Response(found[0], media_type=found[1])
 
-    return [Route("/api/run/{key}/log/{rank:int}", log), Route("/api/run/{key}/picture/{name}", picture)]
+    return [Route("/api/run/{key}/log/{rank}", log), Route("/api/run/{key}/picture/{name}", picture)]
 
 
 def _one(runs: WatchedRuns, request: Request) -> WatchedRun:
@@ -116,6 +115,11 @@ def _one(runs: WatchedRuns, request: Request) -> WatchedRun:
 
 def _keys(request: Request) -> list[str]:
     return [key for key in request.query_params.get("runs", "").split(",") if key][:MOST_COMPARED]
+
+
+def _count(text: str) -> int | None:
+    """Python refuses to read a number of thousands of digits."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 
 def _number(text: str | None, otherwise: float) -> float:
@@ -136,4 +140,4 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
 
 
 def _json(content: Any) -> Response:
-    return Response(strict_json(content), media_type="application/json")
+    return Response(strict_json(content).encode(errors="replace"), media_type="application/json")

@@ -56,7 +56,8 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not LOOPBACK.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
-        given = scope["path"].split("/")[1].encode(errors="replace")
+        # A target need not be a path: OPTIONS has *, CONNECT a host.
+        given = scope["path"].partition("/")[2].partition("/")[0].encode(errors="replace")
         if not hmac.compare_digest(given, self._token.encode()):
             return PlainTextResponse("Open the whole address that noether watch has printed.\n", 403)
         if scope["method"] not in METHODS:

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from noether.common.shown import shown_log
 from noether.runs.folder import RunFolder
 from noether.watch.inside import is_inside, opened_inside
 
 TAIL = 2**16
 """Bytes of a log that a page begins with, and the most it is given at once."""
 _NAME = re.compile(r"rank-(\d{1,9})\.log")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def rank_logs(folder: RunFolder) -> dict[int, Path]:
@@ -45,4 +45,4 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content)
     unfinished = len(decoder.getstate()[0])
-    return {"text": _ESCAPES.sub("", text), "from": begin, "next": begin + len(content) - unfinished}
+    return {"text": shown_log(text), "from": begin, "next": begin + len(content) - unfinished}

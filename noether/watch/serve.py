@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 
+from noether.common.shown import shown_name
 from noether.errors import ExitCode, RequestError
 from noether.watch.watched_runs import WatchedRuns, find_runs
 
@@ -81,7 +82,7 @@ def _port(text: str) -> int:
 
 
 def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
-    what = [str(path) for path in (*runs.named, *runs.folders)]
+    what = [shown_name(str(path)) for path in (*runs.named, *runs.folders)]
     print(f"noether watch: {', '.join(what)}")
     print(f"  open      http://127.0.0.1:{port}/{token}/")
     print(f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}   then open that address")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.checkpoints.table import describe_checkpoints
+from noether.common.shown import shown_name
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.overview import FAILED, LOST, RUNNING, seconds_left
@@ -34,7 +35,7 @@ class WatchedRun:
     """A run's folder, and what has been read of it so far. Any thread may ask."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.folder, self.name = folder, folder.path.absolute().name
+        self.folder, self.name = folder, shown_name(folder.path.absolute().name)
         self.key = sha256(str(folder.path.absolute()).encode(errors="surrogateescape")).hexdigest()[:16]
         self.pictures = Pictures(folder)
         self._followed = FollowedRows(folder.path, folder.metrics)
@@ -73,7 +74,7 @@ class WatchedRun:
             return {
                 **self._summary(seen, recent),
                 "brief": brief,
-                "path": str(self.folder.path),
+                "path": shown_name(str(self.folder.path)),
                 "now": time.time(),
                 "update": history.update,
                 "epoch": history.epoch,
@@ -123,13 +124,13 @@ class WatchedRun:
         with self._lock:
             return self._history.last
 
-    def log(self, rank: int, start: int | None) -> dict[str, Any]:
+    def log(self, rank: int | None, start: int | None) -> dict[str, Any]:
         """Returns what stands in a rank's log from a byte on, as `log_part`.
 
         Raises:
             OSError: there is none, or it cannot be read.
         """
-        path = rank_logs(self.folder).get(rank)
+        path = rank_logs(self.folder).get(-1 if rank is None else rank)
         if path is None:
             raise FileNotFoundError(f"no log of rank {rank}")
         return log_part(self.folder, path, start)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noether.common.shown import shown_name
 from noether.environments.identity import RunIdentity
 
 LONGEST_NAME, LONGEST_IDENTITY = 255, 500
@@ -57,4 +58,4 @@ def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:
     """Returns what a stranger said as one line, of at most so many characters, that a terminal shows as it is."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(said)[:most])
+    return shown_name(str(said)[:most])

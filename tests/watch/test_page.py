@@ -62,6 +62,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> 
     try:
         listed = {run["name"]: run["key"] for run in page.json("api/runs")["runs"]}
         yield SimpleNamespace(page=page, root=root, honest=honest, other=other, linked=linked, keys=listed)
+        code, said = page.end()
+        assert (code, "Traceback" in said) == (0, False), said
     finally:
         kill(page)
 
@@ -223,6 +225,29 @@ def test_a_picture_is_an_image(place) -> None:
     status, headers, body = place.page.ask(f"api/run/{key}/picture/{picture['id']}")
     assert (status, headers["content-type"]) == (200, "image/png")
     assert body.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("OPTIONS", "*"),
+        ("GET", "foo"),
+        ("CONNECT", "x"),
+        ("GET", "*"),
+        ("GET", "//"),
+        ("GET", "?"),
+        ("BREW", "/"),
+        ("GET", "x" * 5000),
+    ],
+)
+def test_odd_requests_of_any_local_user_are_refused(place, method: str, target: str) -> None:
+    """The fixture looks for a traceback in what the server has printed."""
+    assert 400 <= place.page.ask(target, method, raw=True)[0] < 500
+
+
+@pytest.mark.parametrize("path", [f"log/{'9' * 5000}", f"log/0?from={'9' * 5000}", "log/-1", "log/x"])
+def test_numbers_of_any_length_are_answered(place, path: str) -> None:
+    assert place.page.ask(f"api/run/{place.keys[RUN]}/{path}")[0] in (200, 404)
 
 
 @pytest.mark.parametrize("query", ["buckets=x&low=nan&high=-", "buckets=1e99", "buckets=-5", "runs=,,x", "from=-1"])

@@ -1,0 +1,26 @@
+"""Text that somebody else chose (names of runs, hosts and cases, logs), as it may be shown on a terminal."""
+
+import re
+
+_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+_IN_NAMES, _IN_TEXTS = re.compile(rf"[\t\n{_CONTROLS}]"), re.compile(f"[{_CONTROLS}]")
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def shown_name(name: str) -> str:
+    """Returns a name on one line: control characters, line ends, marks of direction and lone surrogates as \\x1b."""
+    return _IN_NAMES.sub(_escaped, name)
+
+
+def shown_text(text: str) -> str:
+    """Returns a text of several lines, in which they are written so too, but for line ends and tabs."""
+    return _IN_TEXTS.sub(_escaped, text)
+
+
+def shown_log(text: str) -> str:
+    """Returns the text of a log: without its colours and other escape sequences, then as `shown_text`."""
+    return shown_text(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
