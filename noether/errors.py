@@ -25,6 +25,7 @@ class RequestError(NoetherError):
     """The request cannot be carried out, and the text says which line to change.
 
     Args:
+        code: the kind of mistake, in a few words joined by hyphens. It stays when the words of a message change.
         summary: one line, no full stop: what is wrong.
         seen: what was found, as it was found.
         expected: what would have been accepted.
@@ -34,7 +35,10 @@ class RequestError(NoetherError):
 
     exit_code = ExitCode.REQUEST
 
-    def __init__(self, summary: str, *, seen: str = "", expected: str = "", fix: str = "", mount: str = "") -> None:
+    def __init__(
+        self, code: str, summary: str, *, seen: str = "", expected: str = "", fix: str = "", mount: str = ""
+    ) -> None:
+        self.code = code
         self.summary, self.seen, self.expected, self.fix, self.mount = summary, seen, expected, fix, mount
         lines = [summary]
         for label, text in (("seen", seen), ("expected", expected), ("fix", fix)):
@@ -42,9 +46,9 @@ class RequestError(NoetherError):
                 lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
         super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[type["RequestError"], tuple[str], dict[str, str]]:
+    def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
-        return (type(self), (self.summary,), {**self.__dict__, "args": self.args})
+        return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
 
 
 class InterruptedStartError(NoetherError):

@@ -143,6 +143,7 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
         # Each process of a launcher would start the sweep for itself, or all runs would share a store.
         if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
             raise RequestError(
+                "sweep-inside-a-launcher",
                 "a sweep starts its runs itself, one after another",
                 seen=f"{placement.launcher} has placed {placement.world_size} ranks",
                 expected="one process for the whole sweep; on a cluster, a job array",
@@ -150,6 +151,7 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
             )
         if config.resume not in (None, "auto"):
             raise RequestError(
+                "sweep-resumes-others",
                 "a sweep can only resume its own runs",
                 seen=f"resume={config.resume}",
                 expected="resume=auto, with the run_id of the sweep",

@@ -23,12 +23,15 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:
         raise RequestError(
+            "prune-flags-alone",
             "--keep and --yes need --prune",
             seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
             fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
         )
     if keep is not None and not (keep.isdigit() and int(keep) > 0):
-        raise RequestError(f"--keep {keep} is not a number of checkpoints", expected="at least 1", fix="--keep 1")
+        raise RequestError(
+            "keep-not-a-number", f"--keep {keep} is not a number of checkpoints", expected="at least 1", fix="--keep 1"
+        )
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []
     if prune:

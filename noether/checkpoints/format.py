@@ -140,7 +140,9 @@ class CheckpointFolder:
     def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
         fix = fix or f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)"
         summary = f"checkpoint {self.path} is damaged"
-        return DamagedCheckpoint(summary, seen=seen, expected="files as they were written", fix=fix)
+        return DamagedCheckpoint(
+            "checkpoint-damaged", summary, seen=seen, expected="files as they were written", fix=fix
+        )
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
@@ -205,6 +207,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     chosen = _first_intact(ordered, warn)
     if chosen is None:
         raise RequestError(
+            "no-intact-checkpoint",
             f"{folder.parent} has no intact checkpoint",
             seen=f"{len(ordered)} in {folder}" + (", none of them intact" if ordered else ""),
             expected="a checkpoint whose files are as they were written",

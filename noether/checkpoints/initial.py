@@ -73,7 +73,10 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
         source = load_file(path)
     except (OSError, SafetensorError) as error:
         raise RequestError(
-            f"{path} cannot be read as weights", seen=str(error)[:200], expected="a safetensors file"
+            "weights-unreadable",
+            f"{path} cannot be read as weights",
+            seen=str(error)[:200],
+            expected="a safetensors file",
         ) from None
     if isinstance(model, PointModel):
         fit_old_weights(source, "", model)
@@ -92,6 +95,7 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
     )
     if not taken:
         raise RequestError(
+            "weights-fit-nothing",
             f"no tensor of {path} fits the model",
             seen=", ".join([*found.unused, *found.reshaped][:4]),
             expected=", ".join(list(own)[:4]),
@@ -116,6 +120,7 @@ def weights_file(where: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise RequestError(
+        "no-weights-there",
         f"initial_weights={where} holds no weights",
         seen="no such file or folder" if not path.exists() else "a folder without checkpoints or model.safetensors",
         expected="a run's folder, a checkpoint, an export, or a .safetensors file",
@@ -137,6 +142,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
             parts = sorted({name.partition(".")[0] for name in names})
             near = nearest(pattern.partition(".")[0].rstrip("*"), parts) or parts[0]
             raise RequestError(
+                "freeze-matches-nothing",
                 f"trainer.freeze names no parameter: {pattern}",
                 seen=f"trainer.freeze=[{','.join(patterns)}]",
                 expected=f"patterns of names that begin with {', '.join(parts)}",

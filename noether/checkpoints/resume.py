@@ -60,6 +60,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
         folder = RunFolder(output / (config.run_id or new_run_id()))
         if folder.holds_work() or _is_led(folder):
             raise RequestError(
+                "run-exists",
                 f"the run {folder.path} exists already",
                 seen=f"run_id={config.run_id}, and resume is not set",
                 expected="a new run_id, or resume=auto, which continues that run",
@@ -69,6 +70,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
     if config.resume == "auto":
         if config.run_id is None:
             raise RequestError(
+                "resume-auto-unnamed",
                 "resume=auto needs to know which run",
                 seen="run_id is not set",
                 expected="the name that the first start used as well",
@@ -85,6 +87,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
         newest = newest_run(output)
         if newest is None:
             raise RequestError(
+                "no-run-to-resume",
                 f"no run to resume in {output}",
                 seen="no run with a checkpoint",
                 expected="an earlier run",
@@ -97,6 +100,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
 def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
     if not path.exists():
         raise RequestError(
+            "nothing-to-resume",
             f"nothing to resume at {path}",
             seen="no such folder",
             expected="auto, latest, a run folder or one of its checkpoints",
@@ -107,6 +111,7 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
         run = path.parent.parent
         if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
             raise RequestError(
+                "checkpoint-outside-run",
                 f"{path} is a checkpoint outside a run",
                 seen=f"no config.yaml in {run}",
                 expected="RUN/checkpoints/update-000001234",
@@ -130,6 +135,7 @@ def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
     if checkpoint is None:
         count = len(list_checkpoints(folder.checkpoints))
         raise RequestError(
+            "no-intact-checkpoint",
             f"{folder.path} has no intact checkpoint",
             seen=f"{count} in {folder.checkpoints}, none of them intact"
             if count

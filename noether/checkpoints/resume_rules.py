@@ -136,6 +136,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
         if any(_changes_sizes(change.key) for change in refused):
             other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
         raise RequestError(
+            "settings-changed",
             f"the run {run} has other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the resumed run, or accept_changes if the change is intended",

@@ -105,6 +105,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     file = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
     if not checkpoint.has(file):
         raise RequestError(
+            "no-such-weights",
             f"checkpoint {checkpoint.path.name} has no {weights} weights",
             seen=f"no {file} in {checkpoint.path}",
             expected="a run that has averaged its weights from its start",
@@ -119,6 +120,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         # torch lists every key that differs; the first says enough.
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         raise RequestError(
+            "checkpoint-of-another-model",
             f"checkpoint {checkpoint.path.name} was written by another model",
             seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
             expected="the model of the run that is resumed",

@@ -67,7 +67,7 @@ def parse_arguments(
         if not has_value:
             if not queue or queue[0].startswith("--"):
                 asked = f"--{name} VALUE"
-                raise RequestError(f"--{name} has no value", seen=word, expected=asked, fix=asked)
+                raise RequestError("flag-without-value", f"--{name} has no value", seen=word, expected=asked, fix=asked)
             value = queue.pop(0)
         if key in own:
             # Parameters of a case may each be given by a flag of their own.
@@ -101,6 +101,7 @@ def _unknown_verb(verb: str, rest: Sequence[str], verbs: Mapping[str, Any], engi
     elif engine in ("docker", "podman"):
         fix += f"      (another program of the image: {engine} run --entrypoint PROGRAM …)"
     return RequestError(
+        "unknown-command",
         f"no command {did_you_mean(verb, verbs) if near else repr(verb)}",
         seen=f"noether {verb}",
         expected=", ".join(("--help", "--version") if verb.startswith("-") else verbs),
@@ -120,6 +121,7 @@ def _wrong_words(
         given += [flag_of(meant), *extra]
     named = " ".join(needed).upper()
     return RequestError(
+        "surplus-words",
         f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
         seen=" ".join(words) or "nothing",
         expected=f"noether {verb} {named}" if needed else ", ".join(map(flag_of, own)),
@@ -130,7 +132,9 @@ def _wrong_words(
 def _switch(word: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         switch = word.split("=")[0]
-        raise RequestError(f"cannot read {word!r}", seen=word, expected=f"{switch}, or {switch}=false", fix=switch)
+        raise RequestError(
+            "unreadable-word", f"cannot read {word!r}", seen=word, expected=f"{switch}, or {switch}=false", fix=switch
+        )
     return value.lower() == "true"
 
 
@@ -146,6 +150,7 @@ def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequen
     known = [name.replace("_", "-") for name in (*own, *settings)]
     near = nearest(typed, known)
     return RequestError(
+        "unknown-flag",
         f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean --{near}?" if near else ""),
         seen=word,
         expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",

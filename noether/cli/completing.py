@@ -40,6 +40,7 @@ def shell_script(shell: str) -> str:
     """Returns the script that makes a shell complete noether's command lines."""
     if shell not in SHELLS:
         raise RequestError(
+            "unknown-shell",
             f"no completion for {shell}",
             seen=f"noether completion {shell}",
             expected=", ".join(SHELLS),

@@ -79,11 +79,12 @@ def _as_typed_here(error: NoetherError) -> NoetherError:
     if not engine or not isinstance(error, RequestError):
         return error
     fix = fix_in_container(error.fix, error.mount, engine, os.environ)
-    return RequestError(error.summary, seen=error.seen, expected=error.expected, fix=fix)
+    return RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
 
 
 def _no_permission(error: PermissionError) -> RequestError:
     return RequestError(
+        "no-permission",
         f"no permission for {error.filename}",
         seen=f"{error.strerror}, as user {os.geteuid()}",
         expected="files and folders that this user may read",

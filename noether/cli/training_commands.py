@@ -45,6 +45,7 @@ def train(
 
     if json and (multirun or not dry_run):
         raise RequestError(
+            "json-needs-dry-run",
             "--json needs --dry-run",
             seen="train --json",
             expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
@@ -55,6 +56,7 @@ def train(
 
         if reset or tb:
             raise RequestError(
+                "not-with-a-sweep",
                 "--reset and --tb do not work with a sweep",
                 seen="train -m" + " --reset" * reset + " --tb" * tb,
                 expected="a sweep without them; noether tensorboard serves several runs",

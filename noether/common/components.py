@@ -38,6 +38,7 @@ class Component:
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
             raise RequestError(
+                "unknown-component",
                 f"no {section} is called {kind!r}",
                 seen=f"{section}.kind={kind}",
                 expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
@@ -71,6 +72,7 @@ class Component:
         for name in () if takes_any else given:
             if name not in named:
                 raise RequestError(
+                    "component-argument-reserved",
                     f"{section}.kind={kind} does not take {name!r}",
                     seen=f"{kind}({', '.join(named)})",
                     expected=f"{kind}({', '.join([*given, '...'])})",
@@ -81,6 +83,7 @@ class Component:
             if name not in own:
                 near = nearest(name, own)
                 raise RequestError(
+                    "component-option-unknown",
                     f"{section}.kind={kind} has no option {name!r}",
                     seen=f"{section}.{name}={options[name]}",
                     expected=f"one of {', '.join(own)}" if own else "no options",
@@ -89,6 +92,7 @@ class Component:
         missing = [name for name, required in own.items() if required and name not in options]
         if missing:
             raise RequestError(
+                "component-option-missing",
                 f"{section}.kind={kind} needs {', '.join(missing)}",
                 seen=f"options {', '.join(options) or 'none'}",
                 expected="a value for every option without a default",
@@ -98,6 +102,7 @@ class Component:
     def _wrong_type(self, found: Any) -> RequestError:
         wanted = f"{self.base.__module__}.{self.base.__qualname__}" if self.base is not None else "a class"
         return RequestError(
+            "component-wrong-class",
             f"{self.section}.kind={self.kind} is not a {self.section}",
             seen=f"{found!r}, of type {type(found).__name__}",
             expected=f"a class derived from {wanted}, or a function that returns one",

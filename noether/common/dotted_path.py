@@ -51,6 +51,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
     except AttributeError:
         public = [known for known in dir(module) if not known.startswith("_")]
         raise RequestError(
+            "no-such-attribute",
             f"module {module_name} has no {attribute}",
             seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module_name}",
             expected="a name defined in that module",
@@ -62,6 +63,7 @@ def _check_granted(path: str, setting: str) -> None:
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise RequestError(
+            "not-a-dotted-path",
             f"{setting} is not a dotted path",
             seen=f"{setting}={path}",
             expected="package.module.Name",
@@ -69,6 +71,7 @@ def _check_granted(path: str, setting: str) -> None:
         )
     if path not in _GRANTED.get():
         raise RequestError(
+            "untrusted-code",
             f"{setting} names code that would run with your rights",
             seen=f"{setting}={path}, in settings that are not known to be yours",
             expected="one of noether's own, or settings that you have written or read",
@@ -88,12 +91,14 @@ def _import(module_name: str, path: str, setting: str) -> Any:
         missing = error.name or module_name
         if missing == module_name or module_name.startswith(missing + "."):
             raise RequestError(
+                "no-such-module",
                 f"no module named {missing}",
                 seen=f"{setting}={path}, working directory {os.getcwd()}",
                 expected=f"{missing} in the working directory, or installed",
                 fix=f"start from the directory that holds {missing.split('.')[0]}, or change {setting}=",
             ) from error
         raise RequestError(
+            "import-not-installed",
             f"{module_name} imports {missing}, which is not installed",
             seen=f"{setting}={path}: {error}",
             expected="every module it imports to be importable here",

@@ -132,6 +132,7 @@ def _why_not_own(folder: Path, user_id: int) -> str:
 
 def _nowhere_to_write(seen: str) -> RequestError:
     return RequestError(
+        "no-cache-folder",
         "there is no place for caches and temporary files",
         seen=seen,
         expected="a folder of this machine that can be written",

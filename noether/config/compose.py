@@ -141,6 +141,7 @@ def _read_variable(name: str, default: Any = _MISSING) -> Any:
     allowed = (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and name not in NEVER
     if not allowed:
         raise RequestError(
+            "variable-not-allowed",
             f"a configuration may not read the variable {name}",
             seen=f"${{oc.env:{name}}}",
             expected=f"one of {', '.join(ALLOWED)}, or {', '.join(f'{prefix}…' for prefix in ALLOWED_PREFIXES)}",
@@ -150,6 +151,7 @@ def _read_variable(name: str, default: Any = _MISSING) -> Any:
         return os.environ[name]
     if default == _MISSING:
         raise RequestError(
+            "variable-not-set",
             f"the variable {name} is not set",
             seen=f"${{oc.env:{name}}}",
             expected="a variable that is set, or a default",

@@ -45,6 +45,7 @@ def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> D
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
         raise RequestError(
+            "timeout-variable",
             f"{TIMEOUT_VARIABLE}={text} is not a number of seconds",
             seen=f"{TIMEOUT_VARIABLE}={text}",
             expected="seconds, such as 300",

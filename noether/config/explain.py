@@ -28,6 +28,7 @@ def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
         if line := "".join(lines[mark.line : mark.line + 1]).strip():
             seen = f"{line}   ({problem})"
     return RequestError(
+        "invalid-yaml",
         f"{where.removeprefix('line ')} is not valid YAML",
         seen=seen,
         expected="key: value, indented with spaces",
@@ -50,6 +51,7 @@ def composition_error(
         # A group that the defaults list does not have is chosen with +.
         plus = "+" if (typed is not None and typed.is_add()) or folder.startswith("experiment/") else ""
         return RequestError(
+            "unknown-configuration",
             f"no configuration {name!r}",
             seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
             expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
@@ -58,6 +60,7 @@ def composition_error(
     delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
     if delete:
         return RequestError(
+            "nothing-to-delete",
             f"nothing to delete at {delete[1]}",
             seen=text.splitlines()[0],
             expected="a key that the files set",
@@ -66,6 +69,7 @@ def composition_error(
     first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
     hint = next((line for line in rest if line.startswith("To append")), "")
     return RequestError(
+        "configuration-not-composed",
         f"the configuration of {primary.name} cannot be composed",
         seen=first,
         expected="keys and groups that exist",
@@ -83,7 +87,7 @@ def validation_error(error: ValidationError) -> RequestError:
     first, *others = problems.values()
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
     fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
-    return RequestError(first.summary, seen=first.seen, expected=first.expected, fix=fix)
+    return RequestError(first.code, first.summary, seen=first.seen, expected=first.expected, fix=fix)
 
 
 def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
@@ -94,13 +98,14 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if kind == "union_tag_invalid":
         tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
         return RequestError(
+            "unknown-kind",
             f"unknown {key}.kind: {did_you_mean(tag, known)}",
             seen=f"{key}.kind={tag}",
             expected=f"one of {', '.join(known)}",
             fix=f"{key}.kind={nearest(tag, known) or known[0]}",
         )
     if kind == "missing":
-        return RequestError(f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+        return RequestError("setting-missing", f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
     if kind == "value_error":
         return _refused_by_section(problem["msg"], key, value)
     shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
@@ -123,7 +128,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
         given = (override_value(value),) if isinstance(value, str) else ()
         elements = default if isinstance(default, tuple) and default else given
         expected, fix = "a list in brackets", f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}"
-    return RequestError(f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
+    return RequestError("invalid-value", f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
 
 
 _KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
@@ -136,6 +141,7 @@ def _unknown_key(key: str, value: Any, known: Sequence[str]) -> RequestError:
     near = nearest(name, known)
     meant = f"{parent}.{near}" if parent else str(near)
     return RequestError(
+        "unknown-key",
         f"unknown key {key!r}" + (f", did you mean {meant!r}?" if near else ""),
         seen=_first_setting(key, value),
         expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
@@ -150,11 +156,11 @@ def _refused_by_section(message: str, key: str, value: Any) -> RequestError:
     if named:  # The message of a section's own check begins with the setting: max_batch_size=0: …
         setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
         seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
-        return RequestError(setting + message[len(named[1]) :], seen=seen, fix=fix)
+        return RequestError("setting-refused", setting + message[len(named[1]) :], seen=seen, fix=fix)
     written, kind = re.search("write '([^']+)'", message), re.search(r"did you mean '([^']+)'", message)
     fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
     seen = f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
-    return RequestError(f"{key}: {message}" if key else message, seen=seen, fix=fix)
+    return RequestError("section-refused", f"{key}: {message}" if key else message, seen=seen, fix=fix)
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:

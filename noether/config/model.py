@@ -17,6 +17,7 @@ def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
     if dim % step or dim < smallest:
         why = " (2 × heads: rotary positions rotate pairs of channels on three axes)" if rotary else ""
         raise RequestError(
+            "heads-do-not-divide",
             "model.heads does not divide model.dim" + (" into heads that can be rotated" if rotary else ""),
             seen=f"model.dim={dim}, model.heads={heads}",
             expected=f"a multiple of {step}{why}, at least {smallest}",

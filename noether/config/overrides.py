@@ -38,6 +38,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
                 f"{key}={shlex.quote(f'[{value}]')}" if is_list else f'{key}=\\"{value}\\"      (one text with commas)'
             )
             raise RequestError(
+                "setting-given-twice",
                 f"{key.lstrip('+')} was given several values",
                 seen=text,
                 expected=("a list in brackets" if is_list else "one value") + "; a comma separates values of a sweep",
@@ -55,7 +56,9 @@ def _unreadable(text: str) -> RequestError:
         fix = f"{text}=VALUE"
     else:
         fix = f"leave {shlex.quote(text)} out"
-    return RequestError(f"cannot read {text!r}", seen=text, expected="key=value, +group=option or ~key", fix=fix)
+    return RequestError(
+        "unreadable-override", f"cannot read {text!r}", seen=text, expected="key=value, +group=option or ~key", fix=fix
+    )
 
 
 def as_hydra_override(override: Override, roots: Sequence[Path]) -> str:
@@ -74,6 +77,7 @@ def as_hydra_override(override: Override, roots: Sequence[Path]) -> str:
     if is_group:
         options = sorted({file.stem for root in roots for file in (root / override.key_or_group).glob("*.yaml")})
         raise RequestError(
+            "group-as-value",
             f"{override.key_or_group} is a group",
             seen=line,
             expected=f"the name of one of its files: {', '.join(options)}",
@@ -83,6 +87,7 @@ def as_hydra_override(override: Override, roots: Sequence[Path]) -> str:
         groups = sorted(str(f.relative_to(configs_folder())) for f in configs_folder().rglob("*") if f.is_dir())
         near = nearest(override.key_or_group, groups)
         raise RequestError(
+            "unknown-group",
             f"no group {did_you_mean(override.key_or_group, groups)}",
             seen=line,
             expected=f"one of {', '.join(groups)}",

@@ -109,6 +109,7 @@ class RunConfig(Section):
         problems = {part.problem for part in parts.values()} - {None}
         if len(problems) > 1:
             raise RequestError(
+                "parts-do-not-fit",
                 "the data set, the model and the task do not fit together",
                 seen=", ".join(
                     f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
@@ -125,6 +126,7 @@ class RunConfig(Section):
             points = self.dataset.geometry_points or self.dataset.surface_points
             if self.model.supernodes is not None and self.model.supernodes > points:
                 raise RequestError(
+                    "too-few-geometry-points",
                     "there are fewer geometry points than supernodes",
                     seen=f"model.supernodes={self.model.supernodes}, {points} geometry points",
                     expected="at most as many supernodes as geometry points",
@@ -161,6 +163,7 @@ def refuse_control_characters(settings: Mapping[str, Any]) -> None:
         if bad:
             clean = "".join(letter for letter in value if letter not in bad)
             raise RequestError(
+                "unprintable-character",
                 f"{name} contains a character that cannot be printed",
                 seen=f"{name}={value!r}, with {', '.join(f'U+{ord(letter):04X}' for letter in dict.fromkeys(bad))}",
                 expected="text on one line",

@@ -43,6 +43,7 @@ def primary_file(hp: str | Path | None) -> Path:
         return own
     if path.is_file():
         raise RequestError(
+            "not-a-yaml-name",
             f"{path.name} does not end in .yaml",
             seen=str(hp),
             expected="a file named NAME.yaml",
@@ -51,6 +52,7 @@ def primary_file(hp: str | Path | None) -> Path:
     beside = (file.name for file in path.parent.glob("*.y*ml") if file.is_file()) if path.parent.is_dir() else ()
     near = nearest(path.name, beside)
     raise RequestError(
+        "no-configuration-file",
         f"no configuration file {hp}",
         seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder",
         expected="a YAML file",
@@ -73,6 +75,7 @@ def with_defaults(path: Path) -> Iterator[Path]:
     if "defaults" in own:
         for name, value in chosen.items():
             raise RequestError(
+                "name-for-a-section",
                 f"{name} is a section, but {path.name} sets it to a name",
                 seen=f"{name}: {value}",
                 expected=f"the name of one of {name}'s files in the `defaults` list, or the section's own keys",
@@ -112,6 +115,7 @@ def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> d
         wrong, seen = "is nested too deeply", "thousands of nested brackets"
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
         raise RequestError(
+            "settings-file-unreadable",
             f"cannot read {path}",
             seen=str(error),
             expected="a YAML file in UTF-8",
@@ -122,6 +126,7 @@ def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> d
             return content or {}
         wrong, seen = "contains no settings", f"a {type(content).__name__}"
     raise RequestError(
+        "settings-file-content",
         f"{path} {wrong}",
         seen=seen,
         expected="keys and values, such as 'seed: 0'",

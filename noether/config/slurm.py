@@ -117,6 +117,7 @@ class SlurmConfig(Section):
             raise ValueError(f"gpus_per_node={self.gpus_per_node}: must not be negative")
         if gpus and self.tasks_per_node not in (None, 1, gpus):
             raise RequestError(
+                "tasks-against-gpus",
                 "slurm.tasks_per_node contradicts slurm.gpus_per_node",
                 seen=f"tasks_per_node={self.tasks_per_node}, gpus_per_node={self.gpus_per_node}",
                 expected="one task per GPU, or one task per node, which starts a rank per GPU itself",
@@ -130,6 +131,7 @@ class SlurmConfig(Section):
         if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
             least = self.slurm_signal_delay_s // 60 + 1
             raise RequestError(
+                "stop-signal-at-start",
                 "the job would be told to stop as soon as it starts",
                 seen=f"slurm.timeout_min={self.timeout_min}, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
                 expected="a time limit longer than slurm_signal_delay_s, the time for saving",
@@ -150,6 +152,7 @@ class SlurmConfig(Section):
             option, seen = _in_full(option), f"{own}={value}"
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
                 raise RequestError(
+                    "gpu-option-has-a-setting",
                     f"--{option} asks for GPUs, for which there is a setting",
                     seen=seen,
                     expected="slurm.gpus_per_node, which determines the tasks per node and the plan of the job",
@@ -159,6 +162,7 @@ class SlurmConfig(Section):
                 key = f"slurm.{OWN_OPTIONS[option]}"
                 fix = f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {own})"
                 raise RequestError(
+                    "option-has-a-setting",
                     f"--{option} has its own setting",
                     seen=seen,
                     expected=f"{key}, which the plan of the job uses",
@@ -166,6 +170,7 @@ class SlurmConfig(Section):
                 )
             if option in FIXED_OPTIONS:
                 raise RequestError(
+                    "option-is-ours",
                     f"--{option} is set by noether submit",
                     seen=seen,
                     expected="other options: this one is needed to requeue the run and to find it",
@@ -174,6 +179,7 @@ class SlurmConfig(Section):
             beside = EXCLUSIVE_OPTIONS.get(option)
             if beside and getattr(self, beside) is not None:
                 raise RequestError(
+                    "option-contradicts-setting",
                     f"--{option} contradicts slurm.{beside}",
                     seen=f"{seen}, slurm.{beside}={getattr(self, beside)}",
                     expected="one of the two: sbatch refuses both together",

@@ -61,6 +61,7 @@ def _values(override: Override, text: str) -> list[str]:
     if override.is_interval_sweep() or isinstance(override.value(), Glob):
         key = override.get_key_element()
         raise RequestError(
+            "no-sweep-values",
             f"{key} has no list of values",
             seen=text,
             expected="a list, choice(…) or range(…)",

@@ -80,6 +80,7 @@ class TrainerConfig(Section):
         if len(given) != 1:
             seen = " and ".join(f"trainer.{name}={getattr(self, name)}" for name in given)
             raise RequestError(
+                "run-length",
                 f"the length of the run is set {len(given)} times" if given else "the run has no length",
                 seen=seen or f"none of {', '.join(LENGTHS)}",
                 expected=f"exactly one of {', '.join(LENGTHS)}",
@@ -89,6 +90,7 @@ class TrainerConfig(Section):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
                 raise RequestError(
+                    "percentage-not-allowed",
                     f"trainer.{name} cannot be a percentage of the run",
                     seen=f"trainer.{name}={interval}",
                     expected="a number of updates, epochs or samples",

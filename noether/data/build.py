@@ -122,6 +122,7 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
     for prefix, wanted in dataset.points_per_update.items():
         if prefix not in sets and prefix not in CasesDatasetConfig().points_per_update:
             raise RequestError(
+                "prepared-set-missing",
                 f"the prepared cases have no set {prefix}",
                 seen=f"dataset.points_per_update.{prefix}={wanted}",
                 expected="points of " + ", ".join(sets),
@@ -129,6 +130,7 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
         fewest = sets[prefix]["points"][0] if prefix in sets else wanted
         if wanted > fewest:
             raise RequestError(
+                "too-few-points",
                 f"a case has fewer {prefix} points than an update draws",
                 seen=f"dataset.points_per_update.{prefix}={wanted}, and a case with only {fewest}",
                 expected="at least that many points in every case",
@@ -149,6 +151,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
             raise RequestError(
+                "empty-split",
                 f"the {name} split of {dataset.kind} is empty",
                 seen="0 samples",
                 expected="at least one",
@@ -160,6 +163,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
 def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path | None) -> None:
     if root is not None and not root.is_dir():
         raise RequestError(
+            "dataset-root-not-a-folder",
             f"dataset_root={root} is not a folder",
             seen="no such folder" if not root.exists() else "a file",
             expected=f"the folder that {dataset.kind} reads",

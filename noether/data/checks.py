@@ -90,6 +90,7 @@ def checked_samples(
         sample = shorten(dataset[index])
         if faults := checks.faults(sample):
             raise RequestError(
+                "sample-unusable",
                 f"sample {sample_label(dataset, index)} of the training split cannot be trained on",
                 seen="\n".join(faults[:5]),
                 expected="finite numbers, with the names, types and components of the first sample",

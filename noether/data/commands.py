@@ -38,6 +38,7 @@ def prepare_here(
         map_name, *paths = paths
         if map_name not in known and not Path(map_name).is_file():
             raise RequestError(
+                "unknown-map",
                 f"there is no map {map_name}",
                 seen=map_name,
                 expected="a file that `noether data inspect` writes, or " + ", ".join(known),
@@ -46,6 +47,7 @@ def prepare_here(
     if len(paths) != 2:
         form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
         raise RequestError(
+            "prepare-needs-two-folders",
             "two folders are needed: the one with the cases, and the one to make",
             seen=" ".join(paths) or "none",
             expected=f"noether data prepare {form}",
@@ -53,6 +55,7 @@ def prepare_here(
     source, out = paths
     if map_name is None:
         raise RequestError(
+            "prepare-needs-a-map",
             "prepare needs a map, which says what the files hold",
             seen="no --map",
             expected="a file that inspect writes, or a ready map: " + ", ".join(known),
@@ -66,7 +69,9 @@ def prepare_here(
 def read_workers(workers: str | None) -> int:
     """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
     if workers is not None and not (workers.isdigit() and int(workers) > 0):
-        raise RequestError("--workers is a number", seen=f"--workers {workers}", expected="1 or more")
+        raise RequestError(
+            "workers-not-a-number", "--workers is a number", seen=f"--workers {workers}", expected="1 or more"
+        )
     return int(workers) if workers else min(usable_cpus(), 16)
 
 

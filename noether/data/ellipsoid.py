@@ -90,6 +90,7 @@ def open_split(path: Path) -> PackedArrays:
     ]
     if wrong:
         raise RequestError(
+            "not-an-ellipsoid-split",
             f"{path} is not a split of the ellipsoid data set",
             seen=", ".join(wrong),
             expected="float32 arrays (samples, ...) named " + ", ".join(expected),
@@ -104,6 +105,7 @@ def check_folder(folder: Path) -> None:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise RequestError(
+            "no-ellipsoid-data",
             f"dataset_root={folder} does not hold the ellipsoid data set",
             seen=f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder",
             expected=" and ".join(path.name for path in paths),
@@ -140,6 +142,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
                 _make(folder, dataset, workers, progress)
     except OSError as error:
         raise RequestError(
+            "ellipsoid-not-written",
             f"cannot write the ellipsoid data set to {folder}",
             seen=f"{type(error).__name__}: {error}",
             expected="a folder this user can write to, with room for the files",
@@ -163,7 +166,11 @@ def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
             missing[split] = size
         elif (seen := dict(open_split(path).metadata)) != order:
             raise RequestError(
-                f"{path} was made with other settings", seen=str(seen), expected=str(order), fix=f"rm {path}"
+                "ellipsoid-of-other-settings",
+                f"{path} was made with other settings",
+                seen=str(seen),
+                expected=str(order),
+                fix=f"rm {path}",
             )
         else:
             check_digest(path)

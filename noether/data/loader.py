@@ -129,6 +129,7 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
         if sample.keys() != first.keys():
             odd = sorted(set(sample) ^ set(first))
             raise RequestError(
+                "batch-keys-differ",
                 "samples of one batch differ in their keys",
                 seen=f"{', '.join(odd)} in some of them only",
                 expected="the same keys in every sample",
@@ -141,6 +142,7 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
             shapes = {tuple(sample[key].shape) for sample in samples}
             if len(shapes) > 1:
                 raise RequestError(
+                    "batch-shapes-differ",
                     f"samples of one batch differ in the shape of {key}",
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
                     expected="one shape, or a model and a task that read masks (reads_masks = True)",

@@ -35,6 +35,7 @@ def import_pyvista() -> ModuleType:
         import pyvista
     except ImportError as error:
         raise RequestError(
+            "pyvista-not-installed",
             "meshes are read and written through pyvista, which is not installed here",
             seen=str(error),
             expected="noether with its extra `mesh`",
@@ -83,7 +84,9 @@ def read_mesh(path: Path) -> MeshFile:
         RequestError: the file is missing, cut short, not of a known format, or not finite.
     """
     if not path.is_file():
-        raise RequestError(f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES))
+        raise RequestError(
+            "no-mesh-file", f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES)
+        )
     pyvista = import_pyvista()
     if path.suffix.lower() not in MESH_SUFFIXES:
         raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
@@ -100,9 +103,12 @@ def read_mesh(path: Path) -> MeshFile:
     except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
         raise _unreadable(path, one_line(error)) from None
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):
-        raise RequestError(f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)")
+        raise RequestError(
+            "mesh-without-points", f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)"
+        )
     if not np.isfinite(points).all():
         raise RequestError(
+            "mesh-points-not-finite",
             f"{path} holds points that are not finite",
             seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
             expected="numbers",
@@ -124,6 +130,7 @@ def output_of(reader: Any) -> Any:
 
 def _unreadable(path: Path, seen: str) -> RequestError:
     return RequestError(
+        "mesh-unreadable",
         f"{path} cannot be read as a mesh",
         seen=seen[:200],
         expected="a complete file: " + ", ".join(MESH_SUFFIXES),
@@ -169,9 +176,17 @@ def read_array(path: Path) -> np.ndarray:
     # NumPy parses the header as Python: a broken one raises whatever its parser does.
     except (Exception, RecursionError, MemoryError) as error:
         raise RequestError(
-            f"{path} cannot be read", seen=one_line(error), expected="an array saved by numpy.save"
+            "mesh-parts-unreadable",
+            f"{path} cannot be read",
+            seen=one_line(error),
+            expected="an array saved by numpy.save",
         ) from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         kind = str(array.dtype) if isinstance(array, np.ndarray) else "several arrays"
-        raise RequestError(f"{path} cannot be read", seen=kind, expected="one array of numbers, saved by numpy.save")
+        raise RequestError(
+            "mesh-parts-unreadable",
+            f"{path} cannot be read",
+            seen=kind,
+            expected="one array of numbers, saved by numpy.save",
+        )
     return array

@@ -29,6 +29,7 @@ class OwnDataset:
         sample = self.dataset[index]
         if not isinstance(sample, Mapping):
             raise RequestError(
+                "sample-not-a-dictionary",
                 f"a sample of {self.kind} is not a dictionary",
                 seen=f"sample {index} is a {type(sample).__name__}",
                 expected="tensors by name: what the model reads and the task scores",
@@ -47,6 +48,7 @@ class OwnDataset:
             return torch.tensor(value)
         what = f"a {type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")
         raise RequestError(
+            "sample-not-a-tensor",
             f"{key} of the samples of {self.kind} is not a tensor",
             seen=f"sample {index}: {key} is {what}",
             expected="a tensor, a NumPy array of numbers, or a number",

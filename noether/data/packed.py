@@ -130,6 +130,7 @@ def open_packed(path: Path) -> PackedArrays:
             entries = json.loads(file.read(start - 8))
     except OSError as error:
         raise RequestError(
+            "packed-data-not-opened",
             f"{path} cannot be opened",
             seen=error.strerror or str(error),
             expected="a readable data file",
@@ -179,6 +180,7 @@ def check_digest(path: Path) -> None:
         found = error.strerror or str(error)
     if found != recorded:
         raise RequestError(
+            "packed-data-damaged",
             f"{path} is damaged",
             seen=f"SHA-256 {found}",
             expected=f"{recorded}, as it was written",
@@ -211,6 +213,7 @@ def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[byt
 
 def _refusal(path: Path, seen: str, expected: str) -> RequestError:
     return RequestError(
+        "packed-data-incomplete",
         f"{path} is not a complete packed data file",
         seen=seen,
         expected=expected,

@@ -56,6 +56,7 @@ def find_cars(root: Path | None) -> list[Path]:
     """
     if root is None:
         raise RequestError(
+            "shapenet-needs-dataset-root",
             "ShapeNet-Car needs dataset_root",
             seen="dataset_root=null",
             expected="the folder above preprocessed/param0 ... param8",
@@ -67,6 +68,7 @@ def find_cars(root: Path | None) -> list[Path]:
     folders = [car for car in every if car.is_dir() and not car.name.startswith(".")]
     if not folders and not (root / PACKED_NAME).is_file():
         raise RequestError(
+            "no-shapenet-data",
             f"dataset_root={root} does not hold ShapeNet-Car",
             seen="no such folder" if not root.is_dir() else f"neither preprocessed/param0 nor {PACKED_NAME}",
             expected="preprocessed/param{0..8}/<id>/*.pt",
@@ -105,6 +107,7 @@ def ensure_packed(root: Path | None, progress: Progress = untold, *, out: Path |
         except OSError as error:
             refusal = error
     raise RequestError(
+        "packed-data-not-written",
         "the packed data file cannot be written",
         seen=f"{type(refusal).__name__}: {refusal}",
         expected=f"room for {len(folders) * 1.2e-3:.1f} GB in {' or '.join(map(str, places))}",
@@ -183,6 +186,7 @@ def _read_tensor(path: Path, dtype: str) -> np.ndarray:
 
 def _broken(path: Path, seen: str, expected: str) -> RequestError:
     return RequestError(
+        "shapenet-file-broken",
         f"{path} is broken",
         seen=seen,
         expected=expected,
@@ -258,6 +262,7 @@ def open_shapenet_car(path: Path, split: str) -> tuple[ShapeNetCarDataset, Shape
         names = None
     if not isinstance(names, list) or len(names) != packed.samples or not all(isinstance(one, str) for one in names):
         raise RequestError(
+            "not-packed-shapenet",
             f"{packed.path} is not a packed ShapeNet-Car",
             seen="no list of names of its cars",
             expected="a file that noether wrote",
@@ -279,6 +284,7 @@ def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[in
         test = [i for i, param in enumerate(params) if param == "param0"]
     elif cars != sum(FOLDER_COUNTS):
         raise RequestError(
+            "split-needs-all-cars",
             "the split randperm189 needs all cars",
             seen=f"{cars} cars",
             expected=f"{sum(FOLDER_COUNTS)}",
@@ -291,6 +297,7 @@ def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[in
     train = sorted(set(range(cars)) - set(test))
     if len(test) < 1 or len(train) < 2:
         raise RequestError(
+            "split-needs-param-folders",
             f"the split {split} needs cars in param0 to test on and in param1 to param8 to train on",
             seen=f"{len(train)} to train on and {len(test)} to test on",
             expected="at least 2 and 1",

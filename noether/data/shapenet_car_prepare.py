@@ -67,6 +67,7 @@ def prepare_folder(source: Path, out: Path, *, workers: int = 1, progress: Progr
                 progress(made.total() + kept.total(), total)
     except OSError as error:
         raise RequestError(
+            "shapenet-not-written",
             f"cannot write the data set to {out}",
             seen=f"{type(error).__name__}: {error}",
             expected="a folder this user can write to, with about 1.5 MB for each car",

@@ -67,7 +67,9 @@ class RawCar:
 
     def refusal(self, file: str, seen: str, expected: str) -> RequestError:
         """The refusal of a file that does not fit the others, or what the data set is."""
-        return RequestError(f"{self.where}/{file} does not fit", seen=seen, expected=expected)
+        return RequestError(
+            "raw-shapenet-does-not-fit", f"{self.where}/{file} does not fit", seen=seen, expected=expected
+        )
 
 
 def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCar]:
@@ -89,7 +91,10 @@ def raw_cars(source: Path, wanted: Callable[[str, str], bool]) -> Iterator[RawCa
         return
     if not source.is_file():
         raise RequestError(
-            f"no raw data at {source}", seen="no such file or folder", expected="the archive, or its unpacked folder"
+            "no-raw-shapenet",
+            f"no raw data at {source}",
+            seen="no such file or folder",
+            expected="the archive, or its unpacked folder",
         )
     waiting: dict[tuple[str, str], dict[str, bytes]] = {}
     for param, name, file, content in _archive_files(source, source.name, cache(wanted)):
@@ -114,6 +119,7 @@ def list_cars(source: Path) -> list[tuple[str, str]]:
     cars = sorted(found)
     if not cars:
         raise RequestError(
+            "not-raw-shapenet",
             f"{source} holds no ShapeNet-Car data",
             seen=f"no param0..8/<id>/ with {', '.join(RAW_FILES)}",
             expected="the archive as it was published, or the folder training_data that it holds",
@@ -220,6 +226,7 @@ def _archive_files(
                         yield car[1], car[2], car[3], file.read()
     except UNREADABLE as error:
         raise RequestError(
+            "archive-truncated",
             f"{name} cannot be read to its end",
             seen=f"{type(error).__name__}: {error}",
             expected="a complete .zip, .tar or .tar.gz archive",
@@ -260,7 +267,9 @@ def _read(car: RawCar, name: str, reader: Callable[[Path], Content]) -> Content:
         try:
             return reader(path)
         except RequestError as error:
-            raise RequestError(f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected) from None
+            raise RequestError(
+                "raw-shapenet-unusable", f"{car.where}/{name} cannot be used", seen=error.seen, expected=error.expected
+            ) from None
 
 
 def _check_alignment(car: RawCar, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:

@@ -25,6 +25,7 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
         return
     roomy = max(1, -(-2 * need // 2**30))
     raise RequestError(
+        "shared-memory-too-small",
         "/dev/shm is too small for loader workers",
         seen=f"{size // MEBIBYTE} MiB of shared memory, {readers} loader worker{'s' if readers > 1 else ''} on this "
         f"machine (num_workers={num_workers})",

@@ -41,6 +41,7 @@ def cache_root() -> Path:
         return variable if variable.is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:  # a container's user without an entry in /etc/passwd
         raise RequestError(
+            "no-data-folder",
             "there is no folder for the data that noether generates",
             seen=str(error),
             expected="a home folder, or XDG_CACHE_HOME",

@@ -121,6 +121,7 @@ def read_seconds(text: str | None) -> float:
         seconds = -1.0
     if not SHORTEST_SECONDS <= seconds <= 3600:
         raise RequestError(
+            "doctor-timeout",
             "--timeout must be a number of seconds",
             seen=f"--timeout {text}",
             expected=f"{SHORTEST_SECONDS:g} to 3600",

@@ -138,6 +138,7 @@ def _spawned(
     each = len(devices)
     if counts is not None and counts[task.rank] != each:
         raise RequestError(
+            "devices-against-launcher",
             f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
             seen=f"{reason}; {task.seen}",
             expected=f"{counts[task.rank]} devices, as the other nodes assume",
@@ -163,6 +164,7 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
     if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
         fix = f"devices={task.local_count}" if setting is not None else fix
     return RequestError(
+        "tasks-against-devices",
         f"{_tasks(task.local_count)} on this node but {devices} {kind}{'s' if devices != 1 else ''}",
         seen=f"{task.seen}, {inventory.evidence}{chosen}",
         expected="one task per device, or one task per node",
@@ -189,6 +191,7 @@ def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, wo
     for name, value in found.items():
         if value not in allowed[name]:
             raise RequestError(
+                "variable-contradicts-launcher",
                 f"{name}={value} contradicts the launcher",
                 seen=f"{shown}, {task.seen}",
                 expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",

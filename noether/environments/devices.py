@@ -118,6 +118,7 @@ def find_devices(
     if accelerator == "gpu":
         container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
         raise RequestError(
+            "no-gpu-visible",
             "accelerator=gpu, but no GPU is visible",
             seen=absence,
             expected="at least one CUDA device",
@@ -133,6 +134,7 @@ def find_devices(
 def _check_kind(accelerator: str, system: str) -> None:
     if accelerator not in ACCELERATORS:
         raise RequestError(
+            "unknown-accelerator",
             f"accelerator={accelerator} is not a kind of device",
             seen=f"accelerator={accelerator}",
             expected=", ".join(ACCELERATORS),
@@ -140,6 +142,7 @@ def _check_kind(accelerator: str, system: str) -> None:
         )
     if accelerator == "mps" and system != "Darwin-arm64":
         raise RequestError(
+            "mps-not-here",
             "accelerator=mps needs an Apple silicon machine",
             seen=system,
             expected="Darwin-arm64",
@@ -193,19 +196,24 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     kinds = {_entry_kind(entry) for entry in entries}
     there = "any machine's devices" if gpus is None else _listing(gpus)
 
-    def refuse(summary: str, expected: str, fix: str = "unset CUDA_VISIBLE_DEVICES") -> RequestError:
+    def refuse(code: str, summary: str, expected: str, fix: str = "unset CUDA_VISIBLE_DEVICES") -> RequestError:
         fix = fix if gpus is not None else "--visible-devices 0,1"
-        return RequestError(summary, seen=f"{source}, {there}", expected=expected, fix=fix)
+        return RequestError(code, summary, seen=f"{source}, {there}", expected=expected, fix=fix)
 
     if "" in kinds:
         wrong = next(entry for entry in entries if not _entry_kind(entry))
-        raise refuse(f"the device mask names {wrong!r}", "indices, GPU-… UUIDs or a MIG-… id, separated by commas")
+        raise refuse(
+            "mask-entry-invalid",
+            f"the device mask names {wrong!r}",
+            "indices, GPU-… UUIDs or a MIG-… id, separated by commas",
+        )
     if len(kinds) > 1:
-        raise refuse("the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
+        raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:
         # CUDA would silently hide all but one: a process sees one MIG instance (MIG user guide, "CUDA Device
         # Enumeration"). Nor can NCCL connect instances of one GPU.
         raise refuse(
+            "mask-of-several-migs",
             "the device mask names several MIG instances, but CUDA shows a process only one",
             "one MIG id",
             f"CUDA_VISIBLE_DEVICES={entries[0]}",
@@ -215,9 +223,9 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
         matches = [entry] if gpus is None else _matches(entry, gpus)
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
-            raise refuse(f"in the device mask, {entry} names {what}", "one device per entry")
+            raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")
         if matches[0] in found:
-            raise refuse(f"the device mask names {entry} twice", "each device once")
+            raise refuse("mask-names-device-twice", f"the device mask names {entry} twice", "each device once")
         found.append(matches[0])
     return tuple(Device("cuda", index, entry) for index, entry in enumerate(entries))
 
@@ -272,23 +280,29 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         entries.pop()
     numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
     if not entries or "" in entries or (counted and (not numbers or int(entries[0]) == 0)):
-        raise _choice_error(f"devices={devices} chooses no device", inventory, devices)
+        raise _choice_error("no-device-chosen", f"devices={devices} chooses no device", inventory, devices)
     if len(set(entries)) < len(entries):
-        raise _choice_error(f"devices={devices} names a device twice", inventory, devices)
+        raise _choice_error("device-chosen-twice", f"devices={devices} names a device twice", inventory, devices)
     if inventory.kind == "cpu":
         if not numbers:
-            raise _choice_error(f"devices={devices} is not a number of CPU workers", inventory, devices)
+            raise _choice_error(
+                "devices-not-a-number", f"devices={devices} is not a number of CPU workers", inventory, devices
+            )
         count = int(entries[0]) if counted else len(entries)
         if count > 2 * inventory.cpu_count:
-            raise _choice_error(f"{count} CPU workers for {inventory.cpu_count} cores", inventory, devices)
+            raise _choice_error(
+                "too-many-cpu-workers", f"{count} CPU workers for {inventory.cpu_count} cores", inventory, devices
+            )
         return tuple(Device("cpu", index) for index in range(count))
     if counted:
         if int(entries[0]) > len(inventory.devices):
-            raise _choice_error(f"devices={devices} is more than are visible here", inventory, devices)
+            raise _choice_error(
+                "too-few-devices", f"devices={devices} is more than are visible here", inventory, devices
+            )
         return inventory.devices[: int(entries[0])]
     chosen = tuple(_named(entry, inventory, devices) for entry in entries)
     if len(set(chosen)) < len(chosen):
-        raise _choice_error(f"devices={devices} names a device twice", inventory, devices)
+        raise _choice_error("device-chosen-twice", f"devices={devices} names a device twice", inventory, devices)
     return chosen
 
 
@@ -299,11 +313,13 @@ def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
         names = _matching(entry, [device.name for device in inventory.devices])
         matches = [device for device in inventory.devices if device.name in names]
     if len(matches) != 1:
-        raise _choice_error(f"devices={devices} names {entry}, which is not visible here", inventory, devices)
+        raise _choice_error(
+            "no-such-device", f"devices={devices} names {entry}, which is not visible here", inventory, devices
+        )
     return matches[0]
 
 
-def _choice_error(summary: str, inventory: DeviceInventory, devices: str) -> RequestError:
+def _choice_error(code: str, summary: str, inventory: DeviceInventory, devices: str) -> RequestError:
     count = len(inventory.devices)
     if inventory.kind == "cpu":
         there = f"1 CPU ({inventory.evidence})"
@@ -318,4 +334,4 @@ def _choice_error(summary: str, inventory: DeviceInventory, devices: str) -> Req
         there += f" ({inventory.evidence})"
         expected = f"a number from 1 to {count}, or a list of different indices from 0 to {count - 1}"
         fix = f"devices={count}"
-    return RequestError(summary, seen=f"devices={devices}, {there}", expected=expected, fix=fix)
+    return RequestError(code, summary, seen=f"devices={devices}, {there}", expected=expected, fix=fix)

@@ -63,6 +63,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
         # Ranks that were started separately cannot learn which port is free: all must be given the same number.
         fix = f"master_port={endpoint.port + 1}"
     return RequestError(
+        "port-unusable",
         f"port {endpoint.port} {state}",
         seen=f"{asked_by}, on {endpoint.host}",
         expected="a port that no other program on this machine listens on",

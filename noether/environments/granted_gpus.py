@@ -60,6 +60,7 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
         return
     inside = f", in a {facts.container} container" if facts.container else ""
     raise RequestError(
+        "granted-gpus-do-not-answer",
         "GPUs were granted to this process, but none answers",
         seen=(absence if granted in absence else f"{granted}; {absence}") + inside,
         expected="the NVIDIA driver" + (" in the container" if facts.container else "") + ", or accelerator=cpu",

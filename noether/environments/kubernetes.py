@@ -30,6 +30,7 @@ def kubernetes_placement(request: LaunchRequest, here: Surroundings) -> Placemen
     index, seen = number(here.environ, INDEX), f"{INDEX}={here.environ[INDEX]}, pod {here.host}"
     if request.nodes is None:
         raise RequestError(
+            "pods-not-counted",
             "this is a pod of an Indexed Job, but nothing says how many pods train together",
             seen=f"{seen}, nodes is not set",
             expected="nodes, with the Job's number of completions",
@@ -37,6 +38,7 @@ def kubernetes_placement(request: LaunchRequest, here: Surroundings) -> Placemen
         )
     if index >= request.nodes:
         raise RequestError(
+            "pod-index-too-high",
             f"pod {index} of {request.nodes}: the Job has more pods than nodes says",
             seen=f"{seen}, nodes={request.nodes}",
             expected="the same number for nodes, completions and parallelism",
@@ -73,6 +75,7 @@ def _master(request: LaunchRequest, here: Surroundings, index: int, seen: str) -
     if domain and pod.endswith(f"-{index}"):
         return f"{pod.removesuffix(str(index))}0.{domain}", f"this pod is {here.facts.full_name} (/etc/hosts)"
     raise RequestError(
+        "pods-not-reachable",
         "this is a pod of an Indexed Job, but other pods cannot be reached by name",
         seen=f"{seen}, without a domain in /etc/hosts",
         expected="a headless Service, which gives the Job's pods names",

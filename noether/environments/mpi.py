@@ -81,6 +81,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise RequestError(
+            "mpi-variables-missing",
             f"{family} started this process, but some of its variables are missing",
             seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
             expected=", ".join(names),
@@ -89,6 +90,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     rank, count, local_rank, local_count = (number(environ, name) for name in names)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError(
+            "mpi-variables-contradict",
             f"{family}'s variables contradict each other",
             seen=", ".join(f"{name}={environ[name]}" for name in names),
             expected="a rank below the size, and no more local ranks than ranks",
@@ -209,6 +211,7 @@ def _endpoint(
     daemon = process.daemon
     if daemon is None or not daemon.master or address:
         raise RequestError(
+            "mpi-no-master",
             "there are ranks on several machines, but nothing says where rank 0 is",
             seen=process.seen + (f", MASTER_ADDR={address}" if address else ", no MASTER_ADDR"),
             expected="the host of rank 0",
@@ -216,6 +219,7 @@ def _endpoint(
         )
     if process.rank == 0 and daemon.number != 0:
         raise RequestError(
+            "mpi-rank-0-elsewhere",
             "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
             seen=f"{process.seen}, node {daemon.number}; mpirun runs on {daemon.master} ({daemon.source})",
             expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host",

@@ -35,6 +35,7 @@ def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
 def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS") -> RequestError:
     """Returns how a run is refused on a host where the name of rank 0's host does not resolve."""
     return RequestError(
+        "master-not-resolved",
         f"the master's name {name} does not resolve on {host}",
         seen=seen,
         expected="a name or an address that every node can reach",

@@ -61,6 +61,7 @@ def _refuse_leftovers(request: LaunchRequest) -> None:
         # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
         if value and (name == "node_rank" or request.nodes is None):
             raise RequestError(
+                "setting-without-nodes",
                 f"{name} without nodes",
                 seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
                 expected="nodes, node_rank and master_addr together, or none of them",
@@ -74,9 +75,12 @@ def _checked(request: LaunchRequest) -> tuple[int, int, str]:
     seen = ", ".join(f"{name}={value}" for name, value in asked if value is not None)
     if nodes is None or node_rank is None or not master:
         missing = " and ".join(name for name, value in asked if value in (None, ""))
-        raise RequestError(f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND)
+        raise RequestError(
+            "nodes-without-setting", f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND
+        )
     if not 0 <= node_rank < nodes:
         raise RequestError(
+            "node-rank-out-of-range",
             f"node_rank={node_rank} of {nodes} nodes",
             seen=seen,
             expected=f"0 to {nodes - 1}, each on one machine",
@@ -105,6 +109,7 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
             raise RequestError(
+                "setting-against-launcher",
                 f"{name}={asked}, but the launcher says {known}",
                 seen=f"{name}={asked}, {source}",
                 expected=f"{name}={known}, or not set, as the launcher knows it",

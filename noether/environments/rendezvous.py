@@ -34,6 +34,7 @@ def asked_port(
         asked[f"MASTER_PORT={environ['MASTER_PORT']}"] = environ["MASTER_PORT"]
     if len(set(asked.values())) > 1:
         raise RequestError(
+            "two-ports",
             "two different ports are asked for",
             seen=", ".join(asked),
             expected="one port",
@@ -44,6 +45,7 @@ def asked_port(
     source, text = next(iter(asked.items()))
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
         raise RequestError(
+            "not-a-port",
             f"{text} is not a port",
             seen=source,
             expected="1 to 65535, or 0 for any free port",
@@ -84,6 +86,7 @@ def master_from_environment(environ: Mapping[str, str], first_host: str, source:
         return address
     what = "means each node itself" if is_loopback(address) else f"is not {first_host}, where rank 0 runs"
     raise RequestError(
+        "master-address",
         f"MASTER_ADDR={address} {what}",
         seen=f"MASTER_ADDR={address}, {source}",
         expected=f"{first_host}, which is used if MASTER_ADDR is not set",

@@ -26,6 +26,7 @@ def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: Proc
     if started == 1:
         return
     raise RequestError(
+        "one-process-only",
         f"noether {verb} runs in one process, but {started} were started",
         seen=f"{placement.reasons['launcher']}; {placement.reasons['world_size']}",
         expected="one process, on one device",

@@ -92,6 +92,7 @@ def torchrun_placement(request: LaunchRequest, here: Surroundings) -> Placement 
 
 def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
     return RequestError(
+        "rank-variables-half-set",
         f"{there}={environ[there]} is set, but not {missing}",
         seen=f"{there}={environ[there]}, no {missing}",
         expected="both, set by a launcher for each process, or neither",
@@ -120,6 +121,7 @@ def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
     wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
     if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
         raise RequestError(
+            "rank-variables-contradict",
             "the rank variables contradict each other",
             seen=f"{seen}, {local_count} on this node",
             expected="RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE",
@@ -158,6 +160,7 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     several = inventory.kind == "cuda" and len(inventory.devices) > 1 and task.count > 1
     if several and not task.is_pod and not environ.get("LOCAL_RANK"):
         raise RequestError(
+            "no-device-for-rank",
             f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
             seen=f"{task.seen}, {inventory.evidence}",
             expected="LOCAL_RANK, or one visible device",
@@ -170,6 +173,7 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     fits = task.world in (task.count, task.count * each) and (not wanted.isdigit() or int(wanted) == each)
     if task.is_pod and not fits:
         raise RequestError(
+            "pytorchjob-workers",
             f"{each} worker{'s' if each > 1 else ''} in this pod, but the PyTorchJob assumes another number",
             seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
             expected="as many processes as devices in each pod",
@@ -182,6 +186,7 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
     address = environ.get("MASTER_ADDR", "")
     if request.master_addr and address and request.master_addr != address:
         raise RequestError(
+            "two-masters",
             "two different masters are asked for",
             seen=f"master_addr={request.master_addr}, MASTER_ADDR={address}",
             expected="one address",
@@ -190,6 +195,7 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
     master = request.master_addr or address
     if not master and task.world > 1:
         raise RequestError(
+            "no-master-address",
             f"{task.world} ranks, but no MASTER_ADDR",
             seen=f"{task.seen}, no MASTER_ADDR",
             expected="the host of rank 0",

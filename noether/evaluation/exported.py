@@ -68,7 +68,9 @@ class ExportedModel:
 
     def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
         if name not in arrays:
-            raise RequestError(f"{name} is missing", seen=", ".join(arrays), expected=", ".join(self.inputs))
+            raise RequestError(
+                "export-input-missing", f"{name} is missing", seen=", ".join(arrays), expected=", ".join(self.inputs)
+            )
         value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
         fixed = shape[0] if shape else 0
         if not shape or (len(shape) == 1 and fixed > 0):
@@ -77,6 +79,7 @@ class ExportedModel:
             value = value[torch.from_numpy(np.random.default_rng(len(value)).permutation(len(value))[:fixed])]
         if list(value.shape[1:]) != shape[1:] or (shape and (len(value) != fixed if fixed > 0 else len(value) < 2)):
             raise RequestError(
+                "export-input-shape",
                 f"{name} has the wrong shape",
                 seen=str(list(value.shape)),
                 expected=f"{shape}" + ("" if fixed > 0 else ", at least 2 points"),
@@ -102,22 +105,28 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         about = json.loads((folder / ABOUT).read_text())
     except (OSError, ValueError) as error:
         raise RequestError(
+            "no-exported-model",
             f"{folder} holds no exported model", seen=str(error), expected=f"{ABOUT} and {WEIGHTS}",
             fix=f"noether export runs/NAME {folder}",
         ) from None  # fmt: skip
     if about.get("format") != FORMAT:
-        raise RequestError(f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT))
+        raise RequestError(
+            "export-format", f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT)
+        )
     if program is None:
         program = trust and (folder / PROGRAM).is_file()
     if program:
         if not trust:
             raise RequestError(
+                "export-not-trusted",
                 f"{folder / PROGRAM} may run code with your rights: torch reads it with pickle",
                 expected="an export that you have made, or whose maker you trust",
                 fix=f"load_exported({str(folder)!r}, trust=True)      (or program=False: the weights alone)",
             )
         if not (folder / PROGRAM).is_file():
-            raise RequestError(f"{folder} has no {PROGRAM}", expected="an export with its program")
+            raise RequestError(
+                "no-exported-program", f"{folder} has no {PROGRAM}", expected="an export with its program"
+            )
         # torch warns about every size that its simplified graph no longer names, which is harmless.
         logger = logging.getLogger("torch._export.serde.serialize")
         level = logger.level

@@ -140,6 +140,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         problem = build_problem(config, request.data, group.device, precision)
         if request.vtk and not problem.task.fields:
             raise RequestError(
+                "paraview-needs-fields",
                 "only fields at points are written for ParaView",
                 seen=f"--vtk, task.kind={config.task.kind}",
                 expected="a run that predicts fields at points",

@@ -52,6 +52,7 @@ class LoadedRun:
         """What result.json says of the test split: fields, scalars, baselines. RequestError: it was not evaluated."""
         if not self._folder.result.is_file():
             raise RequestError(
+                "run-not-evaluated",
                 f"{self._folder.path} has not been evaluated",
                 seen=f"no {self._folder.result}",
                 expected="a run that has ended",

@@ -93,6 +93,7 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
     name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
     if name is None:
         raise RequestError(
+            "truth-needs-surface-field",
             "--truth needs a run that predicts a field on the surface",
             seen=", ".join(task.fields),
             expected="a field at surface_points",
@@ -102,6 +103,7 @@ def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str,
         values = values[:, 0]
     if values.shape[1:] != ((channels,) if channels > 1 else ()) or not values.ndim or len(values) < rows:
         raise RequestError(
+            "truth-does-not-fit",
             f"{request.truth} does not fit {request.mesh}",
             seen=f"shape {values.shape}",
             expected=f"{name} at each point of the file: "

@@ -103,6 +103,7 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
     cells = np.concatenate(corners)
     if not len(cells):
         raise RequestError(
+            "shape-without-faces",
             f"{path} has no triangles or quadrilaterals",
             seen="points and cells of other kinds",
             expected="a surface mesh; or its points as a .npy file",
@@ -125,7 +126,9 @@ def checked_points(array: Any, name: str) -> np.ndarray:
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
         seen = "values that are not finite" if fits else f"shape {points.shape}"
-        raise RequestError(f"{name} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m")
+        raise RequestError(
+            "shape-not-points", f"{name} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m"
+        )
     return points
 
 
@@ -153,6 +156,7 @@ def check_range(
         unit = {1e-3: "mm", 1e-2: "cm", 0.0254: "inches", 0.3048: "feet"}.get(factor, "another unit")
         fits = trained / 4 <= size * factor <= trained * 4
         raise RequestError(
+            "shape-size",
             f"{path} is {size / trained:.3g} times as large as what the model was trained on"
             + (f": is it in {unit}?" if fits else ""),
             seen=seen,
@@ -161,6 +165,7 @@ def check_range(
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError(
+            "shape-outside-domain",
             f"{path} lies completely outside the box of the training data",
             seen=seen,
             expected=expected,

@@ -105,6 +105,7 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
     config = chosen.config
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
         raise RequestError(
+            "no-validation-split",
             "the run has no validation split",
             seen="dataset.validation_fraction=0.0",
             expected="test or train",
@@ -135,7 +136,7 @@ def predict_here(
 
     if not mesh:
         fix = f"noether predict {wanted.run} --mesh FILE"
-        raise RequestError("--mesh is needed", expected="a mesh or points", fix=fix)
+        raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
     check_suffix(Path(out))
     request = PredictRequest(
         mesh=_file("mesh", mesh),
@@ -170,6 +171,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         return
     if not (target / "model.json").is_file():
         raise RequestError(
+            "not-an-export",
             f"{target} exists and is not an export",
             seen="files of another kind",
             expected="a new folder, or one with an earlier export",
@@ -177,6 +179,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise RequestError(
+            "export-exists",
             f"{target} already holds an export",
             seen=f"{target / 'model.json'}",
             expected="a new folder, or --overwrite to replace the export that is there",
@@ -230,6 +233,7 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
             numbers = []
         if not numbers or not all(map(isfinite, numbers)):
             raise RequestError(
+                "set-flag",
                 "--set takes a parameter and its number",
                 seen=f"--set {part}",
                 expected="NAME=NUMBER, separated by commas",
@@ -242,7 +246,7 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
 def _file(name: str, path: str) -> Path:
     found = Path(path).expanduser()
     if not found.is_file():
-        raise RequestError(f"no file {found}", seen=f"--{name} {found}", expected="a file")
+        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file")
     return found
 
 
@@ -252,7 +256,12 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
     except ValueError:
         value = kind(0)
     if not 0 < value < float("inf"):
-        raise RequestError(f"--{name} must be a positive number", seen=f"--{name} {text}", expected="above 0")
+        raise RequestError(
+            "flag-not-a-positive-number",
+            f"--{name} must be a positive number",
+            seen=f"--{name} {text}",
+            expected="above 0",
+        )
     return value
 
 
@@ -260,6 +269,7 @@ def _one_of(name: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
     raise RequestError(
+        "no-such-choice",
         f"no such {name}: {value}",
         seen=f"--{name} {value}",
         expected=" or ".join(known),
@@ -271,6 +281,7 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
     if not found:
         raise RequestError(
+            "no-checkpoint-yet",
             f"{folder.path} has no checkpoint yet",
             seen=f"nothing in {folder.checkpoints}",
             expected="a run that has written a checkpoint",

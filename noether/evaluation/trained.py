@@ -68,6 +68,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
         task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError(
+            "needs-field-model",
             "predict and export need a model of fields at points",
             seen=f"task.kind={config.task.kind}",
             expected="a run with task.kind=fields",
@@ -76,6 +77,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     load_task_state(task, checkpoint)
     if not {"surface_points", "geometry_points"} & set(task.seen.points):
         raise RequestError(
+            "training-points-unknown",
             f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
             seen="no surface_points in task.json",
             expected="a checkpoint of this version, of a data set with surface_points",
@@ -148,12 +150,14 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
         if not isinstance(trained.model, PointModel):
             raise  # someone's own code, whose traceback they need
         raise RequestError(
+            "shape-lacks-inputs",
             "the shape lacks what the model reads",
             seen=str(error),
             expected="a mesh with faces, on which points and normals can be sampled",
         ) from error
     if absent := [name for name in asked if name not in scaled]:
         raise RequestError(
+            "field-not-predicted",
             f"the model predicts no {', '.join(absent)}",
             seen=", ".join(scaled) or "nothing",
             expected=f"every output of the task: {', '.join(asked)}",
@@ -186,6 +190,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
     if unknown := [name for name in given if name not in known]:
         near = nearest(unknown[0], known)
         raise RequestError(
+            "parameter-not-read",
             f"the model reads no parameter {unknown[0]}",
             seen=f"--set {unknown[0]}={given[unknown[0]]}",
             expected=f"one of {', '.join(known)}" if known else "no parameters",
@@ -197,6 +202,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
             name: 0.5 * (np.array(span["low"]) + span["high"]) if span else np.zeros(1) for name, span in spans.items()
         }
         raise RequestError(
+            "parameter-missing",
             f"the model reads {', '.join(missing)}, and they were not given",
             seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
             expected=", ".join(
@@ -208,6 +214,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
     for name, value in tensors.items():
         if value.numel() != trained.task.components[name]:
             raise RequestError(
+                "input-components",
                 f"{name} has another number of components",
                 seen=f"{value.numel()}",
                 expected=f"{trained.task.components[name]}",
@@ -234,6 +241,7 @@ def _surface_tensors(layout: Layout, shape: Shape) -> Sample:
             name = next((name for name in (key, key.removeprefix("surface_")) if name in shape.values), None)
             if points != "surface_points" or name is None:
                 raise RequestError(
+                    "input-missing",
                     f"the model reads {key} at {points}",
                     seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
                     expected=f"an array {key} with {width} components at each point of the mesh",

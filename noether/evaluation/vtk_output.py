@@ -17,6 +17,7 @@ def check_suffix(path: Path) -> None:
     """Refuses a name whose suffix is not a format that can be written. RequestError."""
     if path.suffix not in SUFFIXES:
         raise RequestError(
+            "unknown-suffix",
             f"{path.name} has a suffix that cannot be written",
             seen=path.suffix or "no suffix",
             expected=", ".join(SUFFIXES),
@@ -52,7 +53,10 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
         partial.replace(path)
     except OSError as error:
         raise RequestError(
-            f"cannot write {path}", seen=f"{type(error).__name__}: {error}", expected="a writable folder"
+            "output-not-written",
+            f"cannot write {path}",
+            seen=f"{type(error).__name__}: {error}",
+            expected="a writable folder",
         ) from None
     finally:
         partial.unlink(missing_ok=True)

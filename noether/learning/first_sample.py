@@ -22,6 +22,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RequestError(
+            "nothing-to-train",
             "the model has no parameters to train",
             seen=f"{sum(1 for _ in model.parameters())} parameters, all frozen" if list(model.parameters()) else "none",
             expected="a model with at least one parameter that requires a gradient",
@@ -43,6 +44,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         return
     if not isinstance(predictions, Mapping):
         raise RequestError(
+            "model-returns-no-dictionary",
             "the model does not return a dictionary",
             seen=type(predictions).__name__,
             expected="predictions by name",
@@ -56,6 +58,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""
         return RequestError(
+            "model-reads-absent-key",
             f"the model reads {key}, which the samples do not have",
             seen=names,
             expected=f"{key} in each sample",
@@ -64,6 +67,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
         takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
         return RequestError(
+            "model-takes-a-tensor",
             "the model takes a tensor, and was given the batch, a dictionary of tensors",
             seen=str(error).splitlines()[0][:200],
             expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
@@ -71,6 +75,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
         )
     if isinstance(error, ValueError) and isinstance(problem.model, PointModel):
         return RequestError(
+            "model-cannot-take-samples",
             f"{type(problem.model).__name__} cannot take these samples",
             seen=names,
             expected=str(error),

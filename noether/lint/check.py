@@ -101,7 +101,9 @@ def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list
         RequestError: where no file was named, or the only name is neither a file nor a folder with job scripts.
     """
     if not paths:
-        raise RequestError("no job script was named", expected="a file", fix="noether lint job.sbatch")
+        raise RequestError(
+            "no-script-named", "no job script was named", expected="a file", fix="noether lint job.sbatch"
+        )
     reports: list[Report] = []
     for name in paths:
         try:
@@ -140,6 +142,7 @@ def _files(name: str) -> list[Path]:
             if not found:
                 below = max(path.glob("*/*_submission.sh"), key=lambda file: file.stat().st_mtime, default=None)
                 raise RequestError(
+                    "no-script-in-folder",
                     f"no job script in the folder {name}",
                     seen=f"no *_submission.sh, *.sbatch or *.slurm in {name}",
                     expected="a job script, or submitit's folder of one job",
@@ -150,6 +153,10 @@ def _files(name: str) -> list[Path]:
             return [path]
         near = nearest(path.name, (file.name for file in path.parent.iterdir())) if path.parent.is_dir() else None
     except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError(f"cannot read {name!r}", seen=str(error), expected="a job script") from None
+        raise RequestError(
+            "script-unreadable", f"cannot read {name!r}", seen=str(error), expected="a job script"
+        ) from None
     fix = f"noether lint {path.parent / near}" if near else ""
-    raise RequestError(f"no job script {name}", seen=f"{name} does not exist", expected="a file or folder", fix=fix)
+    raise RequestError(
+        "no-such-script", f"no job script {name}", seen=f"{name} does not exist", expected="a file or folder", fix=fix
+    )

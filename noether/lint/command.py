@@ -19,7 +19,9 @@ def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, read_l
     """
     if style not in FORMATS:
         expected = ", ".join(FORMATS)
-        raise RequestError(f"no format {did_you_mean(style, FORMATS)}", seen=f"--format {style}", expected=expected)
+        raise RequestError(
+            "unknown-format", f"no format {did_you_mean(style, FORMATS)}", seen=f"--format {style}", expected=expected
+        )
     overrides = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in overrides]
     reports = lint_files(paths, Requested(read_line, hp, tuple(overrides)))

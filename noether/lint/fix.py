@@ -67,10 +67,12 @@ def write_fixed(report: Report) -> list[str]:
         return [f"{report.path}: nothing that can be changed without you"] if report.findings else []
     if target == report.path:
         expected = "the original, beside which the fixed one is written"
-        raise RequestError(f"{report.path} is itself a fixed script", seen=str(report.path), expected=expected)
+        raise RequestError(
+            "script-already-fixed", f"{report.path} is itself a fixed script", seen=str(report.path), expected=expected
+        )
     try:
         target.write_bytes(data)
     except OSError as error:
-        raise RequestError(f"cannot write {target}", seen=error.strerror or str(error)) from None
+        raise RequestError("script-not-written", f"cannot write {target}", seen=error.strerror or str(error)) from None
     said = [f"{target}: written, {len(report.findings) - len(left)} of {len(report.findings)} fixed"]
     return said + [f"  left to you, line {f.line}: {f.message} [{f.code} {f.rule}]" for f in left]

@@ -36,6 +36,7 @@ class GeometryModel(PointModel):
     ) -> None:
         if radius <= 0:
             raise RequestError(
+                "radius-not-positive",
                 "model.radius is not positive",
                 seen=f"model.radius={radius}",
                 expected="a length in the unit of the scaled positions, which span about 0..1000",

@@ -184,6 +184,7 @@ class AnchoredModel(PointModel):
         """Refuses a layout without a set of points: there would be nothing to attend to."""
         if not layout.outputs:
             raise RequestError(
+                "no-points-to-attend",
                 f"{cls.__name__} attends among points at which fields are predicted, and there are none",
                 seen=f"task.fields of the whole case only: {', '.join(layout.case_outputs)}",
                 expected="a field at surface_points or volume_points, or a model that reads the geometry alone",
@@ -324,6 +325,7 @@ def _check_counts(counts: Mapping[str, int | None]) -> None:
     for name, value in counts.items():
         if value is not None and value < 1:
             raise RequestError(
+                "model-option-below-one",
                 f"model.{name} is below 1",
                 seen=f"model.{name}={value}",
                 expected="a whole number of at least 1",

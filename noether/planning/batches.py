@@ -47,6 +47,7 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
     if rest:
         valid = [size for size in (per_rank * world_size, (per_rank + 1) * world_size) if size]
         raise RequestError(
+            "batch-not-divisible",
             f"an effective batch of {effective_batch_size} cannot be shared equally by {world_size} ranks",
             seen=f"trainer.effective_batch_size={effective_batch_size}, {world_size} ranks",
             expected=f"a multiple of {world_size}; the nearest are {' and '.join(map(str, valid))}",
@@ -91,6 +92,7 @@ def plan_length(samples: int, trainer: "TrainerConfig") -> RunLength:
     updates_per_epoch = samples // effective_batch_size
     if not updates_per_epoch:
         raise RequestError(
+            "too-few-samples",
             "the training split is smaller than one effective batch",
             seen=f"{samples} training samples, trainer.effective_batch_size={effective_batch_size}",
             expected="at least one whole batch per epoch",

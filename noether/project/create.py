@@ -41,6 +41,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
         _write(folder, files, package)
     except OSError as error:
         raise RequestError(
+            "project-not-written",
             f"cannot write {folder}",
             seen=f"{error.strerror} ({error.filename or folder})",
             expected="a folder in which a new one can be made",
@@ -72,6 +73,7 @@ def package_name(folder: Path) -> str:
 
 def _refused(folder: Path, expected: str, name: str) -> RequestError:
     return RequestError(
+        "project-name",
         f"a project cannot be called {folder.name!r}",
         seen=f"noether init {folder}",
         expected=expected,
@@ -97,6 +99,7 @@ def _refuse_existing(folder: Path) -> None:
         return
     number = next(n for n in range(2, 10_000) if not os.path.lexists(f"{folder}_{n}"))
     raise RequestError(
+        "project-exists",
         f"{folder} already exists",
         seen="a folder" if folder.is_dir() else "a file",
         expected="a folder that does not exist yet",

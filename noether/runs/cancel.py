@@ -38,6 +38,7 @@ def cancel_run(run: str) -> int:
     state = run_state(folder, {})
     elsewhere = process.host if process and process.alive() is None and process.slurm_job is None else ""
     raise RequestError(
+        "run-not-here",
         f"{folder.path} runs on another machine" if elsewhere else f"{folder.path} is not running",
         seen=f"{state.state}: {state.why}",
         expected="a run that is waiting or running, here or in Slurm",

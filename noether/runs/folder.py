@@ -102,6 +102,7 @@ def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> 
             raise  # Of another disk, such as the data's.
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DiskRefusal(
+            "disk-refused",
             f"cannot write to {folder}",
             seen=f"{error.strerror} ({error.filename or folder})",
             expected="a writable folder" + (", on a disk with room" if is_full else ""),
@@ -127,6 +128,7 @@ def existing_run(path: str | Path) -> RunFolder:
     parent = folder if folder.is_dir() else folder.parent
     runs = sorted(run.parent for run in parent.glob("*/config.yaml")) if parent.is_dir() else []
     raise RequestError(
+        "not-a-run-folder",
         f"{folder} is not a run folder",
         seen="no such folder" if not folder.exists() else "no config.yaml in it",
         expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",

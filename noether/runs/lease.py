@@ -210,6 +210,7 @@ def _refuse_to_rob(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     same_job = own.job is not None and own.job == holder.job
     if same_job and own.restarts < holder.restarts:
         raise RequestError(
+            "stale-start",
             "this is a stale start: the job has been requeued since",
             seen=f"restart {own.restarts} of job {own.job}; restart {holder.restarts} has {folder.path}",
             expected="the newest start of a job",
@@ -217,6 +218,7 @@ def _refuse_to_rob(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     requeued = same_job and own.restarts > holder.restarts
     if not requeued and holder.pid != own.pid and holder.alive():
         raise RequestError(
+            "run-in-use",
             f"the run {folder.path} is being written by another process",
             seen=f"{holder.describe()}, process {holder.pid}",
             expected="one writer of a run at a time",

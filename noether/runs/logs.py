@@ -22,6 +22,7 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
     if not follow and not log_files(folder, rank):
         state = run_state(folder, queue_of(folder))
         raise RequestError(
+            "no-logs-yet",
             f"{folder.path} has written nothing yet",
             seen=f"{state.state}: {state.why}",
             expected="a run that has started",
@@ -56,6 +57,7 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
         ranks = sorted((one for one in written if one.isdecimal()), key=int)
         if ranks and rank not in ranks:
             raise RequestError(
+                "no-log-of-rank",
                 f"no log of rank {rank}",
                 seen=f"logs of {', '.join(ranks)} in {folder.logs}",
                 expected="one of these ranks",

@@ -59,6 +59,7 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
         raise RequestError(
+            "no-such-folder",
             f"no folder {output_path}",
             seen="no such folder",
             expected="the folder that holds the run folders, the output_path of the runs",

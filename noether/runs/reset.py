@@ -29,6 +29,7 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
             raise _still_led(folder, state.why)
         if alive is None and holder is not None and holder.slurm_job is None:
             raise RequestError(
+                "run-may-be-alive",
                 f"cannot see from here whether anything still writes to {folder.path}",
                 seen=holder.describe(),
                 expected="a run that has ended",
@@ -66,6 +67,7 @@ def _next_place(folder: RunFolder) -> Path:
 
 def _still_led(folder: RunFolder, seen: str) -> RequestError:
     return RequestError(
+        "run-not-ended",
         f"the run {folder.path} has not ended, so it is not started over",
         seen=seen,
         expected="a run that nothing writes to",

@@ -50,6 +50,7 @@ def approved_code(folder: RunFolder, config: RunConfig, written_in: Path, trust:
     why = "" if trust or not code else _why_not_own(folder, config, written_in)
     if why:
         raise RequestError(
+            "untrusted-run",
             f"{folder.path.name} was not started by you, and names code that would run with your rights",
             seen=f"{', '.join(f'{setting}={path}' for path, setting in code.items())} in {written_in}; {why}",
             expected="a run that you have started, or settings that you have read",

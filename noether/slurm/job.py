@@ -88,6 +88,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     configs = [load_config(run, hp) for run in expanded]
     if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
         raise RequestError(
+            "sweep-resumes-others",
             "a sweep can only resume its own runs",
             seen=f"resume={configs[0].resume}",
             expected="resume=auto, with the run_id of the sweep",
@@ -96,6 +97,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError(
+            "array-run-ids",
             "the runs of one job array share one run_id, followed by a number",
             seen="run_id=" + ",".join(str(config.run_id) for config in configs),
             expected=f"one run_id; the runs are {base}-0, {base}-1, …",
@@ -104,6 +106,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     plans = {_resources(config): plan_job(config) for config in configs}
     if len(plans) > 1:
         raise RequestError(
+            "array-resources-differ",
             "the runs of one job array ask Slurm for different resources",
             seen="a sweep over slurm.…, devices, accelerator or a batch size",
             expected="the same nodes, tasks and devices for each run",
@@ -116,7 +119,11 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         placed, folder = _own_place(config, base if len(configs) == 1 else f"{base}-{index}")
         runs.append(JobRun(folder, tuple(words), placed))
     if len({run.folder.parent for run in runs}) > 1:
-        raise RequestError("the runs of one job array write to different folders", seen="a sweep over output_path")
+        raise RequestError(
+            "array-folders-differ",
+            "the runs of one job array write to different folders",
+            seen="a sweep over output_path",
+        )
     name = runs[0].folder.name if len(runs) == 1 else base
     (plan,) = plans.values()
     return TrainingJob(
@@ -147,6 +154,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
     if len(named) > slurm.nodes:
         raise RequestError(
+            "nodelist-longer-than-nodes",
             "slurm.nodelist names more nodes than slurm.nodes",
             seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
             expected="at least as many nodes as the list names",
@@ -225,6 +233,7 @@ def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
     start = find_start(named, lambda warning: None)
     if resume and start.checkpoint and Path(resume).expanduser().resolve() == start.checkpoint.resolve():
         raise RequestError(
+            "job-resumes-checkpoint",
             "a job cannot resume from a particular checkpoint",
             seen=f"resume={resume}",
             expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",

@@ -43,6 +43,7 @@ def submit_here(
     if not has_slurm():
         words = ["noether", "submit", *(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
         raise RequestError(
+            "no-slurm",
             "there is no Slurm here",
             seen="no sbatch on the PATH",
             expected="the login node of a cluster, or --print to write the script to standard output",
@@ -93,6 +94,7 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
         return job
     if not is_apptainer(image):
         raise RequestError(
+            "image-not-on-nodes",
             "the compute nodes cannot open this image",
             seen=f"APPTAINER_CONTAINER={image}",
             expected="a .sif file on a file system that the nodes share",
@@ -106,6 +108,7 @@ def _make_folder(job: TrainingJob) -> None:
         job.base_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(
+            "job-folder-not-created",
             f"the folder {job.base_folder} for the job's files cannot be created",
             seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
             expected="a folder that is writable, also from the nodes",
@@ -118,6 +121,7 @@ def _refuse_missing_image(job: TrainingJob) -> None:
     # Not checked for a printed script, which may be for another machine that has the image.
     if image and is_apptainer(image) and not Path(image).is_file():
         raise RequestError(
+            "no-such-image",
             f"no such image: {image}",
             seen=f"slurm.container={image}, no such file from {Path.cwd()}",
             expected="a .sif file on a file system that the nodes share",
@@ -131,6 +135,7 @@ def _refuse_queued(job: TrainingJob) -> None:
         known = job_in_queue(RunFolder(run.folder), queued)
         if known:
             raise RequestError(
+                "run-already-queued",
                 f"the run {run.folder} is already in the queue",
                 seen=f"job {known.job_id}, {known.state}",
                 expected="one job per run",

@@ -127,13 +127,23 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
     shapes: what is expected, by name.
     """
 
-    def wrong(summary: str, seen: str, expected: str) -> RequestError:
-        return RequestError(summary, seen=seen, expected=expected, fix=f"fix the forward of model.kind, or {fix}")
+    def wrong(code: str, summary: str, seen: str, expected: str) -> RequestError:
+        return RequestError(code, summary, seen=seen, expected=expected, fix=f"fix the forward of model.kind, or {fix}")
 
     if not isinstance(predictions, Mapping):
-        raise wrong("the model returns no dict", type(predictions).__name__, f"a dict with {', '.join(shapes)}")
+        raise wrong(
+            "predictions-not-a-dictionary",
+            "the model returns no dict",
+            type(predictions).__name__,
+            f"a dict with {', '.join(shapes)}",
+        )
     for name, expected in shapes.items():
         if name not in predictions:
-            raise wrong(f"the model predicts no {name}", ", ".join(predictions) or "nothing", f"{name} {expected}")
+            raise wrong(
+                "prediction-missing",
+                f"the model predicts no {name}",
+                ", ".join(predictions) or "nothing",
+                f"{name} {expected}",
+            )
         if (seen := tuple(predictions[name].shape)) != expected:
-            raise wrong(f"the model's {name} has the wrong shape", str(seen), str(expected))
+            raise wrong("prediction-shape", f"the model's {name} has the wrong shape", str(seen), str(expected))

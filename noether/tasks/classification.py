@@ -88,6 +88,7 @@ class ClassificationTask(Task):
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
         if self.label not in batch:
             raise RequestError(
+                "samples-without-label",
                 f"the samples have no {self.label}",
                 seen=", ".join(key for key in batch if key != "index"),
                 expected=f"{self.label}: the true class, an integer scalar",
@@ -102,6 +103,7 @@ class ClassificationTask(Task):
     def _check_labels(self, labels: Tensor) -> None:
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             raise RequestError(
+                "class-out-of-range",
                 "a sample's class is not one of the task's",
                 seen=f"classes {int(labels.min())} to {int(labels.max())}",
                 expected=f"0 to {self.classes - 1}",

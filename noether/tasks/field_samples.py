@@ -37,6 +37,7 @@ def describe(
         parameters = about.get("parameters", {})
     if not fields:
         raise RequestError(
+            "fields-unknown",
             "neither the configuration nor the data set says which fields are predicted",
             seen=f"task.fields=null, samples with {', '.join(sample)}",
             expected="each output under task.fields, with the points at which it is given",
@@ -89,6 +90,7 @@ def check_keys(
 def _absent(sample: Sample, key: str, setting: str, fix: str) -> RequestError:
     near = nearest(key, sample)
     return RequestError(
+        "samples-lack-key",
         f"the samples have no {key}, which {setting} names",
         seen=", ".join(sample) or "no arrays",
         expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
@@ -103,6 +105,7 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
         count = len(sample[points])
         if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
             raise RequestError(
+                "rows-against-points",
                 f"{key} does not have one row for each of {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
@@ -116,6 +119,7 @@ def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:
         raise RequestError(
+            "field-components",
             f"{name} has another number of components than task.fields says",
             seen=f"{name} {tuple(values.shape)}, task.fields.{name}.components={field.components}",
             expected=f"{found}",

@@ -128,6 +128,7 @@ def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_le
     extent = float(high.max() - low.min())
     in_mm = 0.02 * domain_length <= extent / 1000 <= 2 * domain_length
     raise RequestError(
+        "points-outside-domain",
         "the points of the data set lie outside the domain" + (": they seem to be in millimetres" if in_mm else ""),
         seen=f"points from ({_three(low)}) to ({_three(high)})",
         expected=f"positions in m from {domain_low:g} to {domain_low + domain_length:g} on every axis",

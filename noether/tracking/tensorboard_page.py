@@ -30,7 +30,12 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> NoReturn:
         RequestError: a path without events of a run, or a port that is not a number.
     """
     if port is not None and not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise RequestError(f"--port is a number, not {port!r}", expected="0 to 65535; 0: any free one", fix="--port 0")
+        raise RequestError(
+            "tensorboard-port",
+            f"--port is a number, not {port!r}",
+            expected="0 to 65535; 0: any free one",
+            fix="--port 0",
+        )
     folders = event_folders(paths or ("runs",))
     with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
         address = _serve(folders, Path(logdir), int(port) if port else None)
@@ -58,6 +63,7 @@ def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
             events = RunFolder(run).tensorboard
             if not any(events.glob("events.out.tfevents.*")):
                 raise RequestError(
+                    "no-event-files",
                     f"{run} has no event files",
                     seen=f"nothing in {events}",
                     expected="a run with tracker.tensorboard=true, which is the default",
@@ -106,7 +112,11 @@ def _serve(folders: Mapping[str, Path], logdir: Path, port: int | None) -> str:
         return str(board.launch())
     except TensorBoardServerException as error:
         raise RequestError(
-            "TensorBoard cannot serve", seen=error.msg, expected="a free port", fix="--port 0      (any free one)"
+            "tensorboard-cannot-serve",
+            "TensorBoard cannot serve",
+            seen=error.msg,
+            expected="a free port",
+            fix="--port 0      (any free one)",
         ) from None
 
 

@@ -12,6 +12,7 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
     """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes."""
     if tensorboard and not config.tracker.tensorboard:
         raise RequestError(
+            "tb-needs-event-files",
             "--tb needs event files",
             seen="--tb and tracker.tensorboard=false",
             expected="a run that writes them, which is the default",
@@ -19,6 +20,7 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
         )
     if reset and config.resume is not None:
         raise RequestError(
+            "resume-and-reset",
             "a run is either resumed or started over",
             seen=f"--reset and resume={config.resume}",
             expected="one of the two",
@@ -26,6 +28,7 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
         )
     if reset and config.run_id is None:
         raise RequestError(
+            "reset-unnamed",
             "--reset needs to know which run",
             seen="run_id is not set",
             expected="the name of the run that is started over",

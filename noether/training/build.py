@@ -134,6 +134,7 @@ def already_past(run: Run) -> RequestError:
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
     asked = f"trainer.{name}={getattr(trainer, name)}"
     return RequestError(
+        "past-requested-length",
         "the run is already past the requested length",
         seen=f"{asked}, which is {length.total_updates} updates; {updates} are done",
         expected="a length counted from the run's first update",

@@ -54,6 +54,7 @@ def refuse_without_compiler(
             f"which a CPU needs: build an image FROM this one with {package})"
         )
     raise RequestError(
+        "no-compiler",
         f"trainer.compile=true needs a {language} compiler",
         seen=f"{variable}={asked}, which does not exist" if asked else f"none of {', '.join(known)} on the PATH",
         expected=f"a {language} compiler: torch.compile writes {language} for device {device_kind} and compiles it",

@@ -44,7 +44,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     config, start = request.config, group.from_first(request.start)
     assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
-        raise start if group.is_first else RequestError(REFUSED_BY_FIRST, seen=start.summary)
+        raise start if group.is_first else RequestError("refused-by-rank-0", REFUSED_BY_FIRST, seen=start.summary)
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; its launcher tells the others.
     assert start.lease is not None
@@ -124,6 +124,7 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
     if not checkpoint.path.is_dir():
         raise RequestError(
+            "resume-checkpoint-not-here",
             "the checkpoint from which rank 0 resumes is not on this host",
             seen=f"no {checkpoint.path} on {host}",
             expected="the run's folder at the same path on every host",

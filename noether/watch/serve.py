@@ -30,6 +30,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise RequestError(
+            "watch-not-installed",
             "noether watch needs a package that is not installed",
             seen=f"no module {error.name}",
             expected="the extra watch: starlette and uvicorn",
@@ -63,6 +64,7 @@ def _listen(port: str | None) -> socket.socket:
         except OSError as error:
             reason = os.strerror(error.errno or 0)
     raise RequestError(
+        "watch-port-unusable",
         f"cannot listen at port {wanted}",
         seen=f"{reason} (127.0.0.1:{wanted})",
         expected="a free port of this machine",
@@ -74,6 +76,7 @@ def _port(text: str) -> int:
     if text.isascii() and text.isdecimal() and 0 <= int(text) < 2**16:
         return int(text)
     raise RequestError(
+        "watch-port",
         "--port is not a port",
         seen=f"--port {text}",
         expected="a number from 1 to 65535, or 0 for any free port",

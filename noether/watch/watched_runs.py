@@ -61,6 +61,7 @@ def find_runs(paths: Sequence[str]) -> WatchedRuns:
             folders.append(path.absolute())
         elif not paths:
             raise RequestError(
+                "no-runs-here",
                 "there are no runs here",
                 seen=f"no folder {DEFAULT} with runs in {Path.cwd()}",
                 expected="a run, or a folder of runs, such as the output_path of the runs",

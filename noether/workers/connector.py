@@ -135,6 +135,7 @@ class Connector(AddressLookup):
             raise self._stranger(met)
         if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
             raise RequestError(
+                "run-keys-differ",
                 "the ranks of this run do not have the same key",
                 seen=f"what listens at {self._endpoint.host} claims to be of this run, but cannot prove it",
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
@@ -144,6 +145,7 @@ class Connector(AddressLookup):
         verdict = connection.receive(LOOK_S)
         if "double" in verdict:
             raise RequestError(
+                "rank-twice",
                 f"two processes are rank {verdict['double']} of one run",
                 seen=f"pid {os.getpid()} on {self._host}, and another that came before",
                 expected=f"each of the ranks 0 to {terms.identity.world_size - 1} once",
@@ -168,6 +170,7 @@ class Connector(AddressLookup):
         asked = self._endpoint.asked_by or f"port {port}"
         setting = f"MASTER_PORT={port + 1}" if asked.startswith("MASTER_PORT") else f"master_port={port + 1}"
         return RequestError(
+            "port-of-another-program",
             f"port {port} is taken by another program on {host}, where rank 0 was expected",
             seen=f"{asked}; {self._why}",
             expected="a port that is free on the host of rank 0",
@@ -181,20 +184,25 @@ class Connector(AddressLookup):
         name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
         fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
         fix += "(in one of the two runs, on all of its ranks)"
-        summary = "this rank has met another run"
+        code, summary = "another-run", "this rank has met another run"
         if "launcher" not in differ and "world_size" in differ:
+            code = "world-sizes-differ"
             summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
             fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
         elif differ == ["configuration"]:
-            summary = "the ranks of this run were given different settings"
+            code, summary = "settings-differ", "the ranks of this run were given different settings"
             fix = f"the same settings on every host; or, for two runs, {fix}"
         elif differ == ["device_kind"]:
-            summary = f"rank 0 computes on {met.device_kind}, and {self._who} on {own.device_kind}"
+            code, summary = (
+                "device-kinds-differ",
+                f"rank 0 computes on {met.device_kind}, and {self._who} on {own.device_kind}",
+            )
             fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
         elif differ == ["attempt"]:
-            summary = "this rank has met another attempt of its run"
+            code, summary = "another-attempt", "this rank has met another attempt of its run"
             fix = "end what is left of the other attempt, and start again"
         return RequestError(
+            code,
             summary,
             seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
             expected=f"the run of this rank: {own}",
@@ -232,6 +240,7 @@ def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str
             time.sleep(4 * PAUSE_S)
         except OSError as error:
             raise RequestError(
+                "master-is-another-host",
                 f"rank 0 runs on {host}, but the ranks are told to meet at {name}, which is another host",
                 seen=f"rank 0 cannot reach itself at {name} port {port} ({error.strerror or error})",
                 expected="the host of rank 0, under a name or an address that every host knows",

@@ -103,6 +103,7 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
     if wanted in START_METHODS:
         return START_METHODS[START_METHODS.index(wanted) :]
     raise RequestError(
+        "unknown-start-method",
         f"NOETHER_START_METHOD={wanted} is not a way to start workers",
         seen=f"NOETHER_START_METHOD={wanted}",
         expected=" or ".join(START_METHODS),

@@ -125,7 +125,7 @@ def leave_early(context: WorkerContext, how: str) -> int:
 
 
 def refuse(context: WorkerContext, payload: Any) -> int:
-    raise RequestError("no such model", seen="model=upd", expected="upt", fix="model=upt")
+    raise RequestError("no-such-model", "no such model", seen="model=upd", expected="upt", fix="model=upt")
 
 
 def return_codes(context: WorkerContext, codes: list[int]) -> int:

@@ -110,7 +110,7 @@ def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None
     ("error", "kind", "message", "traced", "code"),
     [
         pytest.param(ValueError("boom"), "failed", "ValueError: boom", True, 1, id="an exception"),
-        pytest.param(RequestError("no such model", fix="x=1"), "refused", "no such model\n", False, 2, id="a request"),
+        pytest.param(RequestError("no-such-model", "x", fix="y=1"), "refused", "x\n", False, 2, id="a request"),
         pytest.param(SystemExit(0), "left", "left early by sys.exit(0)", True, 1, id="sys.exit(0)"),
         pytest.param(SystemExit(3), "left", "left early by sys.exit(3)", True, 3, id="sys.exit(3)"),
         pytest.param(SystemExit("bye"), "left", "left early by sys.exit('bye')", True, 1, id="sys.exit(text)"),
@@ -140,7 +140,7 @@ def test_what_the_user_reads(tmp_path: Path) -> None:
 
 
 def test_what_the_user_reads_of_a_wrong_request(tmp_path: Path) -> None:
-    error = RequestError("no such file", seen="a.yaml", fix="b.yaml")
+    error = RequestError("no-such-file", "no such file", seen="a.yaml", fix="b.yaml")
     failure = ending(1, "refused", 2, message=str(error))
     assert describe_failure(failure, {}, tmp_path, 2).splitlines() == [
         "noether: no such file",
@@ -187,7 +187,7 @@ def test_where_a_rank_was(stack: str, phrase: str) -> None:
 
 
 def test_errors_and_reports_pickle() -> None:
-    error = RequestError("a", seen="b", expected="c", fix="d")
+    error = RequestError("some-code", "a", seen="b", expected="c", fix="d")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.fix, copy.exit_code) == (str(error), "d", 2)
     report = failure_report(error, context_of(0))

@@ -176,6 +176,7 @@ def map_text(name: str) -> str:
     if name in ready_maps():
         return (MAPS / f"{name}.yaml").read_text()
     raise RequestError(
+        "unknown-map",
         f"there is no map {name}",
         seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
@@ -189,12 +190,13 @@ def parse_map(text: str, name: str) -> CaseMap:
         content: Any = yaml.safe_load(text)
         return CaseMap.model_validate(content if isinstance(content, dict) else {})
     except (yaml.YAMLError, RecursionError, TypeError) as error:
-        raise RequestError(f"{name} is not a map", seen=str(error), expected="YAML") from None
+        raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None
     except ValidationError as error:
         wrong = [
             f"{'.'.join(map(str, e['loc'])) or 'map'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
         ]
         raise RequestError(
+            "map-does-not-fit",
             f"{name} does not fit",
             seen="\n".join(wrong),
             expected="the keys that `noether data inspect CASES` writes, each with its comment",

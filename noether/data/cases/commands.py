@@ -61,7 +61,11 @@ def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
     root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if target.exists():
         raise RequestError(
-            f"{target} already exists", seen="a file", expected="a name that is free", fix="--out another.yaml"
+            "map-exists",
+            f"{target} already exists",
+            seen="a file",
+            expected="a name that is free",
+            fix="--out another.yaml",
         )
     with progress_bar(console, "looking at", "files") as report:
         survey = survey_folder(root, workers=workers, progress=report)
@@ -70,7 +74,9 @@ def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
     try:
         target.write_text(text)
     except OSError as error:
-        raise RequestError(f"cannot write {target}", seen=str(error), expected="a folder to write to") from None
+        raise RequestError(
+            "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
+        ) from None
     console.say(f"{target}: a draft of the map; check it, then: noether data prepare {cases} OUT --map {out}")
     return ExitCode.DONE
 

@@ -145,6 +145,7 @@ def check_cases(root: Path) -> dict[str, Any]:
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():
                 raise RequestError(
+                    "case-incomplete",
                     f"case {case} of the {split} split is incomplete",
                     seen=f"no {path}",
                     expected="a file for each set",

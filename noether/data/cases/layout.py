@@ -18,7 +18,12 @@ def list_files(root: Path) -> list[str]:
     the folders of failed cases of OpenFOAM. RequestError: there is no such folder.
     """
     if not root.is_dir():
-        raise RequestError(f"{root} is not a folder", seen="no such folder", expected="the folder above the cases")
+        raise RequestError(
+            "cases-root-not-a-folder",
+            f"{root} is not a folder",
+            seen="no such folder",
+            expected="the folder above the cases",
+        )
     found: list[str] = []
     for folder, names, files in os.walk(root, followlinks=True):
         here = os.path.relpath(folder, root)
@@ -69,6 +74,7 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
     for name, own in about.sets.items():
         if CASE not in own.file:
             raise RequestError(
+                "set-file-names-no-case",
                 f"sets.{name}.file names no case",
                 seen=own.file,
                 expected="a path with {case} where the case's name stands",
@@ -77,6 +83,7 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
         for case, paths in match_template(own.file, files).items():
             if len(paths) > 1:
                 raise RequestError(
+                    "ambiguous-set-file",
                     f"several files match the set {name} of case {case}",
                     seen=", ".join(paths[:4]),
                     expected=f"one file that fits {own.file}",
@@ -84,6 +91,7 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
             cases.setdefault(case, {})[name] = root / paths[0]
     if not cases:
         raise RequestError(
+            "no-file-fits-map",
             f"no file in {root} fits the map",
             seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
             expected=", ".join(own.file for own in about.sets.values()),

@@ -47,7 +47,12 @@ def make_case(job: CaseJob) -> dict[str, Any]:
     """
     if missing := sorted(job.about.sets.keys() - job.files.keys()):
         absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
-        raise RequestError(f"no file for the set {missing[0]}", seen=f"no {absent}", expected="a file for every set")
+        raise RequestError(
+            "set-file-missing",
+            f"no file for the set {missing[0]}",
+            seen=f"no {absent}",
+            expected="a file for every set",
+        )
     parameters, outputs = (
         {name: case_number(described, name, job.case, job.root) for name, described in numbers.items()}
         for numbers in (job.about.parameters, job.about.outputs)
@@ -151,6 +156,7 @@ def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
     size = float((points.max(axis=0) - points.min(axis=0)).max())
     if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
         raise RequestError(
+            "size-out-of-range",
             f"the set {name} in {job.files[name]} is {size:.4g} m long",
             seen="no unit of length in the map, so metres are assumed",
             expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",

@@ -51,6 +51,7 @@ def read_set(path: Path, about: SetMap) -> RawSet:
     if not blocks:
         names = [block.name for block in read_blocks(path, set())]
         raise RequestError(
+            "no-mesh-for-set",
             f"{path} has no mesh for this set",
             seen=", ".join(name or "one mesh without a name" for name in names) or "nothing",
             expected=f"a {about.kind}" + (f" named {', '.join(about.patches)}" if about.patches else ""),
@@ -61,6 +62,7 @@ def read_set(path: Path, about: SetMap) -> RawSet:
     if not len(whole.points):
         where = ", ".join(block.name for block in blocks if block.name)
         raise RequestError(
+            "nothing-for-set",
             f"{path} has nothing for this set",
             seen=f"no {about.at}" + (f" in {where}" if where else ""),
             expected=f"{about.at} of a {about.kind}",
@@ -83,7 +85,12 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
     foam = path.name == "polyMesh"
     if not path.exists() or (not foam and path.suffix.lower() not in SUFFIXES):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
-        raise RequestError(f"{path} cannot be read", seen=seen, expected=", ".join(SUFFIXES) + " or constant/polyMesh")
+        raise RequestError(
+            "case-file-unreadable",
+            f"{path} cannot be read",
+            seen=seen,
+            expected=", ".join(SUFFIXES) + " or constant/polyMesh",
+        )
     if path.suffix == ".npz":
         return [Block("", _from_arrays(path))]
     try:
@@ -100,10 +107,14 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
     except RequestError:
         raise
     except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="a complete file") from None
+        raise RequestError(
+            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
+        ) from None
     blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
     if not blocks:
-        raise RequestError(f"{path} holds no points", seen="an empty mesh", expected="a complete file")
+        raise RequestError(
+            "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
+        )
     return blocks
 
 
@@ -117,7 +128,9 @@ def _from_arrays(path: Path) -> Any:
             cloud.point_data[name] = values
     except Exception as error:  # NumPy and pyvista raise what their parsers meet
         expected = "`points` (N, 3) and arrays with as many rows"
-        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected=expected) from None
+        raise RequestError(
+            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected=expected
+        ) from None
     return cloud
 
 
@@ -164,6 +177,7 @@ def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dic
         if own.array not in data[at]:
             is_there = own.array in data[other]
             raise RequestError(
+                "no-such-array",
                 f"{path} has no array {own.array!r} at {at}" + (f" of {block.name}" if block.name else ""),
                 seen=(", ".join(data[at].keys()) or "no arrays") + (f"; it is there at {other}" if is_there else ""),
                 expected=f"{own.array}, which the map calls {name}",
@@ -172,11 +186,19 @@ def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dic
         values = np.asarray(data[at][own.array])
         values = values[:, None] if values.ndim == 1 else values
         if values.dtype.kind not in "fiub" or len(values) != count:
-            raise RequestError(f"{own.array} in {path} cannot be used", seen=f"{values.dtype} {values.shape}",
-                               expected=f"numbers for {count} {at}")  # fmt: skip
+            raise RequestError(
+                "array-unusable",
+                f"{own.array} in {path} cannot be used",
+                seen=f"{values.dtype} {values.shape}",
+                expected=f"numbers for {count} {at}",
+            )
         if own.components and values.shape[1] != own.components:
-            raise RequestError(f"{own.array} in {path} has {values.shape[1]} components", seen=str(values.shape),
-                               expected=f"{own.components}")  # fmt: skip
+            raise RequestError(
+                "array-components",
+                f"{own.array} in {path} has {values.shape[1]} components",
+                seen=str(values.shape),
+                expected=f"{own.components}",
+            )
         fields[name] = values
     return fields
 
@@ -190,10 +212,16 @@ def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
     polygons, points = mesh.GetPolys(), np.asarray(mesh.points)
     corners, offsets = to_numpy(polygons.GetConnectivityArray()), to_numpy(polygons.GetOffsetsArray())
     if len(offsets) < 2:
-        raise RequestError(f"{path} has no faces", seen=f"{len(points)} points", expected="a surface; or kind: points")
+        raise RequestError(
+            "no-faces", f"{path} has no faces", seen=f"{len(points)} points", expected="a surface; or kind: points"
+        )
     if corners.min() < 0 or corners.max() >= len(points) or np.diff(offsets).min() < 1:
-        raise RequestError(f"{path} has a face with points that do not exist", seen=f"point {corners.max()}",
-                           expected=f"below {len(points)}")  # fmt: skip
+        raise RequestError(
+            "faces-out-of-range",
+            f"{path} has a face with points that do not exist",
+            seen=f"point {corners.max()}",
+            expected=f"below {len(points)}",
+        )
     centres, vectors = polygon_geometry(points, corners, offsets)
     if about.at == "points":
         centres, vectors = points, shared_among_corners(len(points), corners, offsets, vectors)

@@ -41,7 +41,10 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
         for key in described[0]["arrays"]:
             if odd := [case for case, one in zip(names, described, strict=True) if key not in one["arrays"]]:
                 raise RequestError(
-                    f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases", expected="the same in every case"
+                    "case-lacks-array",
+                    f"case {odd[0]} lacks {key}",
+                    seen=f"{len(odd)} such cases",
+                    expected="the same in every case",
                 )
             about_field = own.fields.get(key.removeprefix(f"{name}_"))
             span = _span(key, names, [one["arrays"][key] for one in described])
@@ -79,11 +82,13 @@ def read_metadata(out: Path) -> dict[str, Any]:
         assert isinstance(about["splits"]["train"], list)
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise RequestError(
+            "case-metadata-unreadable",
             f"{path} cannot be read", seen=f"{type(error).__name__}: {error}", expected="the file as it was written",
             fix="noether data prepare CASES OUT --map cases.yaml      (complete cases are kept)",
         ) from None  # fmt: skip
     if version != FORMAT_VERSION:
         raise RequestError(
+            "case-format-version",
             f"{path} has another format version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
             fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)",
         )  # fmt: skip
@@ -95,6 +100,7 @@ def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) ->
     if len(set(components)) > 1:
         odd = next(i for i, count in enumerate(components) if count != components[0])
         raise RequestError(
+            "case-components-differ",
             f"{key} has {components[odd]} components in case {names[odd]}",
             seen=f"{components[0]} in case {names[0]}",
             expected="the same in every case",

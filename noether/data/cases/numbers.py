@@ -35,6 +35,7 @@ def read_numbers(path: Path) -> dict[str, float]:
         rows = read_table(path)
         if len(rows) != 1:
             raise RequestError(
+                "table-of-several-rows",
                 f"{path} is a table of several rows",
                 seen=f"{len(rows)} rows",
                 expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
@@ -43,7 +44,9 @@ def read_numbers(path: Path) -> dict[str, float]:
     try:
         content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise RequestError(f"{path} cannot be read", seen=one_line(error), expected="one object") from None
+        raise RequestError(
+            "table-unreadable", f"{path} cannot be read", seen=one_line(error), expected="one object"
+        ) from None
     entries = flat(content) if isinstance(content, Mapping) else ()
     return _numbers_of((name, value) for name, value in entries if not isinstance(value, bool))
 
@@ -66,7 +69,12 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
     """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
     column = about.column or name
     if about.file is None:
-        raise RequestError(f"{name} has no file in the map", seen="no file", expected="file: PATH, with {case} in it")
+        raise RequestError(
+            "number-without-file",
+            f"{name} has no file in the map",
+            seen="no file",
+            expected="file: PATH, with {case} in it",
+        )
     path = _one_file(root, about.file.replace(CASE, case), name)
     if about.row is None:
         numbers = read_numbers(path)
@@ -74,6 +82,7 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
         rows = [row for row in read_table(path) if same_case(row.get(about.row, ""), case)]
         if len(rows) != 1:
             raise RequestError(
+                "case-rows-in-table",
                 f"{path} has no row for case {case}" if not rows else f"{path} has {len(rows)} rows for case {case}",
                 seen=f"column {about.row!r} of {len(read_table(path))} rows",
                 expected=f"one row with {case}",
@@ -81,13 +90,16 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
         numbers = _numbers_of(rows[0].items())
     if column not in numbers:
         raise RequestError(
+            "no-such-column",
             f"{path} has no number {column!r}",
             seen=", ".join(numbers) or "no numbers",
             expected=f"column: {nearest(column, list(numbers)) or 'NAME'}",
         )
     value = numbers[column] * about.scale
     if not math.isfinite(value):
-        raise RequestError(f"{column} in {path} is not finite", seen=str(numbers[column]), expected="a number")
+        raise RequestError(
+            "number-not-finite", f"{column} in {path} is not finite", seen=str(numbers[column]), expected="a number"
+        )
     return value
 
 
@@ -103,6 +115,7 @@ def _one_file(root: Path, relative: str, name: str) -> Path:
     found = sorted(root.glob(relative)) if "*" in relative else [root / relative]
     if len(found) != 1 or not found[0].is_file():
         raise RequestError(
+            "number-file-missing",
             f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
             seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
             expected="one file",
@@ -119,6 +132,7 @@ def _last_row(path: Path) -> dict[str, float]:
     values = re.sub(r"[()]", " ", data[-1]).split() if data else []
     if not values or (names and len(names) != len(values)):
         raise RequestError(
+            "not-an-openfoam-table",
             f"{path} is not a table of OpenFOAM", seen=f"{len(names)} names, {len(values)} values in its last row",
             expected="a line '# Time name ...' and rows of as many numbers",
         )  # fmt: skip
@@ -138,4 +152,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read", seen=str(error), expected="a text file") from None
+        raise RequestError(
+            "table-unreadable", f"{path} cannot be read", seen=str(error), expected="a text file"
+        ) from None

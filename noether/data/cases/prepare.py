@@ -103,6 +103,7 @@ def _writing_to(out: Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise RequestError(
+            "cases-not-written",
             f"cannot write the cases to {out}",
             seen=f"{type(error).__name__}: {error}",
             expected="a folder this user can write to, with room",
@@ -111,4 +112,4 @@ def _writing_to(out: Path) -> Iterator[None]:
 
 def _named(case: str, error: RequestError, *fixes: str) -> RequestError:
     fix = "\n".join(line for line in (error.fix, *fixes) if line)
-    return RequestError(f"case {case}: {error.summary}", seen=error.seen, expected=error.expected, fix=fix)
+    return RequestError(error.code, f"case {case}: {error.summary}", seen=error.seen, expected=error.expected, fix=fix)

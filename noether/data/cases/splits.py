@@ -32,6 +32,7 @@ def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, 
                   for name, value in wanted.items()}  # fmt: skip
         if both := [case for case in chosen["test"] if case in chosen["validation"]]:
             raise RequestError(
+                "case-in-two-splits",
                 "a case is in both the test and the validation split",
                 seen=", ".join(both[:5]),
                 expected="each case in one split",
@@ -46,6 +47,7 @@ def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, 
     train = [case for case in ordered if case not in held]
     if len(train) < 2 or not chosen["test"]:
         raise RequestError(
+            "too-few-cases",
             "there are too few cases for this split",
             seen=f"{len(train)} to train on, {len(chosen['test'])} to test on, of {len(ordered)}",
             expected="at least 2 to train on and 1 to test on",
@@ -57,7 +59,10 @@ def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, 
 def _share(name: str, fraction: float, cases: int) -> int:
     if not 0 <= fraction < 1:
         raise RequestError(
-            f"split.{name} is not a fraction", seen=f"{fraction:g}", expected="0 to 1, or a list of cases"
+            "split-not-a-fraction",
+            f"split.{name} is not a fraction",
+            seen=f"{fraction:g}",
+            expected="0 to 1, or a list of cases",
         )
     return max(1, round(fraction * cases)) if fraction else 0
 
@@ -68,7 +73,10 @@ def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[
         path = root / value
         if not path.is_file():
             raise RequestError(
-                "the list of a split is missing", seen=f"no file {path}", expected="a file with one case on each line"
+                "split-list-missing",
+                "the list of a split is missing",
+                seen=f"no file {path}",
+                expected="a file with one case on each line",
             )
         value = [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
     listed = set(value)
@@ -83,6 +91,7 @@ def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str,
         name = NAMES.get(own[0].lower()) if len(own) == 1 else None
         if name is None:
             raise RequestError(
+                "case-without-split",
                 f"{about.file} does not say where case {case} belongs",
                 seen=", ".join(own) or f"no row with {case} in column {about.row!r}",
                 expected="train, validation or test",

@@ -49,7 +49,10 @@ class Column:
         if not finite.all():
             bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
             raise RequestError(
-                f"{self.where} is not finite", seen=f"{bad} of {len(block)} rows looked at", expected="numbers"
+                "values-not-finite",
+                f"{self.where} is not finite",
+                seen=f"{bad} of {len(block)} rows looked at",
+                expected="numbers",
             )
         self.low, self.high = np.minimum(self.low, block.min(axis=0)), np.maximum(self.high, block.max(axis=0))
         return np.ascontiguousarray(block, self.dtype)
@@ -128,6 +131,7 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> None:
 def refuse_missing(out: Path | None) -> RequestError:
     """The refusal of a folder that `noether data prepare` did not make."""
     return RequestError(
+        "no-prepared-cases",
         f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
         seen="dataset_root=null" if out is None else "no dataset.json" if out.is_dir() else "no such folder",
         expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",

@@ -71,6 +71,7 @@ def survey_folder(
     grouping = group_files(files)
     if not grouping.cases:
         raise RequestError(
+            "no-cases-found",
             f"{root} holds no cases",
             seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
             expected="meshes: " + " ".join(SUFFIXES) + ", or OpenFOAM's constant/polyMesh",

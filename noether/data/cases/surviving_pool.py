@@ -31,6 +31,7 @@ def surviving_map(
             yield (
                 item,
                 RequestError(
+                    "reading-process-died",
                     "the process that read it died",
                     seen="a reader of VTK crashed, or memory ran out and the system killed the process",
                     expected="complete files, and memory for one case in each process",

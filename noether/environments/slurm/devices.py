@@ -49,6 +49,7 @@ def component_devices(
     without = tuple(node for node, count in zip(task.nodes, counts, strict=True) if count == 0)
     if request.accelerator == "auto" and 0 < len(without) < len(counts):
         raise RequestError(
+            "some-nodes-without-gpus",
             "some nodes of this step have GPUs, but others have none",
             seen=f"no GPUs on {describe_nodes(without)}, SLURM_GPUS…_HET_GROUP_… for the others",
             expected="one kind of device on every node of a run",
@@ -61,6 +62,7 @@ def component_devices(
         return None
     if any(not count for count in counts):
         raise RequestError(
+            "hetjob-gpus-unknown",
             "the components of this heterogeneous step do not say how many GPUs their nodes have",
             seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {describe_nodes(task.nodes)}, one task on each",
             expected="a number for each component: each node's ranks follow those of the nodes before it",
@@ -86,6 +88,7 @@ def refuse_uneven_devices(
     here = len(inventory.devices)
     if int(total) != here * len(task.nodes):
         raise RequestError(
+            "gpus-differ-between-nodes",
             f"{total} GPUs on {len(task.nodes)} nodes, {here} of them here: not the same number on every node",
             seen=f"SLURM_GPUS={total}, {inventory.evidence}, one task on each node",
             expected="the same number of devices on every node, or one task per device",

@@ -45,7 +45,9 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
             names += _names_of(item[1], MAX_NODES - len(names))
             position = item.end()
     except ValueError as error:
-        raise _refusal(f"a node list that {error}", "a list such as node[08-11],login1", text, source) from None
+        raise _refusal(
+            "node-list-invalid", f"a node list that {error}", "a list such as node[08-11],login1", text, source
+        ) from None
     return tuple(names)
 
 
@@ -125,9 +127,17 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
         match = _TASKS.fullmatch(word)
         tasks, repeats = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
         if tasks == 0 or repeats == 0:
-            raise _refusal(f"{word[:40]!r} is not a number of tasks", "task counts such as 2(x2),1", text, source)
+            raise _refusal(
+                "task-counts-invalid",
+                f"{word[:40]!r} is not a number of tasks",
+                "task counts such as 2(x2),1",
+                text,
+                source,
+            )
         if len(counts) + repeats > MAX_NODES:
-            raise _refusal(f"tasks on more than {MAX_NODES} nodes", "task counts such as 2(x2),1", text, source)
+            raise _refusal(
+                "too-many-nodes", f"tasks on more than {MAX_NODES} nodes", "task counts such as 2(x2),1", text, source
+            )
         counts += [tasks] * repeats
     return tuple(counts)
 
@@ -138,9 +148,10 @@ def compress_task_counts(counts: Sequence[int]) -> str:
     return ",".join(f"{count}(x{repeats})" if repeats > 1 else str(count) for count, repeats in groups)
 
 
-def _refusal(summary: str, expected: str, text: str, source: str) -> RequestError:
+def _refusal(code: str, summary: str, expected: str, text: str, source: str) -> RequestError:
     shown = text if len(text) <= 120 else f"{text[:100]}… ({len(text)} characters)"
     return RequestError(
+        code,
         summary,
         seen=f"{source}={shown}" if source else repr(shown),
         expected=expected,

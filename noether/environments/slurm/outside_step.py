@@ -77,6 +77,7 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
     nodes = describe_nodes(process.nodes)
     if outside:
         raise RequestError(
+            "outside-the-job",
             f"this is {process.where} on {host}, but the job's nodes are {nodes}",
             seen=f"job {process.job_id}, {process.evidence}, host {host}",
             expected="a process that srun started on the allocated nodes",
@@ -84,6 +85,7 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
         )
     if len(process.nodes) > 1 and request.nodes != 1:
         raise RequestError(
+            "not-started-by-srun",
             f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would do nothing",
             seen=f"{process.where} of job {process.job_id} ({process.evidence}), nodes {nodes}",
             expected="one task per device, or one task per node, started by srun",

@@ -112,6 +112,7 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
     misnamed = name not in ("", task.nodes[task.node_rank])
     if misplaced or misnamed:
         raise RequestError(
+            "step-order",
             "the first node of the step is not where rank 0 runs"
             if misplaced
             else "this node has another position in the step's node list",

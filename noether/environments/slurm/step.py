@@ -95,6 +95,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     if inherited:
         if seen is not None:
             raise RequestError(
+                "step-variables-contradict",
                 "the variables of this Slurm step contradict each other",
                 seen=f"{inherited}, and {seen.evidence}",
                 expected="the variables that srun set for this step",
@@ -111,6 +112,7 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
     left = [name for name in STEP_VARIABLES if environ.get(name)]
     if left:
         raise RequestError(
+            "step-without-job-id",
             "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
             seen=", ".join(f"{name}={environ[name]}" for name in left),
             expected="all SLURM_* variables that srun set, or none",
@@ -121,6 +123,7 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
     ):  # extern: an ssh login to a node of the job, which is not a task of a step.
         return
     raise RequestError(
+        "step-variables-removed",
         "this process runs in a Slurm step, but its SLURM_* variables were removed",
         seen=f"no SLURM_JOB_ID, but {seen.evidence}",
         expected="the variables that srun sets: without them every task would train alone, on any device it finds",
@@ -139,6 +142,7 @@ def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) 
     if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
         return
     raise RequestError(
+        "another-step",
         "this process does not run in the Slurm step that its variables name",
         seen=f"SLURM_JOB_ID={job_id}, "
         + (f"SLURM_STEP_ID={step}" if step else "no SLURM_STEP_ID")
@@ -210,6 +214,7 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
     missing = [name for name in STEP_VARIABLES if not environ.get(name)]
     if missing:
         raise RequestError(
+            "step-variables-missing",
             "some of the step's SLURM_* variables are missing",
             seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
             expected=", ".join(STEP_VARIABLES),
@@ -233,6 +238,7 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
     for first, second, wrong in impossible:
         if wrong:
             raise RequestError(
+                "step-counts-contradict",
                 f"{first} and {second} contradict each other",
                 seen=f"{first}={environ[first]}, {second}={environ[second]}",
                 expected="the variables that srun set for one step",
@@ -267,7 +273,13 @@ def number(environ: Mapping[str, str], name: str) -> int:
     text = environ[name]
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    raise RequestError(f"{name} is not a number", seen=f"{name}={text}", expected="a number", fix=f"unset {name}")
+    raise RequestError(
+        "step-variable-not-a-number",
+        f"{name} is not a number",
+        seen=f"{name}={text}",
+        expected="a number",
+        fix=f"unset {name}",
+    )
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
