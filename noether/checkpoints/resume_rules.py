@@ -130,7 +130,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     refused = [change for change in changes if change.rule is ResumeRule.REFUSED and not accepted(change.key)]
     if refused:
         widest = max(len(str(change)) for change in refused)
-        keys = ",".join(change.key for change in refused)
+        keys = ",".join([*accept, *(change.key for change in refused)])  # what was accepted before stays accepted
         own = f"--hp {shlex.quote(f'{run}/config.yaml')} {shlex.quote(f'resume={run}')}"
         other = f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)"
         if any(_changes_sizes(change.key) for change in refused):

@@ -19,7 +19,9 @@ from noether.config.dataset import (
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
 from noether.data.cases.dataset import check_cases, open_cases
+from noether.data.cases.metadata import read_metadata
 from noether.data.cases.store import refuse_missing
+from noether.data.cases.verify import verify_cases
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
 from noether.data.shared_work import Progress, untold
@@ -48,9 +50,9 @@ class DataSource:
     check: raises what is wrong with dataset_root, at once: it makes nothing and reads no samples; takes the dataset
         section and dataset_root.
     open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
-    prepare: makes what can be made, once, in the launching process, without torch; takes the dataset section,
-        dataset_root and a Progress, checks as `check` does, and returns what `open` reads. None: nothing is made, and
-        `open` reads dataset_root.
+    prepare: makes what can be made and verifies what is there, once, in the launching process, without torch; takes the
+        dataset section, dataset_root and a Progress, checks as `check` does, and returns what `open` reads. None:
+        nothing is made, and `open` reads dataset_root.
     without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
     """
 
@@ -138,6 +140,13 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
             )
 
 
+def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    _check_cases(dataset, root)
+    assert root is not None
+    verify_cases(root, read_metadata(root), progress, usable_cpus())
+    return root
+
+
 def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
     train, test, validation = open_cases(folder)
     return Splits(train, test, validation or None)
@@ -183,7 +192,7 @@ SOURCES: Mapping[str, DataSource] = {
         open=lambda dataset, file: Splits(*open_shapenet_car(file, dataset.split)),
         prepare=lambda dataset, root, progress: ensure_packed(root, progress),
     ),
-    "cases": DataSource(_check_cases, _open_cases),
+    "cases": DataSource(_check_cases, _open_cases, _prepare_cases),
     "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""

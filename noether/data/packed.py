@@ -159,6 +159,11 @@ def digest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
+def recorded_digest(path: Path) -> str:
+    """Returns the digest that lies beside a file. OSError, ValueError: there is none."""
+    return digest_path(path).read_text(encoding="ascii").partition(" ")[0]
+
+
 def digest_of(path: Path) -> str:
     """Returns a file's SHA-256, in hexadecimal."""
     with path.open("rb") as file:
@@ -171,7 +176,7 @@ def check_digest(path: Path) -> None:
     Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
     """
     try:
-        recorded = digest_path(path).read_text(encoding="ascii").partition(" ")[0]
+        recorded = recorded_digest(path)
     except (OSError, ValueError):
         return
     try:

@@ -13,6 +13,7 @@ from noether.config.schema import RunConfig
 from noether.data.about import about_data
 from noether.data.build import Splits, open_splits
 from noether.data.checks import checked_samples
+from noether.data.identity import data_identity
 from noether.data.loader import type_like
 from noether.data.order import split_validation
 from noether.data.points import PointDraw
@@ -25,7 +26,10 @@ from noether.tasks.build import build_task
 
 @dataclass(frozen=True)
 class Problem:
-    """The data, the task and the model of a run; the model is on its device, the task not yet fitted."""
+    """The data, the task and the model of a run; the model is on its device, the task not yet fitted.
+
+    data: which data it is, by `data_identity`.
+    """
 
     splits: Splits
     train_indices: list[int]
@@ -33,6 +37,7 @@ class Problem:
     draw: PointDraw
     task: Task
     model: nn.Module
+    data: Mapping[str, Any]
 
     def fit_task(self) -> None:
         """Computes the task's statistics over the training samples; refuses one that is not what the task needs."""
@@ -120,7 +125,8 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     if train:
         sample = splits.train[train[0]]
         check_needs(config.model.kind, task, sample)
-    seed_everything(config.seed)
+    data = data_identity(splits)
+    seed_everything(config.seed)  # after whatever reads samples, which may draw
     model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
     draw = point_draw(config, task, model, shuffled=getattr(splits.train, "points_are_shuffled", False))
-    return Problem(splits, train, validation, draw, task, model)
+    return Problem(splits, train, validation, draw, task, model, data)

@@ -1,6 +1,6 @@
 """What a run's bits depend on besides its settings: recorded with it and its checkpoints, compared when it resumes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from noether.checkpoints.state import model_tensors
+from noether.errors import RequestError
 
 VERSIONS = ("torch", "numpy", "scipy")
 
@@ -64,6 +65,37 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
     if others := [name for name in model.state_dict() if name not in tensors]:
         said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
     return said
+
+
+def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
+    """Returns a line where a run goes on with other data than it was trained on, and that is accepted.
+
+    Args:
+        meta: of the checkpoint that is resumed; one of an older version does not say which data it was.
+        now: the data of this start, by `data_identity`.
+        accepted: the keys of `accept_changes`.
+        run: its folder, for the message.
+
+    Raises:
+        RequestError: the data differ, and `accept_changes` has neither dataset nor all.
+    """
+    before = meta.get("data")
+    if before is None or before == now:
+        return []
+    seen, expected = (
+        f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)
+    )
+    if {"dataset", "all"}.isdisjoint(accepted):
+        raise RequestError(
+            "resume-other-data",
+            f"the data are not what {run} was trained on",
+            seen=f"{seen} (training and test)",
+            expected=expected,
+            fix="dataset_root=FOLDER      (where the data of before lie)\n"
+            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (goes on with these; run_id=ANOTHER_NAME "
+            "starts a run of its own)",
+        )
+    return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]
 
 
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def about_checkpoints(run: OpenRun) -> dict[str, Any]:
         "effective_batch_size": run.plan.effective,
         "micro_batch_size": run.plan.micro,
         "conditions": conditions_of(run.group.device),
+        "data": dict(run.problem.data),
         "updates_per_epoch": run.length.updates_per_epoch,
         "config": run.config.model_dump(mode="json"),
         "provenance": provenance(),

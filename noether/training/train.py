@@ -19,7 +19,7 @@ from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
-from noether.training.conditions import conditions_of, differences_of_resume
+from noether.training.conditions import conditions_of, data_changes, differences_of_resume
 from noether.training.final_result import write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
@@ -131,6 +131,8 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
             fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
         )
     state, console = run.state, run.console
+    for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, str(run.folder.path)):
+        console.warn(change)
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
     console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
     now = about_checkpoints(run) | {"world_size": run.group.world_size}

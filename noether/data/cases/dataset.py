@@ -50,6 +50,11 @@ class CasesDataset:
     def __len__(self) -> int:
         return len(self.cases)
 
+    @property
+    def digest(self) -> str:
+        """Stands for all of the prepared data: the digest of `dataset.json`, which names that of every file."""
+        return str(self.metadata["sha256"])
+
     def __getitem__(self, index: int) -> "dict[str, torch.Tensor]":
         """Case `index` as tensors that share the memory of the maps: nothing is read before it is used."""
         import torch

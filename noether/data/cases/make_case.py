@@ -78,8 +78,7 @@ def make_case(job: CaseJob) -> dict[str, Any]:
             sets[name] = {"points": kept, "of": len(raw.points), "parts": raw.parts, "arrays": spans}
         made = {"case": job.case, "mark": job.mark(), "parameters": parameters, "outputs": outputs,
                 "forces": forces, "sets": sets}  # fmt: skip
-        write_case_file(folder, made)
-    return made
+        return write_case_file(folder, made)
 
 
 def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:

@@ -1,5 +1,6 @@
 """`dataset.json`: what a prepared folder holds, for training, for prediction and for readers of the samples."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from noether.common.strict_json import strict_json
+from noether.common.whole_file import write_whole
 from noether.data.cases.case_map import CaseMap
 from noether.data.cases.store import FORMAT_VERSION, refuse_missing
-from noether.errors import RequestError
+from noether.errors import RequestError, one_line
 
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
@@ -22,7 +25,8 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
     Its keys: axes ({across, up, wind}, or null where the map names none), sets ({name: kind, at, points [fewest, most],
     parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
     features (the other arrays of the sets, alike), parameters and outputs ({name: unit, low, high, constant}), forces
-    (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set}), map.
+    (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set, files:
+    size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it.
 
     Raises:
         RequestError: cases differ in the components of an array, or in their arrays.
@@ -67,32 +71,53 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
 
 
 def _of_a_case(made: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {key: made[key] for key in ("parameters", "outputs", "forces")}
+    numbers = {key: made[key] for key in ("parameters", "outputs", "forces", "files")}
     return {**numbers, "points": {name: own["points"] for name, own in made["sets"].items()}}
 
 
+def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
+    """Writes `dataset.json` with its own digest, which also stands for the data: it names that of every file."""
+    whole = {**metadata, "sha256": _digest(metadata)}
+    write_whole(out / DATASET_FILE, strict_json(whole, indent=1) + "\n")
+
+
 def read_metadata(out: Path) -> dict[str, Any]:
-    """Reads `dataset.json`. RequestError: it is missing, broken, or of another version of the format."""
+    """Reads `dataset.json`. RequestError: it is missing, of another version of the format, or not as it was written."""
     path = out / DATASET_FILE
     if not path.is_file():
         raise refuse_missing(out)
+    again = "noether data prepare CASES OUT --map cases.yaml      (complete cases are kept)"
     try:
-        about: dict[str, Any] = json.loads(path.read_text())
-        version = about["format_version"]
-        assert isinstance(about["splits"]["train"], list)
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError(f"a {type(about).__name__}, not an object")
+    except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             "case-metadata-unreadable",
-            f"{path} cannot be read", seen=f"{type(error).__name__}: {error}", expected="the file as it was written",
-            fix="noether data prepare CASES OUT --map cases.yaml      (complete cases are kept)",
+            f"{path} cannot be read", seen=one_line(error), expected="the file as it was written", fix=again
         ) from None  # fmt: skip
+    version = about.get("format_version")
     if version != FORMAT_VERSION:
         raise RequestError(
             "case-format-version",
             f"{path} has another format version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
             fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)",
         )  # fmt: skip
-    return about
+    recorded = about.pop("sha256", None)
+    found = _digest(about)
+    if recorded != found:
+        raise RequestError(
+            "case-metadata-damaged",
+            f"{path} is not as it was written",
+            seen=f"SHA-256 {found}",
+            expected=f"{recorded}, which it records of itself",
+            fix=again,
+        )
+    return {**about, "sha256": found}
+
+
+def _digest(metadata: Mapping[str, Any]) -> str:
+    return hashlib.sha256(strict_json(metadata).encode()).hexdigest()
 
 
 def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

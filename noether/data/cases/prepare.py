@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from noether.common.strict_json import strict_json
-from noether.common.whole_file import write_whole
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.layout import find_cases, natural
 from noether.data.cases.make_case import CaseJob, make_case
-from noether.data.cases.metadata import DATASET_FILE, gather, implausible
+from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.splits import split_cases
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.cases.surviving_pool import surviving_map
@@ -90,7 +88,7 @@ def prepare_cases(
         metadata = gather(about, map_text, cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in done.broken.items()}
         done.warnings = implausible(metadata)
-        write_whole(out / DATASET_FILE, strict_json(metadata, indent=1) + "\n")
+        write_metadata(out, metadata)
     return done
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from noether.data.packed import Spec, packed_writer
+from noether.data.packed import Spec, packed_writer, recorded_digest
 from noether.data.shared_work import partial_name
 from noether.errors import RequestError
 
 CASE_FILE = "case.json"
-FORMAT_VERSION = 1  # raise it when the same map gives other files
+FORMAT_VERSION = 2  # raise it when the same map gives other files
 BLOCK_ROWS = 262_144
 FLOAT = np.dtype("<f4")
 WHOLE = np.dtype("<i4")
@@ -114,18 +114,21 @@ def read_case_file(folder: Path) -> dict[str, Any] | None:
     """What `case.json` says, or None where the case is not whole."""
     try:
         about = json.loads((folder / CASE_FILE).read_text())
-        sizes = about["files"]
-        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        whole = all((folder / name).stat().st_size == own["size"] for name, own in about["files"].items())
         return about if whole and about["format_version"] == FORMAT_VERSION else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def write_case_file(folder: Path, about: dict[str, Any]) -> None:
-    """Writes `case.json`, with the sizes of the files beside it. OSError: it cannot be written."""
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.safetensors"))}
-    text = json.dumps({"format_version": FORMAT_VERSION, "files": sizes, **about}, indent=1, allow_nan=False)
-    (folder / CASE_FILE).write_text(text + "\n")
+def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Writes `case.json`, with size and SHA-256 of the files beside it, and returns it. OSError: it cannot be."""
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
+        for path in sorted(folder.glob("*.safetensors"))
+    }
+    whole = {"format_version": FORMAT_VERSION, "files": files, **about}
+    (folder / CASE_FILE).write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    return whole
 
 
 def refuse_missing(out: Path | None) -> RequestError:

@@ -1,0 +1,153 @@
+"""Prepared data that is not as it was written trains nothing, and a run goes on with the data that it began with."""
+
+import json
+import random
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from simulated_cases import MAP, write_cases
+
+from noether.config.compose import load_config
+from noether.data.build import Splits, prepare_data
+from noether.data.cases.metadata import read_metadata, write_metadata
+from noether.data.cases.prepare import prepare_cases
+from noether.data.identity import data_identity
+from noether.errors import RequestError
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    prepare_cases(write_cases(folder / "source", 6), folder / "out", MAP, "m", workers=1, skip_broken=False)
+    return folder / "out"
+
+
+@pytest.fixture
+def prepared(written: Path, tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Path(shutil.copytree(written, tmp_path / "out"))
+
+
+def flip(path: Path, byte: int = -10) -> None:
+    """Flips one bit of a file and leaves its size as it is."""
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def verify(folder: Path) -> int:
+    """Prepares a run's data; returns how many files were read."""
+    read = []
+    points = "dataset.points_per_update={surface: 8, volume: 8}"
+    config = load_config(["dataset=cases", f"dataset_root={folder}", points])
+    prepare_data(config, lambda done, total: read.append(done))
+    return len(read)
+
+
+def test_every_file_is_read_once_and_again_when_it_changed(prepared: Path) -> None:
+    assert [verify(prepared), verify(prepared)] == [12, 0]
+    shutil.copy(next(prepared.glob("cases/run_3/*.safetensors")), prepared / "copy")
+    (prepared / "copy").replace(next(prepared.glob("cases/run_3/*.safetensors")))
+    assert verify(prepared) == 1
+
+
+def test_a_flipped_bit_is_refused_with_the_case(prepared: Path) -> None:
+    verify(prepared)
+    flip(prepared / "cases/run_2/volume.safetensors")
+    for _ in range(2):  # what is damaged is not remembered as intact
+        with pytest.raises(RequestError) as refused:
+            verify(prepared)
+        assert "run_2" in refused.value.summary
+        assert str(prepared / "cases/run_2/volume.safetensors") in refused.value.seen
+        assert f"rm -r {prepared / 'cases/run_2'}" in refused.value.fix
+
+
+def test_without_a_cache_everything_is_read_at_each_start(prepared: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert [verify(prepared), verify(prepared)] == [12, 12]
+
+
+def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> None:
+    path, rng = prepared / "dataset.json", random.Random(0)
+    whole, before = path.read_bytes(), read_metadata(prepared)
+    for _ in range(250):
+        mutated = bytearray(whole)
+        place = rng.randrange(len(mutated))
+        match rng.randrange(3):
+            case 0:
+                mutated[place] ^= 1 << rng.randrange(8)
+            case 1:
+                del mutated[place : place + rng.randrange(1, 40)]
+            case _:
+                mutated[place:place] = bytes(rng.choices(b'0123456789{}[]",:-e. ', k=rng.randrange(1, 5)))
+        path.write_bytes(bytes(mutated))
+        with suppress(RequestError):
+            assert read_metadata(prepared) == before  # white space between values, say
+    path.write_text("[" * 100_000)
+    with pytest.raises(RequestError):
+        read_metadata(prepared)
+
+
+def test_data_is_told_from_other_data(prepared: Path) -> None:
+    before = data_identity(open_prepared(prepared))
+    assert before == data_identity(open_prepared(prepared))
+    about = read_metadata(prepared)
+    del about["sha256"]
+    about["splits"]["train"].reverse()
+    write_metadata(prepared, about)
+    assert data_identity(open_prepared(prepared)) != before
+
+
+def open_prepared(folder: Path) -> Splits:
+    from noether.data.cases.dataset import open_cases
+
+    return Splits(*open_cases(folder))
+
+
+class Lines(list):
+    """A data set of one's own."""
+
+
+class Augmented(Lines):
+    def __getitem__(self, index):
+        return {"x": torch.rand(3)}
+
+
+def test_own_data_is_told_by_its_length_and_first_samples_and_augmented_data_by_its_length() -> None:
+    def lines(*values: float) -> Splits:
+        return Splits(Lines({"x": torch.tensor([value])} for value in values), Lines())
+
+    before = data_identity(lines(1.0, 2.0, 3.0))
+    assert before == data_identity(lines(1.0, 2.0, 3.0))
+    assert before != data_identity(lines(1.0, 2.5, 3.0))
+    assert before != data_identity(lines(1.0, 2.0))
+    assert data_identity(Splits(Augmented([0, 1]), Lines())) == {"training": 2, "test": 0, "digest": None}
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_with_other_data(noether, prepared: Path, tmp_path: Path) -> None:
+    sizes = ("model=mlp", "model.dim=16", "dataset.points_per_update={surface: 8, volume: 8}")
+    short = ("trainer.effective_batch_size=2", "tracker.report=false", "tracker.tensorboard=false")
+    words = (
+        "train",
+        "dataset=cases",
+        f"dataset_root={prepared}",
+        f"output_path={tmp_path}",
+        "run_id=a",
+        *sizes,
+        *short,
+    )
+    assert noether(*words, "trainer.max_updates=2").code == 0
+    about = json.loads((prepared / "dataset.json").read_text())
+    del about["sha256"]
+    first, second = about["splits"]["train"][:2]
+    about["splits"]["train"][:2] = second, first
+    write_metadata(prepared, about)
+    refused = noether(*words, "trainer.max_updates=3", "resume=auto")
+    assert refused.code == 2
+    assert "accept_changes=[dataset]" in refused.err
+    accepted = noether(*words, "trainer.max_updates=3", "resume=auto", "accept_changes=[dataset]")
+    assert accepted.code == 0, accepted.err
