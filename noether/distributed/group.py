@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d
 
 from noether.distributed.control import ControlChannel
 from noether.distributed.listeners import listening_descriptors, shut
+from noether.distributed.name_lookups import without_dns
 from noether.environments.network import find_address, interface_towards
 from noether.errors import NoetherError
 from noether.workers.context import WorkerContext
@@ -151,28 +152,32 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    point, store = _meet(context)
-    # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
-    interface = interface_towards(point.address)
-    if interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    if device.type == "cuda":
-        os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
-    before = listening_descriptors()
-    dist.init_process_group(
-        back_ends(device.type, context.terms.distributed.cpu_collectives),
-        store=store,
-        rank=context.worker.rank,
-        world_size=context.world_size,
-        timeout=timedelta(seconds=context.terms.distributed.init_timeout_s),
-        device_id=device if device.type == "cuda" else None,
-    )
-    channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
-    group = Group(context, device, channel)
-    group.barrier()  # From here on only NCCL connects anew, when it needs to.
-    gloo = listening_descriptors() - before if device.type == "cpu" else set()
-    shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
+    if context.endpoint.served_by:
+        _exchange_listener(context)
+    # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
+    with without_dns() if context.listen_socket is not None else nullcontext():
+        point, store = _meet(context)
+        # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
+        interface = interface_towards(point.address)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        if device.type == "cuda":
+            os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
+        before = listening_descriptors()
+        dist.init_process_group(
+            back_ends(device.type, context.terms.distributed.cpu_collectives),
+            store=store,
+            rank=context.worker.rank,
+            world_size=context.world_size,
+            timeout=timedelta(seconds=context.terms.distributed.init_timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+        channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
+        group = Group(context, device, channel)
+        group.barrier()  # From here on only NCCL connects anew, when it needs to.
+        gloo = listening_descriptors() - before if device.type == "cpu" else set()
+        shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
     yield group
     # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
     # leaves by os._exit.
@@ -190,8 +195,6 @@ def back_ends(device_kind: str, cpu_collectives: bool) -> str:
 def _meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
     """Waits until all ranks have come, joins the store that rank 0 serves, and returns where that is, and the store."""
     limit_s = context.terms.distributed.init_timeout_s
-    if context.endpoint.served_by:
-        _exchange_listener(context, limit_s)
     point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
     listen = context.listen_socket
     try:
@@ -213,9 +216,9 @@ def _meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
     return point, store
 
 
-def _exchange_listener(context: WorkerContext, limit_s: float) -> None:
+def _exchange_listener(context: WorkerContext) -> None:
     """Writes into the store that a launcher serves at which port others are let in, or reads it there."""
-    endpoint = context.endpoint
+    endpoint, limit_s = context.endpoint, context.terms.distributed.init_timeout_s
     try:
         served = dist.TCPStore(
             find_address(endpoint.host),

@@ -3,7 +3,8 @@
     python -m tests.faults.strangers [--rounds 12] [--first 0]
 
 Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
-one of its processes listens, from before its launchers meet until it ends. It must end as if nothing had happened: exit
+one of its processes listens, from before its launchers meet until it ends; half of them meet at an address of this
+machine beside the loopback, so that the ports are open on every interface. It must end as if nothing had happened: exit
 code 0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one
 failed.
 """
@@ -162,9 +163,17 @@ def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = No
         stranger.stop()
 
 
-def start(folder: Path, node: int, port: int, *words: str) -> subprocess.Popen[str]:
+def own_address() -> str:
+    """An address of this machine beside the loopback, where it has one: the store then listens on every interface."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # Nothing is sent.
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def start(folder: Path, node: int, port: int, *words: str, host: str = "127.0.0.1") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), f"output_path={folder}", "run_id=run"]
-    command += ["--nodes", "2", "--node-rank", str(node), "--master-addr", "127.0.0.1", f"master_port={port}"]
+    command += ["--nodes", "2", "--node-rank", str(node), "--master-addr", host, f"master_port={port}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "OF_THE_TEST": str(folder)}
     return subprocess.Popen(
         [*command, *SETTINGS, *words],
@@ -191,17 +200,17 @@ def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> 
     return said
 
 
-def play(folder: Path, how: str, seed: int, most: int, apart_s: float) -> dict[str, Any]:
+def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
     """One run under attack: node 0 starts, the stranger, and after `apart_s` seconds node 1."""
     folder.mkdir(parents=True)
     port, began = free_port(), time.monotonic()
     with attacked(folder, how, seed, most, port) as stranger:
-        processes = [start(folder, 0, port)]
+        processes = [start(folder, 0, port, host=host)]
         time.sleep(apart_s)
-        processes.append(start(folder, 1, port))
+        processes.append(start(folder, 1, port, host=host))
         said = finish(processes)
     codes = [process.returncode for process in processes]
-    row = {"how": how, "seed": seed, "most": most, "apart_s": round(apart_s, 1), "codes": codes}
+    row = {"how": how, "seed": seed, "most": most, "apart_s": round(apart_s, 1), "host": host, "codes": codes}
     row |= {"connections": stranger.connections, "seconds": round(time.monotonic() - began, 1)}
     if codes == [0, 0]:
         row["hashes"] = final_hashes(RunFolder(folder / "run"))
@@ -226,7 +235,8 @@ def main(arguments: list[str] | None = None) -> int:
         for seed in range(given.first, given.first + given.rounds):
             rng = random.Random(seed)
             how = list(ATTACKS)[seed % len(ATTACKS)]
-            row = play(Path(temporary) / str(seed), how, seed, rng.choice((50, 400, MOST_OPEN)), rng.uniform(0, 10))
+            most, apart_s = rng.choice((50, 400, MOST_OPEN)), rng.uniform(0, 10)
+            row = play(Path(temporary) / str(seed), how, seed, most, apart_s, rng.choice(("127.0.0.1", own_address())))
             row["held"] = row.pop("hashes", None) == expected
             failed += not row["held"]
             print(json.dumps(row), flush=True)

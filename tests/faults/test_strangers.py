@@ -28,12 +28,19 @@ def undisturbed(tmp_path_factory) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "most", "apart_s"),
-    [("idle", strangers.MOST_OPEN, 8.0), ("garbage", 50, 3.0), ("forged", 400, 1.0)],
-    ids=["3000 idle ones before the launchers meet", "garbage at every port", "forged hellos"],
+    ("how", "most", "apart_s", "host"),
+    [
+        ("idle", strangers.MOST_OPEN, 8.0, "127.0.0.1"),
+        ("garbage", 50, 3.0, "127.0.0.1"),
+        ("garbage", 50, 3.0, strangers.own_address()),
+        ("forged", 400, 1.0, "127.0.0.1"),
+    ],
+    ids=["3000 idle ones before the launchers meet", "garbage", "garbage on every interface", "forged hellos"],
 )
-def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(undisturbed, how, most, apart_s, tmp_path) -> None:
-    row = strangers.play(tmp_path / "run", how, random.randrange(1000), most, apart_s)
+def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
+    undisturbed, how, most, apart_s, host, tmp_path
+) -> None:
+    row = strangers.play(tmp_path / "run", how, random.randrange(1000), most, apart_s, host)
     assert row["codes"] == [0, 0], row
     assert row["connections"] > 50
     assert row["hashes"] == undisturbed
