@@ -9,6 +9,7 @@ With --record, each case that is done adds a line to FILE, and a later call goes
 """
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -87,6 +88,16 @@ def _link(path: Path, rng: random.Random) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
+def _pipe(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "flip a bit": _write(_flip),
     "flip another bit": _write(_flip),
@@ -115,6 +126,8 @@ WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "gone": lambda path, rng: path.unlink(),
     "a folder": _folder,
     "a dangling link": _link,
+    "a pipe": _pipe,
+    "a link to /dev/zero": _endless,
 }
 FOLDER_WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "folder gone": lambda path, rng: shutil.rmtree(path),

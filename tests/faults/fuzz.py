@@ -1,6 +1,6 @@
 """Feeds every reader of a file from elsewhere with mutated files: each is read, or refused in words.
 
-    python -m tests.faults.fuzz --cases 100000 [--only idx,yaml,packed,records,checkpoints,archives] [--first 0]
+    python -m tests.faults.fuzz --cases 100000 [--only idx,yaml,packed,records,checkpoints,archives,forged] [--first 0]
 
 A case is the seed of one file, some mutations of it, and one call of the reader in this process. It fails where
 anything but a RequestError comes out, and where a reader takes longer than LIMIT_S.
@@ -24,7 +24,13 @@ from typing import Any
 
 from noether.errors import RequestError
 
-from .fuzz_subjects import SUBJECTS
+from .forged_run import ForgedRun
+from .fuzz_subjects import SUBJECTS as READERS
+from .fuzz_subjects import Subject
+
+SUBJECTS: dict[str, type[Subject]] = {**READERS, "forged": ForgedRun}
+MOST = {"forged": 3000}
+"""Cases of a subject that takes longer: each copies a run."""
 
 LIMIT_S = 10.0
 
@@ -78,7 +84,7 @@ def main() -> int:
     for name in given.only.split(","):
         folder, began = Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-")), time.monotonic()
         try:
-            found = fuzz(name, range(given.first, given.first + given.cases), folder)
+            found = fuzz(name, range(given.first, given.first + min(given.cases, MOST.get(name, given.cases))), folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         failed += found["failed"]

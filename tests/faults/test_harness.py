@@ -13,12 +13,21 @@ from .fuzz import SUBJECTS, fuzz
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("subject", [name for name in SUBJECTS if name != "checkpoints"])
+@pytest.mark.parametrize("subject", [name for name in SUBJECTS if name not in ("checkpoints", "forged")])
 def test_a_mutated_file_is_read_or_refused_in_words(subject, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     found = fuzz(subject, range(200), tmp_path)
     assert found["kinds"] == {}
     assert found["read"] + found["refused"] == 200
+
+
+def test_a_forged_run_imports_nothing_and_blocks_nobody(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = fuzz("forged", range(60), tmp_path)
+    assert found["kinds"] == {}
+    assert found["refused"] > 30
 
 
 def test_a_forged_checkpoint_is_refused_in_words(tmp_path, monkeypatch) -> None:
