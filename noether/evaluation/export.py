@@ -38,9 +38,8 @@ TOLERANCE = 1e-5
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     """Writes the export beside its final name, checks it as a user will load it, and says what it takes."""
     console, out = Console(None, speaks=True), request.out
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = ANYBODY.partial(out)
+    partial.mkdir()
     try:
         with joined_group(context) as group:
             trained = load_trained(request.chosen, group.device)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from noether.common.plain_file import create_plain
+from noether.common.whole_file import ANYBODY
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
 
@@ -42,15 +44,18 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
         mesh = pyvista.UnstructuredGrid(rows, np.full(len(cells), CELL_TYPES[cells.shape[1]], np.uint8), points)
     for name, array in arrays.items():
         mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()  # the reason why a folder cannot be written, which VTK does not give
-        with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
-            mesh.save(partial)
-        if errors := caught.error_events:
-            raise OSError(" ".join(str(errors[0].alert).split()))
-        partial.replace(path)
+        made = ANYBODY.partial(path)
+        partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
+        create_plain(partial).close()  # the reason why a folder cannot be written, which VTK does not give
+        try:
+            with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+                mesh.save(partial)
+            if errors := caught.error_events:
+                raise OSError(" ".join(str(errors[0].alert).split()))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise RequestError(
             "output-not-written",
@@ -58,8 +63,6 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
             seen=f"{type(error).__name__}: {error}",
             expected="a writable folder",
         ) from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:

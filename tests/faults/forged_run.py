@@ -6,6 +6,8 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,8 @@ class ForgedRun(Subject):
 
     def run(self, rng: random.Random) -> None:
         try:
-            self._read(rng)
+            with redirect_stderr(StringIO()):  # What differs is told, line by line.
+                self._read(rng)
         finally:
             assert EVIL not in sys.modules, "a stranger's code was imported"
 
