@@ -19,13 +19,15 @@ class NoetherError(Exception):
     """Base of the errors that are shown to users as text, without a traceback."""
 
     exit_code: int = ExitCode.FAILED
+    code: str = ""
+    """The kind of the error, in a few words joined by hyphens; it stays when the words of a message change."""
 
 
 class RequestError(NoetherError):
     """The request cannot be carried out, and the text says which line to change.
 
     Args:
-        code: the kind of mistake, in a few words joined by hyphens. It stays when the words of a message change.
+        code: the kind of mistake, as `NoetherError.code`.
         summary: one line, no full stop: what is wrong.
         seen: what was found, as it was found.
         expected: what would have been accepted.
@@ -49,6 +51,20 @@ class RequestError(NoetherError):
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
+
+
+class EndedByAnother(NoetherError):
+    """This rank ends because rank 0 has ended or refused the run, and is not what the run failed of."""
+
+    code = "ended-by-rank-0"
+
+
+class RanksLate(Exception):
+    """The other ranks did not come within `limit_s` seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        super().__init__(f"the other ranks did not come within {limit_s:g} s")
 
 
 class InterruptedStartError(NoetherError):

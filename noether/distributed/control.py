@@ -15,6 +15,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from noether.errors import RanksLate
+
 SLICE_S = 5.0
 """How long one wait keeps the connection to the store, which NCCL's own threads use as well."""
 
@@ -86,7 +88,7 @@ class ControlChannel:
         """Waits until all keys are there.
 
         Raises:
-            DistStoreError: that took longer than `limit_s`; in the words of torch's own collectives.
+            RanksLate: that took longer than `limit_s`.
         """
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
@@ -95,7 +97,7 @@ class ControlChannel:
             except dist.DistStoreError:
                 continue
             return
-        raise dist.DistStoreError(f"Timed out waiting {1000 * self.limit_s:.0f}ms for the other ranks")
+        raise RanksLate(self.limit_s)
 
     def _delete(self, *keys: str) -> None:
         for key in keys:

@@ -16,9 +16,8 @@ from noether.distributed.control import ControlChannel
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.distributed.name_lookups import without_dns
 from noether.environments.network import find_address, interface_towards
-from noether.errors import NoetherError
+from noether.errors import EndedByAnother, NoetherError
 from noether.workers.context import WorkerContext
-from noether.workers.failure import LOST_RANK_ZERO
 from noether.workers.rank_state import MeetingPoint, RankNote
 
 T = TypeVar("T")
@@ -207,8 +206,8 @@ def _meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
             master_listen_fd=listen.detach() if listen is not None else None,
         )
     except RuntimeError as error:
-        raise NoetherError(
-            f"{LOST_RANK_ZERO} all ranks had joined\n"
+        raise EndedByAnother(
+            "rank 0 has ended before all ranks had joined\n"
             f"  seen      the store at {point.address} port {point.port} is gone ({_first_line(error)})\n"
             "  expected  rank 0, which serves it\n"
             "  fix       see what the host of rank 0 says"

@@ -12,7 +12,7 @@ from noether.config.compose import dump_config
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
-from noether.errors import ExitCode, RequestError
+from noether.errors import EndedByAnother, ExitCode, RequestError
 from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
@@ -26,7 +26,6 @@ from noether.training.open_run import OpenRun, about_checkpoints, open_profile, 
 from noether.training.request import TrainRequest
 from noether.training.validation import Validation
 from noether.workers.context import WorkerContext
-from noether.workers.failure import REFUSED_BY_FIRST
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
@@ -44,7 +43,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     config, start = request.config, group.from_first(request.start)
     assert start is not None  # Rank 0's own.
     if isinstance(start, RequestError):
-        raise start if group.is_first else RequestError("refused-by-rank-0", REFUSED_BY_FIRST, seen=start.summary)
+        raise start if group.is_first else EndedByAnother(f"rank 0 refused the run: {start.summary}")
     if isinstance(request.start, RequestError):
         raise request.start  # This host cannot take part; its launcher tells the others.
     assert start.lease is not None

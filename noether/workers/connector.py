@@ -67,7 +67,7 @@ class Connector(AddressLookup):
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
         self._where = (endpoint.host, endpoint.port)
-        self._why = "the look-up of its name has not come back yet"
+        self._why, self._unresolved = "the look-up of its name has not come back yet", False
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def _reach(self) -> str:
@@ -96,9 +96,10 @@ class Connector(AddressLookup):
         """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
         try:
             self.address = find_address(host)
+            self._unresolved = False
             connection = JsonLines(socket.create_connection((self.address, port), timeout=LOOK_S))
         except socket.gaierror as error:
-            self._why = f"the name {host} does not resolve ({error.strerror or error})"
+            self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
         except OSError as error:
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
@@ -157,7 +158,7 @@ class Connector(AddressLookup):
         """Returns how this launcher's ranks end when the time is over."""
         host, port = self._where
         limit = self._terms.distributed.init_timeout_s
-        if "resolve" in self._why:
+        if self._unresolved:
             return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
         return NoetherError(
             f"{self._who} has not met rank 0 within {limit:g} s\n"

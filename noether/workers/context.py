@@ -62,9 +62,8 @@ class WorkerContext:
     line: LauncherLine = field(default_factory=LauncherLine, compare=False)
 
 
-ReportKind = Literal[
-    "finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"
-]  # fmt: skip
+ReportKind = Literal["finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"]
+Consequence = Literal["", "lost-peer", "timed-out"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ class WorkerReport:
     rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its launcher is gone, or
     its host). Of a rank that has not ended when another fails, its launcher says "busy", or "stopped" (by a signal):
     `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `standing` is
-    where the rank stood at its last.
+    where the rank stood at its last. `code` is that of a NoetherError; `follows` says that the rank ended because of
+    others: it had lost one, or had waited `waited_s` for one (0: not known how long).
     """
 
     rank: int
@@ -88,3 +88,6 @@ class WorkerReport:
     time: float = field(default_factory=time.time)
     traceback: str = ""
     standing: Standing = BEFORE_ALL
+    code: str = ""
+    follows: Consequence = ""
+    waited_s: float = 0.0

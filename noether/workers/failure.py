@@ -15,21 +15,7 @@ from noether.workers.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
-# How messages of ranks begin that lost the store before the group existed, or were told of a refusal.
-LOST_RANK_ZERO = "rank 0 has ended before"
-REFUSED_BY_FIRST = "rank 0 refused the run"
 ABORTED = 128 + signal.SIGABRT
-# Messages of torch's back ends. Each begins with the exception's name, so that no message of a user's code matches.
-TIMED_OUT = re.compile(
-    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
-    r"(?s:.*)(Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective)"
-)
-ECHO = re.compile(
-    r"^(RuntimeError|torch\.distributed\.\w+|torch\._C\._distributed_c10d\.\w+): "
-    r"(?s:.*)(Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
-    r"remote process exited|ncclRemoteError|ncclSystemError|[Cc]ommunicator was aborted|"
-    r"failed to (send|recv)|Failed to (send|recv)|Connection was likely closed|Broken connection)"
-)
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
@@ -63,16 +49,12 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
 
 def is_timeout(report: WorkerReport) -> bool:
     """Whether a rank failed because a collective took too long: the cause is a rank that did not come."""
-    return report.kind == "failed" and TIMED_OUT.search(report.message) is not None
+    return report.follows == "timed-out"
 
 
 def is_echo(report: WorkerReport) -> bool:
-    """Whether a rank failed because another had ended: what gloo, NCCL and the store say of a lost peer."""
-    if report.kind == "died":
-        return report.exit_code == ABORTED
-    if report.kind == "refused":
-        return report.message.startswith((LOST_RANK_ZERO, REFUSED_BY_FIRST))
-    return report.kind == "failed" and (is_timeout(report) or ECHO.search(report.message) is not None)
+    """Whether a rank ended because another had. torch aborts a rank that has lost a peer."""
+    return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
 
 def is_failure(report: WorkerReport) -> bool:

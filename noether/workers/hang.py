@@ -1,6 +1,5 @@
 """Finds the rank that the others wait for in vain, from where each rank is when they time out."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ def name_missing(
     also = f", nor did rank {listed(entry.rank for entry in others)}" if others else ""
     lines = [
         f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",
-        f"  waited    rank {listed(report.rank for report in waited)}{_how_long(first.message, settings)}",
+        f"  waited    rank {listed(report.rank for report in waited)}{_how_long(first.waited_s, settings)}",
         *(f"  rank {entry.rank:<4} {entry.message}" for entry in missing),
     ]
     return replace(culprit, kind="hung", message="\n".join(lines), traceback=own_frames(culprit.traceback))
@@ -45,11 +44,8 @@ def own_frames(stack: str) -> str:
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 
-def _how_long(message: str, settings: DistributedTerms) -> str:
-    # gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
-    found = re.search(r"(\d+) ?ms|Timeout\(ms\)=(\d+)", message)
-    if found is None:
+def _how_long(waited_s: float, settings: DistributedTerms) -> str:
+    if not waited_s:
         return ""
-    seconds = int(found[1] or found[2]) / 1000
-    setting = "timeout_s" if abs(seconds - settings.timeout_s) < 0.01 else "init_timeout_s"
-    return f", for {seconds:g} s (distributed.{setting})"
+    setting = "timeout_s" if abs(waited_s - settings.timeout_s) < 0.01 else "init_timeout_s"
+    return f", for {waited_s:g} s (distributed.{setting})"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from noether.environments.placement import Endpoint
-from noether.errors import NoetherError
+from noether.errors import EndedByAnother
 from noether.workers.connector import Connector
 from noether.workers.context import RunTerms, WorkerReport
 from noether.workers.link import Link, Peer, report_from
@@ -96,7 +96,7 @@ class Spoke(Link):
         elif "late" in message:
             self.meeting = self.late([int(rank) for rank in message["late"]])
         elif "refused" in message:
-            self.meeting = NoetherError(f"rank 0 refused the run: {message['refused']}")
+            self.meeting = EndedByAnother(f"rank 0 refused the run: {message['refused']}")
         elif "hold" in message:
             self.held = True
         elif "stop_at" in message:

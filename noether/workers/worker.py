@@ -21,7 +21,8 @@ from noether.common.freed_memory import keep_freed_memory
 from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
-from noether.errors import ExitCode, InterruptedStartError, NoetherError
+from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, NoetherError
+from noether.workers.backend_errors import consequence_of
 from noether.workers.context import ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
 from noether.workers.rank_state import LauncherLine, read_board
@@ -103,7 +104,8 @@ def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport
     if isinstance(error, InterruptedStartError):
         return _report(context, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
-        return _report(context, "refused", str(error), "", int(error.exit_code))
+        report = _report(context, "refused", str(error), "", int(error.exit_code))
+        return replace(report, code=error.code, follows="lost-peer" if isinstance(error, EndedByAnother) else "")
     if isinstance(error, KeyboardInterrupt):
         return _report(context, "interrupted", "interrupted", "", 128 + signal.SIGINT)
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
@@ -113,7 +115,8 @@ def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
         return _report(context, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
-    return _report(context, "failed", last, trace, ExitCode.FAILED)
+    follows, waited_s = consequence_of(error)
+    return replace(_report(context, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
 
 
 def failing_code(code: int) -> int:

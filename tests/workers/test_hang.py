@@ -8,8 +8,7 @@ from noether.workers.hang import name_missing, own_frames
 from noether.workers.rank_state import Standing
 
 GRADIENTS = "all_reduce of the gradients"
-TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
-WAITED = WorkerReport(0, "n1", "failed", TIMED_OUT, standing=Standing(7, GRADIENTS, 40))
+WAITED = WorkerReport(0, "n1", "failed", "", standing=Standing(7, GRADIENTS, 40), follows="timed-out", waited_s=5.0)
 
 
 def doing(rank: int, standing: Standing, stopped: bool = False) -> WorkerReport:
