@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
+from noether.config.setting_error import SettingError
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
 """Points of a ShapeNet-Car surface that are part of a quad."""
@@ -44,13 +45,17 @@ class EllipsoidDatasetConfig(_Dataset):
         have = {"surface": self.surface_points, "volume": self.volume_points}
         for prefix, wanted in self.points_per_update.items():
             if prefix not in have:
-                raise ValueError(f"points_per_update.{prefix}: this data set has surface and volume points")
+                raise SettingError(
+                    "no-points-of-that-set",
+                    f"points_per_update.{prefix}",
+                    ": this data set has surface and volume points",
+                )
             if wanted > have[prefix]:
-                raise ValueError(f"points_per_update.{prefix}={wanted} is more than {prefix}_points={have[prefix]}")
+                problem = f" is more than {prefix}_points={have[prefix]}"
+                raise SettingError("more-points-than-made", f"points_per_update.{prefix}", problem, value=wanted)
         if (self.geometry_points or 0) > self.surface_points:
-            raise ValueError(
-                f"geometry_points={self.geometry_points} is more than surface_points={self.surface_points}"
-            )
+            problem = f" is more than surface_points={self.surface_points}"
+            raise SettingError("more-points-than-made", "geometry_points", problem, value=self.geometry_points)
         return self
 
 
@@ -84,9 +89,8 @@ class ShapeNetCarDatasetConfig(_Dataset):
             ("geometry_points", self.geometry_points or 0),
         ):
             if wanted > SHAPENET_CAR_SURFACE_POINTS:
-                raise ValueError(
-                    f"{key}={wanted} is more than the {SHAPENET_CAR_SURFACE_POINTS} surface points of a car"
-                )
+                problem = f" is more than the {SHAPENET_CAR_SURFACE_POINTS} surface points of a car"
+                raise SettingError("more-points-than-a-car", key, problem, value=wanted)
         return self
 
 

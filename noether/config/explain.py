@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from noether.common.suggest import did_you_mean, nearest
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
+from noether.config.setting_error import SettingError
 from noether.config.sweep import override_value
 from noether.errors import RequestError
 
@@ -107,7 +108,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
     if kind == "missing":
         return RequestError("setting-missing", f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
     if kind == "value_error":
-        return _refused_by_section(problem["msg"], key, value)
+        return _refused_by_section(problem, key)
     shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
     expected = _KINDS.get(kind, problem["msg"][0].lower() + problem["msg"][1:])
     fix = f"leave {key} out" if default in ("VALUE", {}, ()) else f"{key}={_short(default)}"
@@ -149,18 +150,18 @@ def _unknown_key(key: str, value: Any, known: Sequence[str]) -> RequestError:
     )
 
 
-def _refused_by_section(message: str, key: str, value: Any) -> RequestError:
+def _refused_by_section(problem: Any, key: str) -> RequestError:
     """Explains a check of the schema itself, whose message already says what was seen and what was expected."""
-    message = message.removeprefix("Value error, ")
-    named = re.match(r"([\w.]+)(?:=(\S+?)(?=:?\s)|(?=: ))", message)
-    if named:  # The message of a section's own check begins with the setting: max_batch_size=0: …
-        setting = key if named[1] == key else f"{key}.{named[1]}".lstrip(".")
-        seen, fix = (f"{setting}={named[2]}", f"leave {setting} out") if named[2] else ("", "")
-        return RequestError("setting-refused", setting + message[len(named[1]) :], seen=seen, fix=fix)
-    written, kind = re.search("write '([^']+)'", message), re.search(r"did you mean '([^']+)'", message)
-    fix = shlex.quote(f"{key}={written[1]}") if written else f"{key}={kind[1]}" if kind else f"leave {key} out"
+    error, value = problem["ctx"]["error"], problem["input"]
+    if not isinstance(error, SettingError):  # Of pydantic's own.
+        error = SettingError("setting-refused", "", str(error))
+    if error.setting:
+        full = key if key.rpartition(".")[2] == error.setting else f"{key}.{error.setting}".lstrip(".")
+        seen, fix = (f"{full}{error.given}", f"leave {full} out") if error.given else ("", "")
+        return RequestError(error.code, f"{full}{error.given}{error.problem}", seen=seen, fix=fix)
+    fix = shlex.quote(f"{key}={error.instead}") if error.instead else f"leave {key} out"
     seen = f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
-    return RequestError("section-refused", f"{key}: {message}" if key else message, seen=seen, fix=fix)
+    return RequestError(error.code, f"{key}: {error}" if key else str(error), seen=seen, fix=fix)
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from noether.config.setting_error import SettingError
+
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 
 
@@ -23,15 +25,18 @@ class Interval:
         if isinstance(value, cls):
             return value
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"{value!r} has no unit; write '{value} updates' or '{value} epochs'")
+            problem = f"{value!r} has no unit; write '{value} updates' or '{value} epochs'"
+            raise SettingError("length-without-unit", "", problem, instead=f"{value} updates")
         match = _PATTERN.fullmatch(value or "")
         if not match:
             shown = "null" if value is None else repr(value)
-            raise ValueError(f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'")
+            problem = f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'"
+            raise SettingError("not-a-length", "", problem, instead="10 updates")
         count, unit = float(match[1]), match[2]
         unit = unit if unit == "%" else unit.rstrip("s") + "s"
         if unit != "%" and (count != int(count) or count < 1):
-            raise ValueError(f"{value!r}: the number of {unit} must be a whole number of at least 1")
+            problem = f"{value!r}: the number of {unit} must be a whole number of at least 1"
+            raise SettingError("length-not-whole", "", problem)
         return cls(count, unit)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from noether.config.interval import Interval
 from noether.config.section import Section
+from noether.config.setting_error import SettingError
 
 
 class _Optimizer(Section):
@@ -32,7 +33,7 @@ class SGDConfig(_Optimizer):
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> "SGDConfig":
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=true needs momentum above 0")
+            raise SettingError("nesterov-without-momentum", "nesterov", " needs momentum above 0", value="true")
         return self
 
 

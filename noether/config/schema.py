@@ -12,6 +12,7 @@ from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.section import Section
+from noether.config.setting_error import SettingError
 from noether.config.slurm import SlurmConfig
 from noether.config.task import TaskConfig
 from noether.config.tracker import TrackerConfig
@@ -91,7 +92,7 @@ class RunConfig(Section):
     def _devices_as_text(cls, value: Any) -> Any:
         # YAML reads 2 as a number and [0, 1] as a list; accept both for 2 and 0,1.
         if isinstance(value, bool):
-            raise ValueError("devices is a number or a list such as 0,1")
+            raise SettingError("devices-not-a-list", "", "devices is a number or a list such as 0,1")
         if isinstance(value, int):
             return str(value)
         if isinstance(value, (list, tuple)):
@@ -145,7 +146,8 @@ class RunConfig(Section):
     @classmethod
     def _run_id_is_a_name(cls, value: str | None) -> str | None:
         if value is not None and (not value.strip() or "/" in value or value in (".", "..")):
-            raise ValueError(f"run_id={value!r} must be a plain folder name; output_path sets its parent folder")
+            problem = " must be a plain folder name; output_path sets its parent folder"
+            raise SettingError("run-id-not-a-name", "run_id", problem, value=repr(value))
         return value
 
 

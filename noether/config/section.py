@@ -5,7 +5,8 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
 
-from noether.common.suggest import did_you_mean
+from noether.common.suggest import did_you_mean, nearest
+from noether.config.setting_error import SettingError
 
 
 class Section(BaseModel):
@@ -72,7 +73,8 @@ def dotted_path_or(*known: str) -> AfterValidator:
     def check(path: str) -> str:
         parts = path.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-            raise ValueError(f"unknown kind: {did_you_mean(path, known)} (your own: my_package.MyClass)")
+            problem = f"unknown kind: {did_you_mean(path, known)} (your own: my_package.MyClass)"
+            raise SettingError("unknown-kind-of-component", "", problem, instead=nearest(path, known) or "")
         return path
 
     return AfterValidator(check)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field, model_validator
 
 from noether.config.section import Section
+from noether.config.setting_error import SettingError
 from noether.errors import RequestError
 
 SAME_VALUE: Mapping[str, str] = {
@@ -110,11 +111,14 @@ class SlurmConfig(Section):
         try:
             gpus = self.gpu_count
         except ValueError:
-            raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write 4, or with a type a100:4") from None
+            raise SettingError(
+                "gpus-not-a-number", "gpus_per_node", ": write 4, or with a type a100:4", value=repr(self.gpus_per_node)
+            ) from None
         if str(self.gpus_per_node).startswith("gpu:"):  # The form of --gres, which sbatch refuses here.
-            raise ValueError(f"gpus_per_node={self.gpus_per_node!r}: write {gpus}, or with a type a100:{gpus}")
+            problem = f": write {gpus}, or with a type a100:{gpus}"
+            raise SettingError("gpus-as-gres", "gpus_per_node", problem, value=repr(self.gpus_per_node))
         if gpus is not None and gpus < 0:
-            raise ValueError(f"gpus_per_node={self.gpus_per_node}: must not be negative")
+            raise SettingError("gpus-negative", "gpus_per_node", ": must not be negative", value=self.gpus_per_node)
         if gpus and self.tasks_per_node not in (None, 1, gpus):
             raise RequestError(
                 "tasks-against-gpus",
@@ -145,9 +149,8 @@ class SlurmConfig(Section):
         for name, value in self.slurm_additional_parameters.items():
             option = name.replace("_", "-")
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
-                raise ValueError(
-                    f"slurm_additional_parameters: {name!r} is not a long option of sbatch; write mail-type: END"
-                )
+                problem = f": {name!r} is not a long option of sbatch; write mail-type: END"
+                raise SettingError("not-an-sbatch-option", "slurm_additional_parameters", problem)
             own = f"slurm.slurm_additional_parameters.{name}"
             option, seen = _in_full(option), f"{own}={value}"
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):

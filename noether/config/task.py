@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
 
 from noether.common.suggest import did_you_mean
 from noether.config.section import ComponentSection, Section, chosen_by_kind, dotted_path_or
+from noether.config.setting_error import SettingError
 
 
 class FieldConfig(Section):
@@ -34,7 +35,8 @@ class FieldConfig(Section):
     def _names_a_set(cls, points: str) -> str:
         if points != "case" and (not points.endswith("_points") or points == "_points"):
             known = ("surface_points", "volume_points", "case")
-            raise ValueError(f"points={points} does not name a set of points: {did_you_mean(points, known)}")
+            problem = f" does not name a set of points: {did_you_mean(points, known)}"
+            raise SettingError("not-a-set-of-points", "points", problem, value=points)
         return points
 
 
@@ -82,9 +84,10 @@ class ForceCoefficientConfig(Section):
     def _pressure_is_known(self) -> "ForceCoefficientConfig":
         if isinstance(self.dynamic_pressure, str):
             if self.density is None:
-                raise ValueError(f"dynamic_pressure={self.dynamic_pressure} is the key of a speed: density is needed")
+                problem = " is the key of a speed: density is needed"
+                raise SettingError("speed-without-density", "dynamic_pressure", problem, value=self.dynamic_pressure)
         elif self.dynamic_pressure <= 0:
-            raise ValueError("dynamic_pressure must be above 0")
+            raise SettingError("pressure-not-positive", "", "dynamic_pressure must be above 0")
         return self
 
     def needed_keys(self) -> tuple[str, ...]:
@@ -120,17 +123,19 @@ class FieldsTaskConfig(ComponentSection):
     @model_validator(mode="after")
     def _consistent(self) -> "FieldsTaskConfig":
         if (self.domain_low is None) != (self.domain_length is None):
-            raise ValueError("domain_low and domain_length belong together: give both, or neither")
+            problem = "domain_low and domain_length belong together: give both, or neither"
+            raise SettingError("half-a-domain", "", problem)
         if self.fields is None:
             return self
         if not self.fields:
-            raise ValueError("fields: at least one output field is needed")
+            raise SettingError("no-output-field", "fields", ": at least one output field is needed")
         if not any(field.weight for field in self.fields.values()):
-            raise ValueError("fields: every weight is 0, so nothing would be learned")
+            raise SettingError("weights-all-zero", "fields", ": every weight is 0, so nothing would be learned")
         for name, scalar in self.scalars.items():
             for part, wanted in (("pressure", scalar.pressure), ("shear", scalar.shear)):
                 if wanted is not None and wanted not in self.fields:
-                    raise ValueError(f"scalars.{name}.{part}={wanted} is not among fields ({', '.join(self.fields)})")
+                    problem = f" is not among fields ({', '.join(self.fields)})"
+                    raise SettingError("not-an-output-field", f"scalars.{name}.{part}", problem, value=wanted)
         return self
 
 
@@ -147,7 +152,9 @@ class ClassificationTaskConfig(ComponentSection):
     @model_validator(mode="after")
     def _a_name_each(self) -> "ClassificationTaskConfig":
         if self.names and len(self.names) != self.classes:
-            raise ValueError(f"names: {len(self.names)} names for {self.classes} classes")
+            raise SettingError(
+                "names-against-classes", "names", f": {len(self.names)} names for {self.classes} classes"
+            )
         return self
 
 

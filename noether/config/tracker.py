@@ -4,6 +4,7 @@ from pydantic import Field, field_validator
 
 from noether.common.suggest import nearest
 from noether.config.section import Section
+from noether.config.setting_error import SettingError
 
 SERVICES = ("wandb", "mlflow")
 """The services that noether supports; their classes are in `noether/tracking/services.py`."""
@@ -25,5 +26,6 @@ class TrackerConfig(Section):
             if name not in SERVICES and "." not in name:
                 near = nearest(name, SERVICES)
                 meant = f"; did you mean {near}?" if near else ""
-                raise ValueError(f"there is no tracker {name}: {', '.join(SERVICES)}, or a dotted path{meant}")
+                problem = f"there is no tracker {name}: {', '.join(SERVICES)}, or a dotted path{meant}"
+                raise SettingError("unknown-tracker", "", problem)
         return names

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from noether.config.interval import Interval
 from noether.config.section import Section
+from noether.config.setting_error import SettingError
 from noether.errors import RequestError
 
 LENGTHS = ("max_epochs", "max_updates", "max_samples")
@@ -101,5 +102,10 @@ class TrainerConfig(Section):
     @model_validator(mode="after")
     def _positive_batch(self) -> "TrainerConfig":
         if isinstance(self.max_batch_size, int) and self.max_batch_size < 1:
-            raise ValueError(f"max_batch_size={self.max_batch_size}: must be at least 1, auto or null")
+            raise SettingError(
+                "batch-size-below-one",
+                "max_batch_size",
+                ": must be at least 1, auto or null",
+                value=self.max_batch_size,
+            )
         return self

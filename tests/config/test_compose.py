@@ -8,102 +8,93 @@ from noether.config.compose import configs_folder, dump_config, load_config
 from noether.errors import ExitCode, RequestError
 
 REFUSED = {
-    "unknown-key": (["acelerator=gpu"], "unknown key 'acelerator'", "fix       accelerator=gpu"),
-    "unknown-nested-key": (
-        ["trainer.max_epoch=3"],
-        "unknown key 'trainer.max_epoch'",
-        "fix       trainer.max_epochs=3",
-    ),
-    "unknown-section": (["trainr.max_epochs=3"], "unknown key 'trainr'", "fix       trainer.max_epochs=3"),
-    "unknown-group-of-experiments": (
-        ["+experiment/elipsoid=quick"],
-        "no group 'experiment/elipsoid'",
-        "fix       +experiment/ellipsoid=quick",
-    ),
-    "unknown-key-of-the-chosen-model": (["model.dimm=64"], "unknown key 'model.dimm'", "fix       model.dim=64"),
+    "unknown-key": (["acelerator=gpu"], "unknown-key", "accelerator=gpu"),
+    "unknown-nested-key": (["trainer.max_epoch=3"], "unknown-key", "trainer.max_epochs=3"),
+    "unknown-section": (["trainr.max_epochs=3"], "unknown-key", "trainer.max_epochs=3"),
+    "unknown-group-of-experiments": (["+experiment/elipsoid=quick"], "unknown-group", "+experiment/ellipsoid=quick"),
+    "unknown-key-of-the-chosen-model": (["model.dimm=64"], "unknown-key", "model.dim=64"),
     "unknown-key-in-a-field": (
         ["task.fields.surface_pressure.unti=Pa"],
-        "unknown key 'task.fields.surface_pressure.unti'",
-        "fix       task.fields.surface_pressure.unit=Pa",
+        "unknown-key",
+        "task.fields.surface_pressure.unit=Pa",
     ),
-    "wrong-type": (
-        ["trainer.effective_batch_size=many"],
-        "trainer.effective_batch_size cannot be many",
-        "a whole number",
+    "wrong-type": (["trainer.effective_batch_size=many"], "invalid-value", "trainer.effective_batch_size=8"),
+    "out-of-range": (["trainer.ema_decay=1.5"], "invalid-value", "leave trainer.ema_decay out"),
+    "two-lengths": (["trainer.max_epochs=3", "trainer.max_updates=5"], "run-length", "trainer.max_epochs=3"),
+    "no-length": (["~trainer.max_epochs"], "run-length", "trainer.max_epochs=60"),
+    "interval-without-unit": (["trainer.log_every=5"], "length-without-unit", "'trainer.log_every=5 updates'"),
+    "interval-with-unknown-unit": (
+        ["trainer.log_every='5 fortnights'"],
+        "not-a-length",
+        "'trainer.log_every=10 updates'",
     ),
-    "out-of-range": (["trainer.ema_decay=1.5"], "trainer.ema_decay cannot be 1.5", "less than 1"),
-    "two-lengths": (
-        ["trainer.max_epochs=3", "trainer.max_updates=5"],
-        "the length of the run is set 2 times",
-        "fix       trainer.max_epochs=3",
+    "unknown-model-kind": (["model.kind=utp"], "unknown-kind-of-component", "model.kind=upt"),
+    "unknown-optimizer-kind": (["optimizer.kind=adam"], "unknown-kind", "optimizer.kind=adamw"),
+    "unknown-option-of-a-group": (["model=upp"], "unknown-configuration", "model=upt"),
+    "sweep-on-one-run": (["devices=0,1"], "setting-given-twice", 'devices=\\"0,1\\"      (one text with commas)'),
+    "one-folder-for-a-list": (["slurm.container_mounts=/data"], "invalid-value", "slurm.container_mounts='[/data]'"),
+    "folders-for-a-list": (
+        ["slurm.container_mounts=/data,/b:/mnt"],
+        "setting-given-twice",
+        "slurm.container_mounts='[/data,/b:/mnt]'",
     ),
-    "no-length": (["~trainer.max_epochs"], "the run has no length", "fix       trainer.max_epochs="),
-    "interval-without-unit": (["trainer.log_every=5"], "has no unit", "fix       'trainer.log_every=5 updates'"),
-    "interval-with-unknown-unit": (["trainer.log_every='5 fortnights'"], "is not a length", "'10 updates'"),
-    "unknown-model-kind": (["model.kind=utp"], "unknown kind: 'utp', did you mean 'upt'?", "my_package.MyClass"),
-    "unknown-optimizer-kind": (["optimizer.kind=adam"], "unknown optimizer.kind", "fix       optimizer.kind=adamw"),
-    "unknown-option-of-a-group": (["model=upp"], "no configuration 'model/upp'", "fix       model=upt"),
-    "sweep-on-one-run": (["devices=0,1"], "devices was given several values", 'devices=\\"0,1\\"'),
-    "one-folder-for-a-list": (
-        ["slurm.container_mounts=/data"],
-        "slurm.container_mounts cannot be /data",
-        "fix       slurm.container_mounts='[/data]'",
+    "one-line-for-a-list": (
+        ["slurm.slurm_setup=module load a"],
+        "invalid-value",
+        "slurm.slurm_setup='[module load a]'",
     ),
-    "folders-for-a-list": (["slurm.container_mounts=/data,/b:/mnt"], "given several values", "='[/data,/b:/mnt]'"),
-    "one-line-for-a-list": (["slurm.slurm_setup=module load a"], "expected  a list in brackets", "='[module load a]'"),
-    "one-number-for-two": (["optimizer.betas=0.9"], "optimizer.betas cannot be 0.9", "optimizer.betas='[0.9,0.999]'"),
-    "nothing-to-delete": (["~nothing"], "nothing to delete at nothing", "fix       leave ~nothing out"),
-    "a-quote-in-a-name": (["run_id=it's"], "cannot read", """run_id='"it'"'"'s"'"""),
-    "not-an-override": (["what is this"], "cannot read 'what is this'", "key=value"),
+    "one-number-for-two": (["optimizer.betas=0.9"], "invalid-value", "optimizer.betas='[0.9,0.999]'"),
+    "nothing-to-delete": (["~nothing"], "nothing-to-delete", "leave ~nothing out"),
+    "a-quote-in-a-name": (
+        ["run_id=it's"],
+        "unreadable-override",
+        "run_id='\"it'\"'\"'s\"'      (quoted twice: once for the shell)",
+    ),
+    "not-an-override": (["what is this"], "unreadable-override", "leave 'what is this' out"),
     "tasks-against-gpus": (
         ["slurm.gpus_per_node=a100:4", "slurm.tasks_per_node=2"],
-        "slurm.tasks_per_node contradicts slurm.gpus_per_node",
-        "fix       slurm.tasks_per_node=4",
+        "tasks-against-gpus",
+        "slurm.tasks_per_node=4      (or leave it out)",
     ),
-    "no-sample-at-once": (
-        ["trainer.max_batch_size=0"],
-        "trainer.max_batch_size=0: must be at least 1",
-        "fix       leave trainer.max_batch_size out",
-    ),
+    "no-sample-at-once": (["trainer.max_batch_size=0"], "batch-size-below-one", "leave trainer.max_batch_size out"),
     "momentum-that-is-not-there": (
         ["optimizer=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"],
-        "optimizer.nesterov=true needs momentum above 0",
-        "seen      optimizer.nesterov=true",
+        "nesterov-without-momentum",
+        "leave optimizer.nesterov out",
     ),
-    "more-points-than-there-are": (["dataset.points_per_update.surface=99999"], "is more than surface_points", ""),
-    "heads-that-do-not-divide": (["model.dim=100", "model.heads=3"], "model.heads does not divide", "model.dim=102"),
-    "transolver-heads": (["model=transolver", "model.heads=7"], "model.heads does not divide", "model.dim=259"),
-    "option-of-another-model": (
-        ["model=transformer", "model.radius=9"],
-        "unknown key 'model.radius'",
-        "leave model.radius out",
+    "more-points-than-there-are": (
+        ["dataset.points_per_update.surface=99999"],
+        "more-points-than-made",
+        "leave dataset.points_per_update.surface out",
     ),
+    "heads-that-do-not-divide": (["model.dim=100", "model.heads=3"], "heads-do-not-divide", "model.dim=102"),
+    "transolver-heads": (["model=transolver", "model.heads=7"], "heads-do-not-divide", "model.dim=259"),
+    "option-of-another-model": (["model=transformer", "model.radius=9"], "unknown-key", "leave model.radius out"),
     "more-supernodes-than-points-of-ab-upt": (
         ["model=ab_upt_small", "model.supernodes=2000"],
-        "fewer geometry points than supernodes",
-        "fix       model.supernodes=512",
+        "too-few-geometry-points",
+        "model.supernodes=512      (or more dataset.geometry_points)",
     ),
     "more-supernodes-than-points": (
         ["model.supernodes=2000"],
-        "fewer geometry points than supernodes",
-        "fix       model.supernodes=512",
+        "too-few-geometry-points",
+        "model.supernodes=512      (or more dataset.geometry_points)",
     ),
-    "run-id-is-a-path": (["run_id=a/b"], "must be a plain folder name", "output_path"),
-    "port-out-of-range": (["master_port=70000"], "master_port cannot be 70000", "65536"),
+    "run-id-is-a-path": (["run_id=a/b"], "run-id-not-a-name", "leave run_id out"),
+    "port-out-of-range": (["master_port=70000"], "invalid-value", "leave master_port out"),
     "scalar-of-no-field": (
         ["task.scalars.lift_coefficient.pressure=presure"],
-        "is not among fields",
-        "surface_pressure",
+        "not-an-output-field",
+        "leave task.scalars.lift_coefficient.pressure out",
     ),
 }
 
 
-@pytest.mark.parametrize(("overrides", "summary", "way_out"), REFUSED.values(), ids=REFUSED.keys())
-def test_wrong_settings_are_refused_with_the_line_to_change(overrides: list[str], summary: str, way_out: str) -> None:
+@pytest.mark.parametrize(("overrides", "code", "fix"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_settings_are_refused_with_the_line_to_change(overrides: list[str], code: str, fix: str) -> None:
     with pytest.raises(RequestError) as caught:
         load_config(overrides)
-    assert summary in str(caught.value)
-    assert way_out in str(caught.value)
+    assert (caught.value.code, caught.value.fix) == (code, fix)
     assert caught.value.exit_code == ExitCode.REQUEST
 
 
