@@ -92,6 +92,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     chosen = _choose_checkpoint(folder, wanted.checkpoint)
     config, written_in = _config_of(folder, chosen)
     code = approved_code(folder, config, written_in, wanted.trust)
+    _say_changes(folder, chosen, config)
     chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = _one_of("weights", wanted.weights or have[0], have)
@@ -190,8 +191,7 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
 def _config_of(folder: RunFolder, checkpoint: CheckpointFolder) -> tuple[RunConfig, Path]:
     """A run's configuration, and the file that it was read from.
 
-    The checkpoint holds it too, under its SHA-256: what differs is said, and where config.yaml cannot be read, the
-    checkpoint's counts.
+    The checkpoint holds it too, under its SHA-256: where config.yaml cannot be read, that one counts.
     """
     saved = checkpoint.meta().get("config") or {}
     written_in = folder.config
@@ -202,10 +202,14 @@ def _config_of(folder: RunFolder, checkpoint: CheckpointFolder) -> tuple[RunConf
             raise
         _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
         config, written_in = validate(saved), checkpoint.path / META
+    return config, written_in
+
+
+def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunConfig) -> None:
+    saved = checkpoint.meta().get("config") or {}
     for change in compare_configs(saved, config) if saved else ():
         if change.rule is not ResumeRule.FREE:
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
-    return config, written_in
 
 
 def _for_one_device(config: RunConfig) -> RunConfig:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,25 @@ def test_what_is_granted_ends_with_its_block() -> None:
         assert load_object("os.getcwd", "model.kind") is os.getcwd
     with pytest.raises(RequestError):
         load_object("os.getcwd", "model.kind")
+
+
+RUNS_CODE = re.compile(
+    r"import_module\(|__import__\(|(?<![.\w])(?:eval|exec)\(|pickle\.loads|torch\.load\(|export\.load\("
+)
+PLACES = {
+    "common/dotted_path.py": "names in settings, once granted",
+    "data/shapenet_car.py": "tensors, with weights_only=True",
+    "distributed/control.py": "objects of ranks, signed with the secret of the run",
+    "evaluation/exported.py": "a graph, with trust=True",
+    "workers/preload.py": "modules of ours, by constants",
+    "workers/worker.py": "targets of ours, and what the launcher hands to its own worker",
+}
+
+
+def test_nothing_else_makes_code_of_a_name_or_of_a_file() -> None:
+    package = REPOSITORY / "noether"
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if RUNS_CODE.search(path.read_text())}
+    assert found == set(PLACES)
 
 
 @dataclass(frozen=True)
