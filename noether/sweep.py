@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ from noether.evaluation.tables import squared_unit
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
+from noether.workers.death_signal import set_death_signal
 
 
 @dataclass(frozen=True)
@@ -166,16 +168,18 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
 
 
 def _train(run: SweptRun, hp: str | None) -> int:
-    """Runs one training to its end, and passes signals on to it."""
+    """Runs one training to its end, and passes signals on to it; it saves and stops where this process is killed."""
     words = ["train", *(["--hp", hp] if hp else []), *run.words]
-    process = subprocess.Popen([sys.executable, "-m", "noether", *words])
+    command = [sys.executable, "-m", "noether", *words]
+    process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM))
 
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
-        return process.wait()
+        code = process.wait()
+        return code if code >= 0 else 128 - code  # as a shell says it of a signal
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -2,6 +2,10 @@
 
 import io
 import json
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,8 @@ from rich.console import Console
 
 from noether.config.compose import load_config
 from noether.runs.folder import RunFolder
-from noether.sweep import SweptRun, summarise, sweep_table, units_of
+from noether.runs.records import read_record
+from noether.sweep import SweptRun, _train, summarise, sweep_table, units_of
 
 
 def swept(name: str, *differs: str) -> SweptRun:
@@ -68,6 +73,32 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
     assert f"{figure['mean']:.5g} ± " in done.out
     again = noether(*words, "seed=1,2", "resume=auto")
     assert again.out.count("already complete") == 2, "what is done is not done again"
+
+
+@pytest.mark.slow
+def test_a_run_saves_and_stops_when_its_sweep_is_killed(start, tmp_path: Path) -> None:
+    words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=1000000")
+    sweep, folder = start(*words, "seed=1,2", "trainer.log_every=1 updates"), RunFolder(tmp_path / "s-0")
+    wait_for(folder.metrics.exists)
+    sweep.kill()
+    wait_for(folder.stopped.exists)
+    assert read_record(folder.stopped)["update"] > 0
+    assert not (tmp_path / "s-1").exists()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, monkeypatch) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nkill -TERM $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert _train(swept("a"), None) == 128 + signal.SIGTERM
 
 
 def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(noether, tmp_path: Path) -> None:

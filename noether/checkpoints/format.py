@@ -32,6 +32,10 @@ _NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
+_READ: dict[tuple[Path, tuple[int, ...]], str] = {}
+"""The digests of files that this process has read, by their stamp: whoever chooses a checkpoint, checks it and loads it
+asks three times, and a checkpoint on a shared disk is large."""
+
 Warn = Callable[[str], None]
 
 
@@ -70,6 +74,8 @@ class CheckpointFolder:
         digests = meta.get("sha256")
         if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
             raise ValueError("sha256 does not name the files of a checkpoint")
+        if _NAME.fullmatch(self.path.name) and meta.get("updates") != self.updates:
+            raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
         counts = [meta[name] for name in _COUNTS if name in meta]
         if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config", {}), dict):
             raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
@@ -101,7 +107,10 @@ class CheckpointFolder:
             raise self._damaged(f"{META} does not name {name}")
         try:
             with open_plain(self.path / name) as file:
-                found = file_digest(file, "sha256").hexdigest()
+                about = os.fstat(file.fileno())
+                stamp = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                found = _READ.get((self.path / name, stamp)) or file_digest(file, "sha256").hexdigest()
+            _READ[self.path / name, stamp] = found
         except OSError as error:
             raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
         if found != expected:
@@ -220,6 +229,29 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
             continue
         if best is None or metric < best:
             warn(f"checkpoint {_PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
+    return chosen
+
+
+def best_or_refused(folder: Path, fix: str) -> CheckpointFolder:
+    """Returns the checkpoint that stands for a run, as `selected_checkpoint` does, but never another in its place.
+
+    Args:
+        folder: the run's checkpoints folder.
+        fix: the line that names another checkpoint, with {} for its name.
+
+    Raises:
+        RequestError: the best one is damaged or gone, with the line that names the next.
+    """
+    passed_over: list[str] = []
+    chosen = selected_checkpoint(folder, passed_over.append)
+    if passed_over:
+        raise DamagedCheckpoint(
+            "checkpoint-damaged",
+            f"the best checkpoint of {folder.parent} is not there as it was written",
+            seen="\n".join(passed_over),
+            expected="the checkpoint that the run was evaluated with",
+            fix=f"{fix.format(chosen.path.name)}      (the best that is intact)",
+        )
     return chosen
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noether.checkpoints.format import list_checkpoints, selected_checkpoint
+from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
 from noether.checkpoints.state import model_tensors
 from noether.common.suggest import nearest
 from noether.errors import RequestError
@@ -108,17 +108,25 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
 
 
 def weights_file(where: str) -> Path:
-    """Returns the file of weights that a run, a checkpoint, an export or a file names. RequestError: none is there."""
+    """Returns the file of weights that a run, a checkpoint, an export or a file names.
+
+    What lies in a checkpoint is verified, and of a run it is the best one and no other.
+
+    Raises:
+        RequestError: none is there, or it is not as it was written.
+    """
     path = Path(where).expanduser()
     if path.is_file():
-        return path
+        checkpoint = CheckpointFolder(path.parent)
+        return checkpoint.verified(path.name) if (path.parent / META).exists() else path
     folder = path
     if list_checkpoints(path / "checkpoints"):
-        # A damaged one is passed over; which was taken, the list of what matched says.
-        folder = selected_checkpoint(path / "checkpoints", lambda words: None).path
-    for name in ("ema.safetensors", "model.safetensors"):
-        if (folder / name).is_file():
-            return folder / name
+        folder = best_or_refused(path / "checkpoints", f"initial_weights={path}/checkpoints/{{}}").path
+    if (folder / META).exists():
+        checkpoint = CheckpointFolder(folder)
+        return checkpoint.verified("ema.safetensors" if checkpoint.has("ema.safetensors") else "model.safetensors")
+    if (folder / "model.safetensors").is_file():
+        return folder / "model.safetensors"
     raise RequestError(
         "no-weights-there",
         f"initial_weights={where} holds no weights",

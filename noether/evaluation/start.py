@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
-from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, selected_checkpoint
+from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.suggest import nearest
@@ -292,7 +292,7 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
         )
     name = _one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
-        return selected_checkpoint(folder.checkpoints, _warn)
+        return best_or_refused(folder.checkpoints, "--checkpoint {}")
     return {"latest": list(found.values())[-1], **found}[name]
 
 

@@ -117,14 +117,23 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
-    """Returns the rows of a metrics.jsonl as `read_rows` does; each has a `kind` and an `update`, a count."""
-    rows = []
+    """Returns the rows of a metrics.jsonl as `read_rows` does, by their updates, each with a `kind` and an `update`.
+
+    Rows that stand there twice, or before earlier ones, are named too: nothing that a run does leaves them so.
+    """
+    rows: list[Row] = []
+    seen: set[bytes] = set()
     for row in read_rows(path, warn):
-        if is_metrics_row(row):
-            rows.append(row)
-        else:
+        if not is_metrics_row(row):
             warn(f"{path}: a row without a kind or an update is skipped: {strict_json(row)[:80]}")
-    return rows
+        elif (content := _canonical(row)) in seen:
+            warn(f"{path}: the {row['kind']} row of update {row['update']} stands there twice; one is skipped")
+        else:
+            seen.add(content)
+            if rows and row["update"] < rows[-1]["update"]:
+                warn(f"{path}: the {row['kind']} row of update {row['update']} stands after later ones")
+            rows.append(row)
+    return sorted(rows, key=lambda row: row["update"])
 
 
 def is_metrics_row(row: Mapping[str, Any]) -> bool:

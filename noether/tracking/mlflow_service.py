@@ -21,10 +21,12 @@ class MlflowService:
     def open(self, facts: RunFacts) -> str:
         """Begins the run, or goes on with it under its id."""
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
-        if uri.startswith("file:"):
+        if uri.startswith("file:") or ":" not in uri:  # a folder, as it is usually written
             # Recent versions of MLflow write to a folder only where this is set; a node has no server.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = MlflowClient(uri)
+        self._shown: dict[str, int] = {}
+        self._goes_on = facts.session is not None
         if facts.session is not None:
             self._run = facts.session
             self._client.update_run(self._run, status="RUNNING")
@@ -40,10 +42,19 @@ class MlflowService:
         return self._run
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Logs the numbers over updates."""
+        """Logs the numbers over updates; what a start that was killed has shown already is not shown twice."""
         # MLflow takes letters, digits and _-./ : in a name.
         named = {name.replace("(", "").replace(")", ""): value for name, value in numbers.items()}
-        self._client.log_batch(self._run, [Metric(name, value, 0, update) for name, value in named.items()])
+        new = [Metric(name, value, 0, update) for name, value in named.items() if update > self._last_shown(name)]
+        if new:
+            self._client.log_batch(self._run, new)
+
+    def _last_shown(self, name: str) -> int:
+        """The last update that an earlier start has logged a number for; -1: none."""
+        if self._goes_on and name not in self._shown:
+            history = self._client.get_metric_history(self._run, name)
+            self._shown[name] = max((metric.step for metric in history), default=-1)
+        return self._shown.get(name, -1)
 
     def close(self) -> None:
         """Marks the run as finished; a start that goes on marks it as running again."""

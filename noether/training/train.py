@@ -20,7 +20,7 @@ from noether.runs.records import read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
 from noether.training.conditions import conditions_of, data_changes, differences_of_resume
-from noether.training.final_result import write_final_result
+from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
 from noether.training.request import TrainRequest
@@ -98,6 +98,8 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
         return write_final_result(run, stop, loop.time_use)
     if not reason and group.is_first:
         run.console.say(f"the run is already complete: {run.folder.path}")
+        if run.config.tracker.report and not run.folder.report.exists():  # killed while it was written
+            report_run(run.folder, run.console, run.lease)
     return reason
 
 

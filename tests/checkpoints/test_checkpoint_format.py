@@ -1,4 +1,6 @@
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,9 @@ import pytest
 from noether.checkpoints import format as checkpoint_format
 from noether.checkpoints.format import (
     CheckpointFolder,
+    DamagedCheckpoint,
     best_checkpoint,
+    best_or_refused,
     list_checkpoints,
     newest_intact,
     prune_checkpoints,
@@ -96,6 +100,37 @@ def test_a_damaged_best_checkpoint_is_named_and_the_next_best_selected(file, tmp
     warnings: list[str] = []
     assert selected_checkpoint(tmp_path, warnings.append).updates == 3
     assert [file in warning and "update-000000002" in warning for warning in warnings] == [True]
+
+
+def test_a_damaged_best_checkpoint_is_refused_where_another_would_give_other_figures(tmp_path) -> None:
+    folder = tmp_path / "checkpoints"
+    for updates, metric in ((1, 0.5), (2, 0.1), (3, 0.3)):
+        write(folder, updates, metric)
+    assert best_or_refused(folder, "--checkpoint {}").updates == 2
+    (folder / "update-000000002" / "model.bin").write_bytes(b"other")
+    with pytest.raises(DamagedCheckpoint) as refused:
+        best_or_refused(folder, "--checkpoint {}")
+    assert "update-000000002" in refused.value.seen
+    assert refused.value.fix.startswith("--checkpoint update-000000003 ")
+
+
+def test_a_checkpoint_that_was_copied_to_a_newer_name_is_damaged(tmp_path) -> None:
+    first = write(tmp_path, 1)
+    shutil.copytree(first.path, tmp_path / "update-000000009")
+    named: list[str] = []
+    assert newest_intact(tmp_path, named.append) == first
+    assert "update-000000009" in named[0]
+
+
+def test_a_file_is_read_once_for_all_who_ask_and_again_when_it_changed(tmp_path, monkeypatch) -> None:
+    read = []
+    monkeypatch.setattr(checkpoint_format, "file_digest", lambda *of: (read.append(1), hashlib.file_digest(*of))[1])
+    checkpoint = write(tmp_path, 1)
+    for _ in range(3):
+        assert checkpoint.damage() is None
+    assert len(read) == 2, "its two files"
+    (checkpoint.path / "model.bin").write_bytes(b"other")
+    assert checkpoint.damage() is not None
 
 
 @pytest.mark.parametrize(("metric", "named"), [(0.1, True), (0.9, False), (None, False)])

@@ -7,6 +7,7 @@ import pytest
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.table import choose_to_prune, describe_checkpoints
+from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
 
 # Update, metric: the second is the best.
@@ -18,7 +19,7 @@ def folder(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     for updates, metric in SAVED:
         write_checkpoint(run.checkpoints, updates, {"w.bin": [b"0" * 2048]}, {"metric": metric, "updates_per_epoch": 2})
-    run.config.write_text("defaults: [/train, _self_]\ntrainer: {keep_checkpoints: 2}\n")
+    run.config.write_text(dump_config(load_config(["trainer.keep_checkpoints=2"])))
     return run
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import nn
 
+from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.initial import freeze, load_initial, weights_file
 from noether.data.layout import Layout
 from noether.errors import RequestError
@@ -58,6 +59,32 @@ def test_weights_that_cannot_be_taken_are_refused(what: str, tmp_path: Path) -> 
         save_file({"other": torch.ones(1)}, where)
     with pytest.raises(RequestError):
         load_initial(nn.Linear(3, 2), str(where))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with two checkpoints, the second the best, and averaged weights in both."""
+    for updates, metric in ((1, 0.5), (2, 0.1)):
+        content = {name: [save({"weight": torch.full((2, 3), float(updates))})] for name in ("model", "ema")}
+        files = {f"{name}.safetensors": parts for name, parts in content.items()}
+        write_checkpoint(tmp_path / "run" / "checkpoints", updates, files, {"metric": metric})
+    return tmp_path / "run"
+
+
+def test_the_weights_of_a_run_are_those_of_its_best_checkpoint(run: Path) -> None:
+    assert weights_file(str(run)) == run / "checkpoints/update-000000002/ema.safetensors"
+
+
+@pytest.mark.parametrize("where", [".", "checkpoints/update-000000002", "checkpoints/update-000000002/ema.safetensors"])
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_weights_that_are_not_as_they_were_written_are_refused(where: str, damage: str, run: Path) -> None:
+    file = run / "checkpoints/update-000000002/ema.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.unlink() if damage == "gone" else file.write_bytes(bytes(content))
+    with pytest.raises(RequestError) as refused:
+        load_initial(nn.Linear(3, 2), str(run / where))
+    assert refused.value.code in ("checkpoint-damaged", "no-weights-there")
 
 
 def test_patterns_freeze_parameters_and_a_pattern_without_one_is_refused() -> None:

@@ -45,6 +45,20 @@ def test_a_row_without_a_kind_or_an_update_is_named(row, tmp_path) -> None:
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("order", "kept", "named"),
+    [((0, 1, 1, 2), (0, 1, 2), "twice"), ((0, 2, 1), (0, 1, 2), "after later ones")],
+    ids=["doubled", "exchanged"],
+)
+def test_a_row_out_of_its_place_is_named(order, kept, named, tmp_path) -> None:
+    path, said = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b"".join(LINES[index] for index in order))
+    assert read_metrics(path, said.append) == [ROWS[index] for index in kept]
+    assert len(said) == 1
+    assert "update 2" in said[0]
+    assert named in said[0]
+
+
 def test_a_row_that_a_kill_cut_off_is_left_out_without_a_word(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(LINES[0] + LINES[1][:10])
