@@ -73,6 +73,7 @@ docs: $(READY)
 	$(BIN)/python benchmarks/lint/precision.py --page
 	$(BIN)/python -m tests.completion_table > noether/cli/completion.json
 	$(BIN)/python -m tests.commands_reference > docs/commands.md
+	$(BIN)/python -m tests.errors_reference > docs/errors.md
 
 # The documentation site, into site/. It needs no network; a dead link or a page that no menu leads to is an error.
 # The report in it is that of `make train`, in runs/site: trained first where there is none, and kept.

@@ -77,6 +77,12 @@ class InterruptedStartError(NoetherError):
         )
 
 
+def shown(error: str, code: str) -> str:
+    """Returns what an error says, with its code, by which docs can be searched, at the end of the first line."""
+    first, end, rest = error.partition("\n")
+    return f"{first} [{code}]{end}{rest}" if code else error
+
+
 def one_line(error: BaseException) -> str:
     """Returns what an exception says, on one line and cut short; the name of its class where it says nothing."""
     return " ".join(str(error).split())[:200] or type(error).__name__

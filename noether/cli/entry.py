@@ -14,7 +14,7 @@ from noether.cli.help import command_help, group_help, overview
 from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.common.shown import shown_text
-from noether.errors import ExitCode, NoetherError, RequestError
+from noether.errors import ExitCode, NoetherError, RequestError, shown
 
 UTF8_MODE = "PYTHONUTF8"
 ASKS_FOR_HELP = ("--help", "-h", "help")
@@ -32,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:
-        print(shown_text(f"noether: {_as_typed_here(error)}"), file=sys.stderr)
+        _show(_as_typed_here(error))
         code = error.exit_code
     except PermissionError as error:
         if not error.filename:
             raise
-        print(shown_text(f"noether: {_as_typed_here(_no_permission(error))}"), file=sys.stderr)
+        _show(_as_typed_here(_no_permission(error)))
         code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
@@ -71,6 +71,10 @@ def _is_utf8(name: str) -> bool:
         return codecs.lookup(name).name == "utf-8"
     except LookupError:
         return False
+
+
+def _show(error: NoetherError) -> None:
+    print(shown_text(f"noether: {shown(str(error), error.code)}"), file=sys.stderr)
 
 
 def _as_typed_here(error: NoetherError) -> NoetherError:

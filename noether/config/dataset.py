@@ -55,7 +55,7 @@ class EllipsoidDatasetConfig(_Dataset):
                 raise SettingError("more-points-than-made", f"points_per_update.{prefix}", problem, value=wanted)
         if (self.geometry_points or 0) > self.surface_points:
             problem = f" is more than surface_points={self.surface_points}"
-            raise SettingError("more-points-than-made", "geometry_points", problem, value=self.geometry_points)
+            raise SettingError("more-geometry-points-than-made", "geometry_points", problem, value=self.geometry_points)
         return self
 
 

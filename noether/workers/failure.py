@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from noether.common.plain_file import open_plain
-from noether.errors import ExitCode
+from noether.errors import ExitCode, shown
 from noether.workers.context import WorkerContext, WorkerReport
 from noether.workers.rank_state import listed
 from noether.workers.worker import failing_code
@@ -101,7 +101,8 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folde
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {who}{verb} {failure.message}"]
     if failure.kind == "refused":
-        lines = [f"noether: {failure.message}", *([f"  said by   {who}"] if world_size > 1 else [])]
+        lines = [f"noether: {shown(failure.message, failure.code)}"]
+        lines += [f"  said by   {who}"] if world_size > 1 else []
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:

@@ -193,7 +193,7 @@ def test_what_a_finished_run_leaves_behind_is_ended(tmp_path: Path) -> None:
 def test_trap_10_a_wrong_request_is_text_with_exit_code_2(tmp_path: Path) -> None:
     code, words = run("refuse", None, tmp_path)
     assert code == 2
-    assert words.startswith("noether: no such model\n  seen      model=upd\n")
+    assert words.startswith("noether: no such model [no-such-model]\n  seen      model=upd\n")
     assert "Traceback" not in words
     assert words.count("no such model") <= 2, "the other rank said the same, in one line"
 

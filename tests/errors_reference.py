@@ -1,0 +1,119 @@
+"""Generates docs/errors.md, every message with its code, from the source: `make docs`."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "noether"
+
+HEAD = """\
+# Errors
+
+A request that cannot be carried out is answered in three parts, and its first line ends with a code in brackets, which
+stays when the words change:
+
+```
+noether: an effective batch of 63 cannot be shared equally by 2 ranks [batch-not-divisible]
+  seen      trainer.effective_batch_size=63
+  expected  a multiple of 2
+  fix       trainer.effective_batch_size=64
+```
+
+In the table, `{name}` stands for a value and `…` for what depends on the case.
+
+| code | message | expected | fix |
+|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of the source: its code, and its parts with `{name}` and `…` for what is filled in."""
+
+    code: str
+    summary: str
+    expected: str = ""
+    fix: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """The summary without the names of what is filled in."""
+        return re.sub(r"{\w+}", "…", self.summary)
+
+
+def messages() -> list[Message]:
+    """Returns every message that has a code, by code."""
+    found = [message for path in sorted(PACKAGE.rglob("*.py")) for message in _in_file(path)]
+    return sorted(found, key=lambda message: (message.code, message.summary))
+
+
+def errors_reference() -> str:
+    """Returns docs/errors.md."""
+    rows = {f"| `{m.code}` | {_cell(m.summary)} | {_cell(m.expected)} | {_cell(m.fix)} |" for m in messages()}
+    return HEAD + "\n".join(sorted(rows)) + "\n"
+
+
+def _in_file(path: Path) -> Iterator[Message]:
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef):
+            nodes = sorted(
+                (node for node in ast.walk(function) if hasattr(node, "lineno")), key=lambda node: node.lineno
+            )
+            texts: dict[str, ast.AST] = {}
+            for node in nodes:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    texts[node.targets[0].id] = node.value
+                if (message := _message(node, texts)) is not None:
+                    yield message
+
+
+def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
+    """Returns what a call raises, or what a pair of a code and a summary says; `texts` are the variables so far."""
+    expected = fix = ""
+    if isinstance(node, ast.Call) and len(node.args) > 1 and _raises(node.func):
+        code, text, *more = node.args
+        if more and ast.unparse(node.func) == "SettingError":  # Its setting and what is wrong with it are one line.
+            text = ast.BinOp(text, ast.Add(), texts.get(ast.unparse(more[0]), more[0]))
+        given = {word.arg: texts.get(ast.unparse(word.value), word.value) for word in node.keywords}
+        expected, fix = (_template(given[name]) if name in given else "" for name in ("expected", "fix"))
+    elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "(code, summary)":
+        code, text = node.value.elts  # type: ignore[attr-defined]  # A tuple of two.
+    else:
+        return None
+    text = texts.get(ast.unparse(text), text)
+    return Message(str(code.value), _template(text), expected, fix) if isinstance(code, ast.Constant) else None
+
+
+def _raises(function: ast.expr) -> bool:
+    name = ast.unparse(function)
+    return name.endswith(("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal")) or name in (
+        *("refuse", "_choice_error", "_refusal", "wrong"),
+    )
+
+
+def _template(node: ast.AST) -> str:
+    """Returns a text as the source writes it."""
+    match node:
+        case ast.Constant():
+            return str(node.value)
+        case ast.JoinedStr():
+            return "".join(map(_template, node.values))
+        case ast.FormattedValue(value=ast.Name() | ast.Attribute() as value):
+            return "{" + ast.unparse(value).rpartition(".")[2].strip("_") + "}"
+        case ast.BinOp(op=ast.Add()):
+            return _template(node.left) + _template(node.right)
+        case ast.IfExp():
+            return " / ".join(filter(None, map(_template, (node.body, node.orelse))))
+        case _:
+            return "…"
+
+
+def _cell(text: str) -> str:
+    text = re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("`", "'")
+    return "" if not text.strip("… /") else f"`{text}`"
+
+
+if __name__ == "__main__":
+    print(errors_reference(), end="")
