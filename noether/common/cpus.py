@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.cgroups import own_groups
+
 
 @dataclass(frozen=True)
 class UsableCpus:
@@ -37,14 +39,11 @@ class CpuShare:
     reason: str
 
 
-def read_cpus(root: Path = Path("/")) -> UsableCpus:
+def read_cpus() -> UsableCpus:
     """Returns the CPUs of this process. What cannot be read, on another system, is no limit."""
     machine = os.cpu_count() or 1
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(machine)
-    cgroups = ""
-    with suppress(OSError):
-        cgroups = (root / "proc/self/cgroup").read_text()
-    return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota(cgroups, root / "sys/fs/cgroup"))
+    return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota())
 
 
 def usable_cpus() -> int:
@@ -52,26 +51,9 @@ def usable_cpus() -> int:
     return read_cpus().count
 
 
-def cpu_quota(cgroups: str, mount: Path) -> float | None:
-    """Returns how many CPUs the cgroups of a process give it the time of, the least of a group and all above it.
-
-    Args:
-        cgroups: the text of /proc/self/cgroup (cgroups(7)).
-        mount: where cgroups are mounted. A container sees its own group there, whatever path the text has.
-
-    Returns:
-        None where nothing limits it.
-    """
-    quotas = []
-    for line in cgroups.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number != "0" and "cpu" not in controllers.split(","):
-            continue
-        for tree in (mount, mount / "unified") if number == "0" else (mount / controllers, mount / "cpu"):
-            group = tree / path.lstrip("/")
-            while group.is_relative_to(tree):
-                quotas.append(_quota_of_group(group))
-                group = group.parent
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Returns how many CPUs this process's cgroups give it the time of, the least of them; None: nothing limits it."""
+    quotas = map(_quota_of_group, own_groups("cpu", root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
-from noether.common.limits import read_limits, why_too_large
+from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.environments.devices import GpuDriver, nvml_gpus
@@ -87,6 +87,7 @@ def plan_run(
         threads = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
         each = " for each rank" if placement.world_size > 1 else ""
         reasons["threads"] = f"{threads.threads}{each} ({threads.reason})"
+        check_processes(len(placement.workers), most_processes())
         check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
         kind = placement.workers[0].device.kind
         too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from noether.common.freed_memory import keep_freed_memory
+from noether.common.limits import most_processes, refused_processes, too_few_processes
 from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
@@ -86,7 +87,7 @@ def worker_main(
 
 def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
     """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
-    started = time.time()
+    started, refused = time.time(), refused_processes()
     if context.worker.device.kind == "cpu":
         keep_freed_memory()
     try:
@@ -94,7 +95,10 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         function: Target = getattr(importlib.import_module(module), name)
         code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
-        return failure_report(error, context)
+        # Libraries say so in words of their own, if at all; the kernel counts.
+        unforeseen = isinstance(error, Exception) and not isinstance(error, NoetherError)
+        cause = too_few_processes(most_processes()) if unforeseen and refused_processes() > refused else error
+        return failure_report(cause, context)
     message = f"{target} returned {code} after {time.time() - started:.1f} s"
     return _report(context, "finished", message, "", code)
 

@@ -47,10 +47,10 @@ FOLDER = "kubepods/pod7/c1"
     ],
 )
 def test_cgroups(cgroups: str, files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
-    for name, text in files.items():
+    for name, text in {"proc/self/cgroup": cgroups, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cpu_quota(cgroups, tmp_path) == quota
+    assert cpu_quota(tmp_path) == quota
 
 
 def cpus(allowed: int, machine: int = 0, quota: float | None = None) -> UsableCpus:

@@ -120,3 +120,24 @@ def test_a_wrong_request_leaves_with_its_exit_code(containers) -> None:
 def test_plan_speaks_of_the_container(containers) -> None:
     done = containers.run("plan", "--json")
     assert json.loads(done.out)["launcher"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "code", "said"),
+    [
+        pytest.param({"pids_limit": 12}, ("devices=2",), 2, "may have 12 of them", id="too-few-processes"),
+        pytest.param({"nano_cpus": 500_000_000}, (), 0, "a quota of 0.5", id="half-a-cpu"),
+    ],
+)
+def test_limits_of_a_container_are_read(limit: dict, words: tuple[str, ...], code: int, said: str, containers) -> None:
+    done = containers.run("plan", *words, **limit)
+    assert done.code == code, done.out + done.err
+    assert said in done.out + done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_folder_that_cannot_be_written_offers_no_mount_of_the_host(containers, tmp_path) -> None:
+    done = containers.run(*tiny("odd", train=("train",)), work=tmp_path / "odd")
+    assert done.code != 0
+    assert "--user" in done.err
+    assert "-v /" not in done.err
