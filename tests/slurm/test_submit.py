@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,24 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
     assert [state["state"] for state in states] == ["stopped", "stopped"]
     assert all(0 < state["update"] < 9000 and state["total_updates"] == 9000 for state in states)
     assert slurm.jobs().isdisjoint(str(job) for job, _ in jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("wait_s", [0.0, 2.5], ids=["before-torch-is-imported", "while-ranks-meet"])
+def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(wait_s: float, slurm: Slurm, user: User) -> None:
+    job, folder = user.submits("early", "--script", "trainer.max_updates=4", 'slurm.nodelist="n[1-2]"')
+
+    def is_queued_again() -> bool:
+        if slurm.show(job).get("JobState") == "RUNNING":
+            time.sleep(wait_s)
+            slurm.on("login", "scancel", "--signal=USR2", str(job))
+        return slurm.show(job).get("Restarts") == "1"
+
+    wait_for("the job to be queued again", is_queued_again, 60, lambda: said(folder))
+    assert "queued again" in said(folder)
+    assert slurm.wait(job, limit_s=150) == "COMPLETED", said(folder)
+    assert json.loads(folder.result.read_text())["updates"] == 4
 
 
 @pytest.mark.slow
