@@ -1,7 +1,13 @@
 """What a resumed run is told of bits that will differ."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
+from conftest import TINY
 from torch import nn
 
 from noether.training.conditions import conditions_of, differences_of_resume
@@ -56,3 +62,19 @@ def test_conditions_are_those_of_torch_itself() -> None:
     assert here["threads"] == torch.get_num_threads()
     assert here["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
     assert here["processor"]
+
+
+def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:
+    """ATEN_CPU_CAPABILITY stands for another kind of CPU; torch reads it once: this start is a process of its own."""
+    folder = train("moved", "trainer.max_updates=2")
+    plan = json.loads(folder.plan.read_text())
+    assert plan["conditions"]["threads"] == plan["threads"]["threads"]
+    words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=moved", "resume=auto", "trainer.max_updates=4"]
+    command = [sys.executable, "-m", "noether", "train", *words, "trainer.max_batch_size=2"]
+    environ = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    text = " ".join((done.stdout + done.stderr).split())
+    capability = plan["conditions"]["cpu_capability"]
+    assert f"cpu_capability {capability} → DEFAULT: results may be rounded differently" in text
+    assert "micro-batches of 4 before, 2 now" in text
