@@ -246,7 +246,7 @@ def best_or_refused(folder: Path, fix: str) -> CheckpointFolder:
     chosen = selected_checkpoint(folder, passed_over.append)
     if passed_over:
         raise DamagedCheckpoint(
-            "checkpoint-damaged",
+            "best-checkpoint-damaged",
             f"the best checkpoint of {folder.parent} is not there as it was written",
             seen="\n".join(passed_over),
             expected="the checkpoint that the run was evaluated with",
