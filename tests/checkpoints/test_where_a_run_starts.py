@@ -8,10 +8,10 @@ from conftest import TINY
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.resume import find_start
 from noether.config.compose import load_config
-from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import take_lease
 from noether.runs.records import rows_text, write_record
+from tests.refusal import refusal
 
 ROW = {"kind": "training", "update": 2, "loss": 1.0}
 
@@ -52,7 +52,7 @@ def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
     else:
         take_lease(folder, 0, {})
     folder.config.unlink()
-    with pytest.raises(RequestError, match="exists already"):
+    with refusal("run-exists"):
         start(folder)
 
 
@@ -62,14 +62,14 @@ def test_without_any_meta_data_a_run_is_not_begun_anew(folder) -> None:
         (checkpoint.path / "meta.json").unlink()
     said: list[str] = []
     words = (f"output_path={folder.path.parent}", "run_id=run", "resume=auto")
-    with pytest.raises(RequestError, match="no intact checkpoint"):
+    with refusal("no-intact-checkpoint"):
         find_start(load_config(words, TINY), said.append)
     assert ["update-000000004" in said[0], "update-000000002" in said[1]] == [True, True]
 
 
 def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_anew(folder) -> None:
     folder.metrics.write_text(rows_text([ROW, {"kind": "checkpoint", "update": 2}]))
-    with pytest.raises(RequestError, match="no intact checkpoint"):
+    with refusal("no-intact-checkpoint"):
         start(folder, "resume=auto")
     folder.metrics.write_text(rows_text([ROW]))
     assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"

@@ -6,6 +6,7 @@ import pytest
 
 from noether.config.compose import configs_folder, dump_config, load_config
 from noether.errors import ExitCode, RequestError
+from tests.refusal import refusal
 
 REFUSED = {
     "unknown-key": (["acelerator=gpu"], "unknown-key", "accelerator=gpu"),
@@ -211,7 +212,7 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     assert load_config(hp="configs/train_shapenet.yaml").dataset.kind == "shapenet_car"
     for absent in ("configs/train_car.yaml", "my/configs/train.yaml", str(tmp_path / "configs/train.yaml")):
-        with pytest.raises(RequestError, match="no configuration file"):
+        with refusal("no-configuration-file"):
             load_config(hp=absent)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train_shapenet, _self_]\n")
@@ -220,12 +221,13 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
 
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     (tmp_path / "train_cars.yaml").write_text("seed: 1\n")
-    with pytest.raises(RequestError, match="no configuration file") as caught:
+    with refusal("no-configuration-file") as caught:
         load_config(hp=tmp_path / "train_car.yaml")
     assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
     (tmp_path / "train_car.yaml").mkdir()
-    with pytest.raises(RequestError, match="is a folder") as caught:
+    with refusal("no-configuration-file") as caught:
         load_config(hp=tmp_path / "train_car.yaml")
+    assert caught.value.seen.endswith(" is a folder")
     assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
 
 

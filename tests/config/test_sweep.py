@@ -4,7 +4,7 @@ import pytest
 
 from noether.config.compose import load_config
 from noether.config.sweep import expand_sweep, varied
-from noether.errors import RequestError
+from tests.refusal import refusal
 
 SWEEPS = {
     "no-list-is-one-run": (["seed=1"], [["seed=1"]]),
@@ -60,7 +60,7 @@ def test_a_text_that_looks_like_a_number_reads_back_as_it_was_written(text: str,
 
 @pytest.mark.parametrize("text", ["model=glob(*)", "seed=interval(0,1)"])
 def test_what_has_no_list_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="has no list of values"):
+    with refusal("no-sweep-values"):
         expand_sweep([text])
 
 

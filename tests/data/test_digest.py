@@ -10,6 +10,7 @@ from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data import ellipsoid
 from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 CARS = EllipsoidDatasetConfig(train_shapes=2, test_shapes=2, surface_points=8, volume_points=8, seed=3)
 
@@ -32,7 +33,7 @@ def test_one_flipped_bit_is_refused_with_a_fix_that_works(tmp_path) -> None:
     digest_path(path).unlink()
     ellipsoid.prepare(tmp_path, CARS)
     flip(path)
-    with pytest.raises(RequestError, match="is damaged"):
+    with refusal("packed-data-damaged"):
         ellipsoid.check_folder(tmp_path)
 
 

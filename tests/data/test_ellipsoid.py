@@ -22,6 +22,7 @@ from noether.data.ellipsoid import EllipsoidDataset
 from noether.data.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
 from noether.data.packed import open_packed
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 CAR = EllipsoidCar(half_length=2.1, height=0.9, half_width=0.8, yaw=0.2)
 SETTINGS = {"train_shapes": 10, "test_shapes": 3, "surface_points": 48, "volume_points": 33, "seed": 5}
@@ -452,14 +453,14 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     ids=["seed", "points"],
 )
 def test_files_of_another_order_are_not_taken_for_this_one(folder, change, word):
-    with pytest.raises(RequestError, match=r"train\.safetensors was made with other settings") as error:
+    with refusal("ellipsoid-of-other-settings") as error:
         ellipsoid.prepare(folder, settings(**change))
     assert word in error.value.seen
 
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RequestError, match="cannot write the ellipsoid data set") as error:
+    with refusal("ellipsoid-not-written") as error:
         ellipsoid.prepare(tmp_path / "file" / "data", settings())
     assert "XDG_CACHE_HOME" in error.value.fix
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 from packed_files import write_packed
 
 from noether.data.packed import ALIGNMENT, DTYPES, Spec, digest_path, open_packed, packed_writer
-from noether.errors import RequestError
+from tests.refusal import refusal
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def entry(begin: int, end: int, shape: object = (2,), dtype: str = "F32") -> dic
 def test_a_foreign_file_is_refused_by_name(tmp_path, content):
     path = tmp_path / "test.safetensors"
     path.write_bytes(content)
-    with pytest.raises(RequestError, match=r"test\.safetensors is not a complete packed data file"):
+    with refusal("packed-data-incomplete"):
         open_packed(path)
 
 
@@ -185,13 +185,13 @@ def test_a_foreign_file_is_refused_by_name(tmp_path, content):
 def test_a_truncated_file_is_refused_by_name(path, kept):
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
-    with pytest.raises(RequestError, match=r"train\.safetensors is not a complete packed data file"):
+    with refusal("packed-data-incomplete"):
         open_packed(path)
 
 
 @pytest.mark.parametrize("name", ["missing.safetensors", "."], ids=["missing", "folder"])
 def test_a_path_that_is_no_file_is_refused_by_name(tmp_path, name):
-    with pytest.raises(RequestError, match="cannot be opened"):
+    with refusal("packed-data-not-opened"):
         open_packed(tmp_path / name)
 
 

@@ -8,6 +8,7 @@ import pytest
 from noether.environments.endpoint import hold_port
 from noether.environments.placement import Endpoint
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "node7.cluster"])
@@ -59,7 +60,7 @@ def test_trap_9_a_busy_port_is_refused_by_who_asked_for_it(asked_by: str, fix: s
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         endpoint = dataclasses.replace(Endpoint("127.0.0.1", port), asked_by=asked_by.format(port))
-        with pytest.raises(RequestError, match=f"port {port} is taken by another program") as caught:
+        with refusal("port-unusable") as caught:
             hold_port(endpoint)
     assert asked_by.format(port) in caught.value.seen
     assert str(port) in caught.value.seen

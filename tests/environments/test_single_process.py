@@ -11,7 +11,7 @@ from slurm_steps import batch_script, job_variables, step
 
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.environments.single_process import refuse_several
-from noether.errors import RequestError
+from tests.refusal import refusal
 
 TWO_NODES = ["n1", "n2"]
 FOUR_TASKS = step([2, 2], names=TWO_NODES)
@@ -39,9 +39,7 @@ TORCHRUN = {
     ],
 )
 def test_several_processes_are_refused(environ: dict[str, str], host: str, started: int, fix: str) -> None:
-    with pytest.raises(
-        RequestError, match=f"noether evaluate runs in one process, but {started} were started"
-    ) as caught:
+    with refusal("one-process-only") as caught:
         refuse_several("evaluate", environ, host, NOTHING_KNOWN)
     assert caught.value.fix == fix
 

@@ -11,6 +11,7 @@ from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.rendezvous import derived_port
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 TERMINAL = ProcessFacts(stdin_is_terminal=True)
 STEP_0 = ProcessFacts(ancestors=("slurmstepd: [13.0]",))
@@ -426,5 +427,5 @@ def test_several_machines_by_hand_inside_an_allocation() -> None:
 
 
 def test_a_nodes_real_lack_of_gpus_is_still_said() -> None:
-    with pytest.raises(RequestError, match="no GPU is visible"):
+    with refusal("no-gpu-visible"):
         resolve_placement(LaunchRequest("gpu"), batch_script(["n1"], [1]), "n1", no_gpus)

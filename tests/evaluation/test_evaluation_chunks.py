@@ -10,13 +10,13 @@ from noether.config.compose import load_config
 from noether.data.points import PointDraw
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
-from noether.errors import RequestError
 from noether.evaluation.evaluate import Evaluator, predict
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.models.transformer import Transformer
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
+from tests.refusal import refusal
 
 
 def test_chunks_predict_what_one_pass_predicts() -> None:
@@ -29,7 +29,7 @@ def test_chunks_predict_what_one_pass_predicts() -> None:
 
 
 def test_a_model_without_chunks_names_the_setting() -> None:
-    with pytest.raises(RequestError, match="Linear cannot predict in chunks") as caught:
+    with refusal("no-prediction-in-chunks") as caught:
         predict(nn.Linear(2, 2), {}, 100)
     assert caught.value.seen == "trainer.evaluation_chunk_size=100"
     assert caught.value.fix == "trainer.evaluation_chunk_size=null"

@@ -10,6 +10,7 @@ import pytest
 
 import noether as package
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[2]
 OLD_RUNS = Path(__file__).with_name("old_runs")
@@ -35,13 +36,13 @@ def test_a_run_predicts_and_has_its_figures_and_history(run_folder: Path) -> Non
     )
     assert run.figures == json.loads((run_folder / "result.json").read_text())["figures"]
     assert [row["update"] for row in run.history] == [1]
-    with pytest.raises(RequestError, match="reads no parameter wind_speed"):
+    with refusal("parameter-not-read"):
         run.predict(points, wind_speed=32)
 
 
 def test_what_is_not_there_is_refused(run_folder: Path) -> None:
     (run_folder / "result.json").unlink()
-    with pytest.raises(RequestError, match="has not been evaluated"):
+    with refusal("run-not-evaluated"):
         _ = package.load_run(run_folder).tested
     with pytest.raises(RequestError):
         package.load_run(run_folder.parent / "nothing")

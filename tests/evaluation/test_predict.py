@@ -20,6 +20,7 @@ from noether.evaluation.vtk_output import SUFFIXES, write_fields
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.fields import FieldsTask
+from tests.refusal import refusal
 
 pytest_plugins = ("shapenet_car_runs",)
 
@@ -165,7 +166,7 @@ def test_what_reaches_beyond_training_is_warned_of() -> None:
 )
 def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", array)
-    with pytest.raises(RequestError, match="does not hold points") as refused:
+    with refusal("shape-not-points") as refused:
         read_points(tmp_path / "p.npy")
     assert refused.value.seen == seen
 

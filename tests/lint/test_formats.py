@@ -14,6 +14,7 @@ from noether.cli.commands import read_train_line
 from noether.errors import RequestError
 from noether.lint.check import MAX_SIZE, lint_files, lint_text
 from noether.lint.command import run_lint
+from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WRONG = "#!/bin/bash\n#SBATCH --time=2h\npython t.py\necho 50%, done: yes\n"
@@ -71,7 +72,7 @@ def test_sarif_has_a_rule_and_a_place_for_each_result(job: Path, capsys) -> None
 
 
 def test_an_unknown_format_names_the_nearest(job: Path) -> None:
-    with pytest.raises(RequestError, match="sarif"):
+    with refusal("unknown-format"):
         run(str(job), style="serif")
 
 
@@ -137,7 +138,7 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
     assert "1 of 2 fixed" in said
     assert "left to you, line 2" in said
     fixed.write_text("#SBATCH -n1\nhostname\n")
-    with pytest.raises(RequestError, match="itself a fixed script"):
+    with refusal("script-already-fixed"):
         run(str(fixed), fix=True)
 
 

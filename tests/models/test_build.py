@@ -11,6 +11,7 @@ from noether.common.dotted_path import code_granted, load_object
 from noether.errors import RequestError
 from noether.models.build import REGISTRY, build_model, count_parameters
 from noether.models.upt import UPT
+from tests.refusal import refusal
 
 USER_CODE = """
 import torch
@@ -117,7 +118,7 @@ def test_a_class_without_a_constructor_takes_nothing_after_a_compilation_too(use
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
     install_generation_tagging_init()
-    with pytest.raises(RequestError, match="has no option 'width'"):
+    with refusal("component-option-unknown"):
         build_model("user_package.networks.Empty", width=4)
 
 

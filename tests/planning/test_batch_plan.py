@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from noether.config.trainer import TrainerConfig
 from noether.errors import RequestError
 from noether.planning.batches import BatchPlan, plan_batches, plan_length
+from tests.refusal import refusal
 
 
 @pytest.mark.parametrize(
@@ -55,5 +56,5 @@ def test_lengths_are_updates(length, total) -> None:
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(RequestError, match="smaller than one effective batch"):
+    with refusal("too-few-samples"):
         plan_length(7, TrainerConfig(effective_batch_size=8, max_epochs=1))

@@ -14,6 +14,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
 from noether.tracking.metrics_file import MetricsFile
+from tests.refusal import refusal
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
 def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
     take_lease(folder, 2, JOB)
     elsewhere(folder)
-    with pytest.raises(RequestError, match="restart 1 of job 13; restart 2 has"):
+    with refusal("stale-start"):
         take_lease(folder, 1, JOB)
     assert take_lease(folder, 0, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
 

@@ -13,6 +13,7 @@ from noether.runs.folder import RunFolder, newest_run
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_start, place_aside, set_aside
+from tests.refusal import refusal
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: Run
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", another_start_first)
-    with pytest.raises(RequestError, match="has not ended"):
+    with refusal("run-not-ended"):
         set_aside(folder, place)
     assert folder.result.is_file()
     assert not place.exists()

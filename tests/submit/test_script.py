@@ -16,6 +16,7 @@ from noether.config.sweep import override_value
 from noether.errors import RequestError
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
+from tests.refusal import refusal
 
 GOLDEN = Path(__file__).with_name("golden")
 GPUS = ("slurm.nodes=2", "slurm.gpus_per_node=a100:4", "trainer.effective_batch_size=64")
@@ -268,7 +269,7 @@ def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("seed: 1\n")
     (run / "result.json").write_text("{}")  # What a start that failed in its first batch has not.
-    with pytest.raises(RequestError, match="exists already"):
+    with refusal("run-exists"):
         describe_job(["run_id=cars"], None)
     assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].config.resume == "auto"
 

@@ -14,7 +14,7 @@ from noether.data.cases.grouping import group_files
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
-from noether.errors import RequestError
+from tests.refusal import refusal
 
 GROUPS = {
     "a-folder-each": (
@@ -141,7 +141,7 @@ def test_a_table_of_all_cases_is_found_by_their_names(tmp_path: Path) -> None:
 def test_a_folder_without_cases_is_refused(content: dict[str, str], tmp_path: Path) -> None:
     for name, text in content.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(RequestError, match="holds no cases"):
+    with refusal("no-cases-found"):
         survey_folder(tmp_path)
 
 
