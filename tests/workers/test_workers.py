@@ -262,7 +262,9 @@ def test_one_worker_runs_in_this_process(tmp_path: Path, capsys: pytest.CaptureF
     ("target", "code", "words"),
     [
         pytest.param("raise_here", 1, "noether: rank 0 on testbox failed: ValueError: boom in", id="an exception"),
-        pytest.param("refuse", 2, "noether: no such model\n  seen      model=upd", id="a wrong request"),
+        pytest.param(
+            "refuse", 2, "noether: no such model [no-such-model]\n  seen      model=upd", id="a wrong request"
+        ),
     ],
 )
 def test_one_worker_fails_as_several_do(
