@@ -1,11 +1,10 @@
 """The codes of errors, and docs/errors.md, the one file that holds every message."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-from noether.cli.entry import main
 from tests.errors_reference import errors_reference, messages
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -24,10 +23,9 @@ def test_a_code_has_one_meaning_and_is_words_with_hyphens() -> None:
     assert [code for code in meanings if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)] == []
 
 
-def test_a_refusal_ends_its_first_line_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "model.dimm=64"])
-    first, seen, *_ = capsys.readouterr().err.splitlines()
-    assert left.value.code == 2
+def test_a_refusal_ends_its_first_line_with_its_code(noether: Callable[..., Any]) -> None:
+    done = noether("plan", "model.dimm=64")
+    first, seen, *_ = done.err.splitlines()
+    assert done.code == 2
     assert first.endswith(" [unknown-key]")
     assert seen == "  seen      model.dimm=64"
