@@ -28,7 +28,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
             seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
             fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
         )
-    if keep is not None and not (keep.isdigit() and int(keep) > 0):
+    if keep is not None and not (keep.isdecimal() and int(keep) > 0):
         raise RequestError(
             "keep-not-a-number", f"--keep {keep} is not a number of checkpoints", expected="at least 1", fix="--keep 1"
         )

@@ -68,7 +68,7 @@ def prepare_here(
 
 def read_workers(workers: str | None) -> int:
     """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
-    if workers is not None and not (workers.isdigit() and int(workers) > 0):
+    if workers is not None and not (workers.isdecimal() and int(workers) > 0):
         raise RequestError(
             "workers-not-a-number", "--workers is a number", seen=f"--workers {workers}", expected="1 or more"
         )

@@ -78,6 +78,7 @@ def test_a_damaged_one_is_named_and_the_exit_code_says_so(folder, noether) -> No
         pytest.param(["--keep", "1"], "--prune --keep 1", id="keep-without-prune"),
         pytest.param(["--yes"], "--prune --keep 1", id="yes-without-prune"),
         pytest.param(["--prune", "--keep", "0"], "--keep 1", id="keep-nothing"),
+        pytest.param(["--prune", "--keep", "²"], "--keep 1", id="keep-superscript"),
     ],
 )
 def test_mistakes_end_with_2_and_the_line_to_change(folder, noether, arguments, way_out) -> None:

@@ -210,6 +210,11 @@ MISTAKES = {
     "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
     "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "no raw data at /nowhere"),
     "workers": (["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"], 2, "--workers is a number"),
+    "workers-superscript": (
+        ["data", "prepare", "shapenet_car", "x", "y", "--workers", "²"],
+        2,
+        "--workers is a number",
+    ),
     "more-supernodes-than-points": (
         ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],
         2,

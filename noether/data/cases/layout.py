@@ -102,4 +102,4 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """A key by which run_2 comes before run_10."""
-    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]

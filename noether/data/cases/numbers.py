@@ -108,7 +108,8 @@ def same_case(text: str, case: str) -> bool:
     if text == case:
         return True
     digits = [re.sub(r"\D", "", name) for name in (text, case)]
-    return bool(digits[0]) and text.strip().isdigit() and case.strip("_-").isdigit() and natural(text) == natural(case)
+    numbers = text.strip().isdecimal() and case.strip("_-").isdecimal()
+    return bool(digits[0]) and numbers and natural(text) == natural(case)
 
 
 def _one_file(root: Path, relative: str, name: str) -> Path:

@@ -71,6 +71,16 @@ def test_the_draft_is_taken_as_it_is(tmp_path: Path) -> None:
     assert float(train[0]["volume_points"].abs().max()) < 5  # metres
 
 
+def test_a_name_may_hold_a_digit_that_is_no_decimal(tmp_path: Path) -> None:
+    root = write_cases(tmp_path / "source", 5)
+    (root / "run_0").rename(root / "case1²")
+    survey = survey_folder(root)
+    assert "case1²" in survey.grouping.cases
+    text = draft_map(survey)
+    prepared = prepare_cases(root, tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    assert not prepared.broken
+
+
 def test_a_wind_along_another_axis_is_found(tmp_path: Path) -> None:
     turn = np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])
     about = parse_map(draft_map(survey_folder(write_cases(tmp_path / "source", 3, turn=turn))), "m")
