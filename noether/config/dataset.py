@@ -105,10 +105,11 @@ class CasesDatasetConfig(_Dataset):
         lt=1,
         description="Share of the training split that is held out if the prepared cases have no validation split.",
     )
-    points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
-        {"surface": 4096, "volume": 4096},
-        description="Number of points drawn anew for every update, by the set's name in the map; sets not listed use "
-        "all their points.",
+    points_per_update: Annotated[int, Field(gt=0)] | dict[str, Annotated[int, Field(gt=0)]] | None = Field(  # type: ignore[assignment]
+        None,
+        description="Number of points of a case that are drawn anew for every update: one number for each set, or by "
+        "the set's name in the map, where sets not listed use all their points. null: as many as the model learns best "
+        "from, 64 for mlp and 4096 for the others. A case with fewer gives what it has.",
     )
     evaluation_points: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,

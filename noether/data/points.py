@@ -1,6 +1,6 @@
 """Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,8 +29,9 @@ class PointDraw:
     The draw follows from (seed, epoch, sample) alone, so that neither the world size nor the number of
     loader workers changes it.
 
-    per_update: points drawn by prefix (`surface`, `volume`); other prefixes keep all their points.
-    geometry: points given as the shape, of the sample's geometry_points or else of its surface; None: all of them.
+    per_update: points drawn by prefix (`surface`, `volume`), other prefixes keep all their points; or one number, for
+        every set.
+    geometry: points given as the shape, of the set that `shape_key` names; None: all of them.
     pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
     inputs: further keys that the model reads at each point, and so at anchors.
     shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
@@ -39,7 +40,7 @@ class PointDraw:
     """
 
     seed: int
-    per_update: Mapping[str, int] = field(default_factory=dict)
+    per_update: Mapping[str, int] | int = field(default_factory=dict)
     geometry: int | None = None
     pad: bool = False
     inputs: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class PointDraw:
         if shape is not None:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
             drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
-        for prefix, count in self.per_update.items():
+        for prefix, count in self._counts(sample).items():
             keys = point_keys(sample, prefix)
             if keys:
                 take = self._draw(rng, sample[keys[0]].shape[0], count)
@@ -73,7 +74,7 @@ class PointDraw:
         shape = _shape_of(sample)
         if shape is not None:
             drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
-        for prefix, count in self.per_update.items():
+        for prefix, count in self._counts(sample).items():
             every = point_keys(sample, prefix)
             keys = [key for key in every if key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN]
             if keys:
@@ -85,6 +86,13 @@ class PointDraw:
         """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
+
+    def _counts(self, sample: Sample) -> Mapping[str, int]:
+        """How many points of each set are drawn."""
+        if not isinstance(self.per_update, int):
+            return self.per_update
+        sets = (key.removesuffix("_points") for key in sample if key.endswith("_points") and key != GEOMETRY)
+        return dict.fromkeys(sets, self.per_update)
 
     def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
         wanted = min(count or available, available)
@@ -103,9 +111,19 @@ class PointDraw:
         return torch.from_numpy(order[: min(wanted or available, available)])
 
 
+def shape_key(keys: Iterable[str]) -> str | None:
+    """Returns the key of the points that show the shape; None where there are no points.
+
+    These are the sample's own geometry_points where it gives them, else its surface, else its first set of points: a
+    solid is known by its own points.
+    """
+    sets = [key for key in keys if key.endswith("_points") and not key.startswith(ANCHOR)]
+    return next((key for key in (GEOMETRY, "surface_points") if key in sets), sets[0] if sets else None)
+
+
 def _shape_of(sample: Sample) -> Tensor | None:
-    """The points that show the shape: the sample's own geometry_points where it gives them, else its surface."""
-    return sample.get(GEOMETRY, sample.get("surface_points"))
+    key = shape_key(sample)
+    return None if key is None else sample[key]
 
 
 def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:

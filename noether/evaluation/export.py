@@ -87,19 +87,20 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     task, rng = trained.task, np.random.default_rng(0)
     boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
     places = {name: rng.uniform(box["low"], box["high"], (count, 3)) for name, box in boxes.items()}
-    box = task.seen.points.get("surface_points") or task.seen.points["geometry_points"]
+    own = trained.shape_set
+    box = task.seen.points.get(own) or task.seen.points["geometry_points"]
     whole = rng.uniform(box["low"], box["high"], (max(trained.points_learned, count), 3))[: trained.points_learned]
     normals = whole / np.linalg.norm(whole, axis=1, keepdims=True)
-    features = trained.layout.features.get("surface_points", {})
+    features = trained.layout.features.get(own, {})
     values = {key: _typical(trained, key, len(whole)) for key in features if key.partition("_")[2] not in KNOWN}
     shape = replace(Shape.of_points(whole), normals=normals, values=values)
-    others = {name: places[name] for name in trained.layout.sets if name != "surface_points"}
+    others = {name: places[name] for name in trained.layout.sets if name != own}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
     batch = shape_batch(trained, shape, others, parameters)
-    asked = places.get("surface_points", whole)
+    asked = places.get(own, whole)
     one = {
-        "surface_points": torch.from_numpy(asked),
-        "surface_normals": torch.from_numpy(asked / np.linalg.norm(asked, axis=1, keepdims=True)),
+        own: torch.from_numpy(asked),
+        own.replace("_points", "_normals"): torch.from_numpy(asked / np.linalg.norm(asked, axis=1, keepdims=True)),
         **{key: torch.from_numpy(_typical(trained, key, len(asked))) for key in values},
     }
     batch |= {key: value[None].to(trained.device, torch.float32) for key, value in one.items()}

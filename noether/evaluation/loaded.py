@@ -11,7 +11,7 @@ import torch
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.evaluation.predict import predicted_scalars
-from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
+from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape, read_solid
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
 from noether.runs.records import read_metrics, read_record
@@ -99,7 +99,7 @@ class LoadedRun:
             predicted, `scalars` (what is derived, as text with units), and `outside` (parameters out of range).
         """
         files = FileAxes.of(self.trained.task.space, axes)
-        own = _as_shape(shape, files.metres if scale is None else scale)
+        own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
         batch = shape_batch(self.trained, turned, others, parameters)
@@ -109,9 +109,10 @@ class LoadedRun:
         return {**files.back(fields), "points": own.points, "scalars": scalars, "outside": outside}
 
 
-def _as_shape(shape: Any, scale: float) -> Shape:
+def _as_shape(shape: Any, scale: float, at: str) -> Shape:
     if isinstance(shape, str | Path):
-        return read_shape(Path(shape).expanduser(), scale)
+        path = Path(shape).expanduser()
+        return read_shape(path, scale) if at == "faces" else read_solid(path, at, scale)
     if isinstance(shape, tuple):
         return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
     return Shape.of_points(checked_points(shape, "the array"))

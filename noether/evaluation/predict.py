@@ -13,10 +13,18 @@ from noether.data.mesh_files import read_array
 from noether.data.surface_mesh import frontal_area
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.shape_input import FileAxes, Shape, check_range, open_surface_warnings, read_points, read_shape
+from noether.evaluation.shape_input import (
+    FileAxes,
+    Shape,
+    check_range,
+    open_surface_warnings,
+    read_points,
+    read_shape,
+    read_solid,
+)
 from noether.evaluation.start import PredictRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
-from noether.evaluation.vtk_output import field_arrays, write_fields
+from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_mesh
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
 from noether.workers.context import WorkerContext
@@ -29,10 +37,13 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         trained = load_trained(request.chosen, group.device)
         files = FileAxes.of(trained.task.space, request.axes)
         scale = files.metres if request.scale is None else request.scale
-        given = read_shape(request.mesh, scale)
+        if trained.shape_at == "faces":
+            given = read_shape(request.mesh, scale)
+        else:
+            given = read_solid(request.mesh, trained.shape_at, scale)
         air = read_points(request.volume, scale) if request.volume else None
         shape, others = files.shape(given), {} if air is None else {"volume_points": files.points(air)}
-        truth = _truth(request, given, trained.task)
+        truth = _truth(request, given, trained)
         if said := _how_read(request, files, scale, trained.task):
             console.say(said)
         for words in _shape_warnings(request, trained, shape, others, scale):
@@ -43,7 +54,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         started = time.perf_counter()
         fields = predict_shape(trained, batch, request.chunk_size)
         seconds = time.perf_counter() - started
-        for line in _write(request, given, air, trained.task, files.back(fields), truth):
+        for line in _write(request, given, air, trained, files.back(fields), truth):
             console.say(line)
         for name, value in predicted_scalars(trained, shape, fields, request.parameters).items():
             console.say(f"{name.replace('_', ' ')}: {value}")
@@ -68,7 +79,7 @@ def _shape_warnings(
     request: PredictRequest, trained: TrainedModel, shape: Shape, others: Mapping[str, np.ndarray], scale: float
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
-    given = {"surface_points": (request.mesh, shape.points)}
+    given = {trained.shape_set: (request.mesh, shape.points)}
     if request.volume is not None:
         given["volume_points"] = (request.volume, others["volume_points"])
     warnings, axes = [], axes_words(trained.task.space)
@@ -76,7 +87,8 @@ def _shape_warnings(
         if seen := trained.task.seen.points.get(key):
             warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes, scale=scale)
     warnings += open_surface_warnings(request.mesh, shape)
-    if shape.faces is None and len(shape.points) < trained.points_learned:
+    is_thin = shape.faces is None and len(shape.points) < trained.points_learned
+    if is_thin and trained.shape_at == "faces":
         warnings.append(
             f"{request.mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
             f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
@@ -84,19 +96,20 @@ def _shape_warnings(
     return warnings
 
 
-def _truth(request: PredictRequest, shape: Shape, task: FieldsTask) -> dict[str, np.ndarray]:
+def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel) -> dict[str, np.ndarray]:
     """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points."""
+    task, own = trained.task, trained.shape_set
     found = {name: value for name, value in shape.values.items() if name in task.fields}
     if request.truth is None:
         return found
     values = np.asarray(read_array(request.truth), np.float64)
-    name = next((name for name, field in task.fields.items() if field.points == "surface_points"), None)
+    name = next((name for name, field in task.fields.items() if field.points == own), None)
     if name is None:
         raise RequestError(
             "truth-needs-surface-field",
-            "--truth needs a run that predicts a field on the surface",
+            f"--truth needs a run that predicts a field at {own}",
             seen=", ".join(task.fields),
-            expected="a field at surface_points",
+            expected=f"a field at {own}",
         )
     channels, rows = task.components[name], int(shape.rows.max(initial=0)) + 1
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
@@ -116,18 +129,20 @@ def _write(
     request: PredictRequest,
     shape: Shape,
     air: np.ndarray | None,
-    task: FieldsTask,
+    trained: TrainedModel,
     fields: Mapping[str, np.ndarray],
     truth: Mapping[str, np.ndarray],
 ) -> list[str]:
-    lines, out = [], request.out
-    sets = {"surface_points": (out, shape.points, shape.faces)}
+    """Writes a file for each set: the user's own mesh again where one was given, else the points."""
+    task, out = trained.task, request.out
+    lines: list[str] = []
+    sets = {trained.shape_set: (out, shape.points, shape.faces)}
     if air is not None:
         sets["volume_points"] = (out.with_name(f"{out.stem}_volume{out.suffix}"), air, None)
     for key, (path, points, faces) in sets.items():
         arrays: dict[str, np.ndarray] = {}
         for name in (name for name, field in task.fields.items() if field.points == key):
-            true = truth.get(name) if key == "surface_points" else None
+            true = truth.get(name) if key == trained.shape_set else None
             if true is None or true.shape != fields[name].shape:
                 arrays |= field_arrays(name, fields[name])
                 continue
@@ -135,8 +150,11 @@ def _write(
             norm = np.linalg.norm(true)
             relative = f"{np.linalg.norm(fields[name] - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
-        if arrays:
+        if arrays and key == trained.shape_set and request.mesh.suffix != ".npy":
+            write_on_mesh(path, request.mesh, shape.rows, arrays, at_cells=trained.shape_at == "cells")
+        elif arrays:
             write_fields(path, points, faces, arrays)
+        if arrays:
             lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
     return lines
 

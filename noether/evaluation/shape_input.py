@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.data.cases.case_map import turned
-from noether.data.mesh_files import read_array, read_mesh_apart
+from noether.data.mesh_files import import_pyvista, read_array, read_mesh_apart
 from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
 from noether.errors import RequestError
 
@@ -111,6 +111,19 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
     rows = np.unique(cells)
     shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
     return replace(shape, values={name: values[rows] for name, values in mesh.values.items()}, rows=rows)
+
+
+def read_solid(path: Path, at: str, scale: float = 1.0) -> Shape:
+    """Reads the nodes of a mesh, or the centres of its cells where `at` is "cells", as points without faces.
+
+    RequestError as `read_shape`.
+    """
+    if path.suffix == ".npy":
+        return Shape.of_points(read_points(path, scale))
+    mesh = read_mesh_apart(path)
+    if at == "cells":
+        return Shape.of_points(np.asarray(import_pyvista().read(path).cell_centers().points, np.float64) * scale)
+    return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
 
 
 def read_points(path: Path, scale: float = 1.0) -> np.ndarray:

@@ -14,7 +14,7 @@ from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.layout import Layout
 from noether.data.loader import to_device
-from noether.data.points import ANCHOR, KNOWN, Sample
+from noether.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
 from noether.evaluation.shape_input import Shape, as_trained, volume_inputs
@@ -44,7 +44,21 @@ class TrainedModel:
     def points_learned(self) -> int:
         """Points that show the shape of a training sample."""
         seen = self.task.seen.points
-        return int(seen["surface_points" if "surface_points" in seen else "geometry_points"]["count"])
+        return int(seen[GEOMETRY if self.shape_set not in seen else self.shape_set]["count"])
+
+    @property
+    def shape_set(self) -> str:
+        """The key of the points that a shape is given by: the surface, or the first set where there is none."""
+        key = shape_key(self.task.seen.points)
+        return "surface_points" if key in (None, GEOMETRY) else str(key)
+
+    @property
+    def shape_at(self) -> str:
+        """Where a mesh has these points: on its "faces"; of a solid, at its "points" or its "cells"."""
+        name = self.shape_set.removesuffix("_points")
+        known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
+        own = known.get(name, {"kind": "points"})
+        return "faces" if own["kind"] == "surface" else str(own.get("at", "points"))
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -75,12 +89,12 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
             fix="noether evaluate RUN      (the figures of a run of any task)",
         )
     load_task_state(task, checkpoint)
-    if not {"surface_points", "geometry_points"} & set(task.seen.points):
+    if shape_key(task.seen.points) is None:
         raise RequestError(
             "training-points-unknown",
             f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
-            seen="no surface_points in task.json",
-            expected="a checkpoint of this version, of a data set with surface_points",
+            seen="no points in task.json",
+            expected="a checkpoint of this version, of a data set with points",
             fix="train again, or resume the run for one update",
         )
     precision = Precision(config.trainer.precision, device.type)
@@ -111,11 +125,11 @@ def shape_batch(
         RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
     """
     thinned = as_trained(shape, trained.points_learned)
-    points, context = thinned.points, _surface_tensors(trained.layout, thinned)
+    points, context = thinned.points, _shape_tensors(trained, thinned)
     given = others or {}
     needs_anchors = hasattr(trained.model, "attend")
     if needs_anchors:
-        for name in (name for name in trained.layout.sets if name != "surface_points"):
+        for name in (name for name in trained.layout.sets if name != trained.shape_set):
             own = given.get(name)
             anchors = own if own is not None and len(own) >= VOLUME_ANCHORS else _points_about(trained, name, points)
             context |= _set_tensors(name, anchors, points)
@@ -123,7 +137,7 @@ def shape_batch(
     batch = {key: value for key, value in shown.items() if key not in context}
     if needs_anchors:  # sets that training draws no points of attend to all of theirs
         batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
-    batch |= _surface_tensors(trained.layout, shape)
+    batch |= _shape_tensors(trained, shape)
     for name, own in given.items():
         batch |= _set_tensors(name, own, points)
     batch |= _parameter_tensors(trained, parameters or {})
@@ -229,23 +243,24 @@ def _span(span: Span | None) -> str:
     return f"{low} to {high}"
 
 
-def _surface_tensors(layout: Layout, shape: Shape) -> Sample:
+def _shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
     """Points, normals and further inputs, these from the arrays of the shape's file. RequestError: one is not there."""
-    found = {"surface_points": shape.points}
+    own = trained.shape_set.removesuffix("points")
+    found = {trained.shape_set: shape.points}
     if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
-        found["surface_normals"] = shape.normals
-    for points, keys in layout.features.items():
+        found[f"{own}normals"] = shape.normals
+    for points, keys in trained.layout.features.items():
         for key, width in keys.items():
             if key.partition("_")[2] in KNOWN:
                 continue  # normals and distances are worked out
-            name = next((name for name in (key, key.removeprefix("surface_")) if name in shape.values), None)
-            if points != "surface_points" or name is None:
+            name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
+            if points != trained.shape_set or name is None:
                 raise RequestError(
                     "input-missing",
                     f"the model reads {key} at {points}",
                     seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
                     expected=f"an array {key} with {width} components at each point of the mesh",
-                    fix=f"write {key} into the mesh file" if points == "surface_points" else "predict from Python",
+                    fix=f"write {key} into the mesh file" if points == trained.shape_set else "predict from Python",
                 )
             found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
     return _tensors(**found)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,48 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
         mesh = pyvista.UnstructuredGrid(rows, np.full(len(cells), CELL_TYPES[cells.shape[1]], np.uint8), points)
     for name, array in arrays.items():
         mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
+    _save(mesh, path)
+
+
+def write_on_mesh(
+    path: Path, source: Path, rows: np.ndarray, arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
+) -> None:
+    """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
+
+    Args:
+        path: what is written.
+        source: the mesh, which `read_shape` or `read_solid` has read.
+        rows: (N,) which of its points or cells the rows of the arrays belong to; the others have NaN.
+        arrays: by name, (N,) or (N, C).
+        at_cells: whether they are at cells.
+
+    Raises:
+        RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
+    """
+    check_suffix(path)
+    pyvista = import_pyvista()
+    mesh = pyvista.read(source)
+    if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
+        raise RequestError(
+            "suffix-without-cells",
+            f"{path.name} cannot hold the cells of {source.name}",
+            seen=path.suffix,
+            expected=".vtu or .vtk",
+            fix=f"--out {path.with_suffix('.vtu')}",
+        )
+    if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
+        mesh = mesh.cast_to_unstructured_grid()
+    data, count = (mesh.cell_data, mesh.n_cells) if at_cells else (mesh.point_data, mesh.n_points)
+    for name, array in arrays.items():
+        whole = np.full((count, *array.shape[1:]), np.nan, np.float32)
+        whole[rows] = array
+        data[name] = whole
+    _save(mesh, path)
+
+
+def _save(mesh: Any, path: Path) -> None:
+    """Saves a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
+    pyvista = import_pyvista()
     try:
         made = ANYBODY.partial(path)
         partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.

@@ -16,7 +16,7 @@ from noether.data.checks import checked_samples
 from noether.data.identity import data_identity
 from noether.data.loader import type_like
 from noether.data.order import split_validation
-from noether.data.points import PointDraw
+from noether.data.points import GEOMETRY, PointDraw, shape_key
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.models.build import REGISTRY, build_model, model_class
@@ -80,7 +80,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
     settings = config.dataset
     return PointDraw(
         config.seed,
-        settings.points_per_update,
+        getattr(model, "points_per_update", {}) if settings.points_per_update is None else settings.points_per_update,
         settings.geometry_points,
         pad,
         task.inputs,
@@ -96,7 +96,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     if layout is None or needs is None:
         return
     model.check_layout(layout)
-    have = {*sample, *(["geometry_points"] if "surface_points" in sample else [])}
+    have = {*sample, *([GEOMETRY] if shape_key(sample) else [])}
     absent = [key for key in needs(layout) if key not in have]
     if not absent:
         return

@@ -29,6 +29,8 @@ class MLP(PointModel):
         layout: the fields, features, parameters and outputs of a case; the published models' where not given.
     """
 
+    points_per_update = 64  # Of many cases: more points of one case say little that is new.
+
     def __init__(
         self,
         dim: int = 256,

@@ -57,6 +57,8 @@ class PointModel(nn.Module):
 
     reads_masks = True
     """Tells whoever makes batches that padded ones are understood."""
+    points_per_update = 4096
+    """Points of each set of a case that an update draws where no setting says so."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
         _check_counts({"dim": dim, "heads": heads, **counts})

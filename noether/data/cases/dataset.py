@@ -64,7 +64,8 @@ class CasesDataset:
         numbers = {**about["parameters"], **about["outputs"]}
         sample = {name: torch.tensor([value], dtype=torch.float32) for name, value in numbers.items()}
         sample |= {name: torch.tensor(value, dtype=torch.float32) for name, value in about["forces"].items()}
-        for name in self.metadata["sets"]:
+        # Surfaces first: of several sets the first one shows the shape.
+        for name in sorted(self.metadata["sets"], key=lambda name: self.metadata["sets"][name]["kind"] != "surface"):
             arrays = self._open(set_file(self.root, case, name)).arrays
             sample |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return sample
@@ -87,6 +88,7 @@ class CasesDataset:
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
         space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
         files = parse_map(metadata["map"], "dataset.json")
+        space["sets"] = {name: {"kind": own["kind"], "at": own["at"]} for name, own in metadata["sets"].items()}
         space |= _files_space(files)
         scalars = _force_coefficients(files, metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
