@@ -34,6 +34,7 @@ FEW_UPDATES = 600
 UNKNOWN = {"cpu": 0.0, "wall": 0.0}
 RECIPE = (
     "dataset=cases",
+    "trainer=default",
     "dataset.geometry_points=512",
     "dataset.points_per_update={surface: 256, volume: 256}",
     "task.inputs=[surface_normals, volume_normals, volume_sdf]",

@@ -12,6 +12,8 @@ GROUPS = {
     "ab_upt": "AB-UPT",
     "transformer": "Transformer",
     "transolver": "Transolver",
+    "plain_network": "plain MLP of positions and parameters",
+    "nearest_case": "nearest case by parameters",
     "nearest_shape": "nearest shape",
     "mean_field": "mean of the training cases",
     "few-nothing": "UPT, {few} cases, from scratch",

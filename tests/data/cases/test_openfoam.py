@@ -130,7 +130,7 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
     assert figures["cases"] == {"train": 2, "validation": 1, "test": 1}
     run = figures["runs"]["upt-0"]
     assert set(run["fields"]) == {"surface_pressure", "surface_wall_shear", "volume_velocity", "volume_pressure"}
-    assert set(run["baselines"]) == {"mean_field", "nearest_shape"}
+    assert set(run["baselines"]) == {"mean_field", "nearest_shape", "nearest_case", "plain_network"}
     assert run["cpu_minutes"] > 0
     table = (tmp_path / "table.md").read_text()
     assert "| UPT |" in table
