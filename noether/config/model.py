@@ -87,6 +87,7 @@ class MLPConfig(ComponentSection):
     dim: int = Field(256, gt=0, description="Width of the hidden layers.")
     depth: int = Field(4, ge=1, description="Hidden layers.")
     octaves: int = Field(3, ge=0, description="Sines and cosines of each coordinate, each of twice the frequency.")
+    case_dim: int = Field(64, gt=0, description="Width of what a case scales and shifts the layers by.")
     shape: bool | None = Field(
         None, description="Whether the geometry's points are read; null: only where cases have no parameters."
     )

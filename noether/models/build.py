@@ -11,7 +11,7 @@ from noether.data.layout import Layout
 
 REGISTRY = {
     "convnet": "noether.models.convnet.ConvNet",
-    "mlp": "noether.models.mlp.MLP",
+    "mlp": "noether.models.mlp.PointwiseMLP",
     "upt": "noether.models.upt.UPT",
     "ab_upt": "noether.models.ab_upt.ABUPT",
     "transformer": "noether.models.transformer.Transformer",

@@ -8,20 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
-from noether.models.layers.blocks import initialise_linear
-from noether.models.layers.conditioning import Modulation
 from noether.models.points import Batch, Latent, PointModel, in_full_precision, mean_token, present, split_fields
 
 HALF_DOMAIN = 500.0
 """Positions arrive scaled to 0..1000; the network reads them as -1..1."""
 
 
-class MLP(PointModel):
+class PointwiseMLP(PointModel):
     """Predict fields at points, each from its own position, and outputs of the case.
 
     Args:
         dim: channels of the hidden layers.
         depth: hidden layers.
+        case_dim: channels of what scales and shifts the layers: few, so that tens of cases are not learned by heart.
         octaves: how many sines and cosines of a coordinate the first layer reads beside it: half a wave over the
             domain, and each half as long as the one before.
         shape: whether the points of the geometry are read too, each by two layers and then averaged (as PointNet,
@@ -36,21 +35,23 @@ class MLP(PointModel):
         dim: int = 256,
         depth: int = 4,
         octaves: int = 3,
+        case_dim: int = 64,
         *,
         shape: bool | None = None,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__(layout, dim, 1, rotary=False, depth=depth)
+        super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
         self.octaves = octaves
         read = 3 * (1 + 2 * octaves)
         self.embedding = nn.ModuleDict({points: nn.Linear(read, dim) for points in layout.outputs})
         reads_shape = shape if shape is not None else not layout.parameters
         self.shape = nn.Sequential(nn.Linear(read, dim), nn.GELU(), nn.Linear(dim, dim)) if reads_shape else None
         self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth - 1))
-        self.modulations = nn.ModuleList(Modulation(dim, 1) for _ in range(depth))
-        for modulation in self.modulations:
-            initialise_linear(modulation)
         self.activation = nn.GELU()
+        known = sum(layout.parameters.values()) + (dim if reads_shape else 0)
+        self.first = nn.Linear(known, dim)
+        self.case = nn.Sequential(nn.Linear(known, case_dim), nn.GELU(), nn.Linear(case_dim, case_dim), nn.GELU())
+        self.modulations = nn.ModuleList(_starting_at_zero(nn.Linear(case_dim, 2 * dim)) for _ in range(depth))
         self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs)) if layout.outputs else None
 
     @classmethod
@@ -68,14 +69,17 @@ class MLP(PointModel):
         Raises:
             ValueError: what the model reads is not in the batch.
         """
-        embedded = [] if (parameters := self._condition(batch)) is None else [parameters]
+        known, pooled = [], []
+        if self.parameter_embedding is not None:
+            pooled.append(self.parameter_embedding(batch).squeeze(1))
+            known += [batch[name].reshape(len(pooled[0]), -1).to(self._dtype) for name in self.layout.parameters]
         if self.shape is not None:
             if "geometry_points" not in batch:
                 raise ValueError("the model reads the shape: no geometry_points")
             points = self.shape(self._waves(batch["geometry_points"]))
-            embedded.append(mean_token(points, batch.get("geometry_mask")).unsqueeze(1))
-        condition = torch.stack(embedded).sum(dim=0)
-        return Latent(None, condition, condition.squeeze(1))
+            pooled.append(mean_token(points, batch.get("geometry_mask")))
+            known.append(pooled[-1])
+        return Latent(torch.cat(known, dim=-1).unsqueeze(1), None, torch.stack(pooled).sum(dim=0))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
         """The fields at each set of the layout that `queries` has, (B, N, 3) points each."""
@@ -84,9 +88,10 @@ class MLP(PointModel):
             points: self._with_features(queries, points, self.embedding[points](self._waves(queries[points])))
             for points in present(queries, self.layout)
         }
-        x = torch.cat(list(tokens.values()), dim=1)
+        x = torch.cat(list(tokens.values()), dim=1) + self.first(latent.read)
+        case = self.case(latent.read)
         for number, modulation in enumerate(self.modulations):
-            ((shift, scale),) = modulation(latent.condition)
+            shift, scale = modulation(case).chunk(2, dim=-1)
             x = self.activation((self.layers[number - 1](x) if number else x) * (1 + scale) + shift)
         sizes = {points: own.shape[1] for points, own in tokens.items()}
         return split_fields(in_full_precision(self._in_parameter_precision(x), self.head), sizes, self.layout)
@@ -97,3 +102,10 @@ class MLP(PointModel):
         octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
         phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)
         return torch.cat((x, phases.sin(), phases.cos()), dim=-1).to(self._dtype)
+
+
+def _starting_at_zero(layer: nn.Linear) -> nn.Linear:
+    """At first every layer is as if no case changed it."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
