@@ -23,7 +23,9 @@ ASKS_FOR_HELP = ("--help", "-h", "help")
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and leaves with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     try:
+        _check_working_directory()
         _use_utf8()
         if arguments[:1] == ["__complete"]:  # What the scripts of `noether completion` ask.
             from noether.cli.completing import complete_here
@@ -47,6 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         code = ExitCode.FAILED
     _leave(int(code))
+
+
+def _open_closed_streams() -> None:
+    """Sends a standard stream that was closed (`>&-`) to nowhere: else the next file opened would get its output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one, and for the processes that this one starts too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RequestError(
+            "working-directory-removed",
+            "the working directory has been removed",
+            seen=os.environ.get("PWD", "a folder that is gone"),
+            expected="a folder that exists",
+            fix="cd ~",
+        ) from None
 
 
 def _use_utf8() -> None:

@@ -21,7 +21,7 @@ from noether.common.whole_file import ANYBODY
 from noether.data.layout import CASE
 from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, NoetherError, RequestError
 from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.start import ExportRequest
@@ -38,8 +38,17 @@ TOLERANCE = 1e-5
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     """Writes the export beside its final name, checks it as a user will load it, and says what it takes."""
     console, out = Console(None, speaks=True), request.out
-    partial = ANYBODY.partial(out)
-    partial.mkdir()
+    try:
+        partial = ANYBODY.partial(out)
+        partial.mkdir()
+    except OSError as error:
+        raise RequestError(
+            "export-folder-not-made",
+            f"no export can be written to {out}",
+            seen=f"{error.filename or out.parent}: {error.strerror}",
+            expected="a folder that this user may make",
+            fix=f"noether export {request.chosen.folder.path} ANOTHER_FOLDER",
+        ) from None
     try:
         with joined_group(context) as group:
             trained = load_trained(request.chosen, group.device)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.records import number, read_metrics, write_record
+from noether.runs.records import mean_rate, number, read_metrics, write_record
 from noether.tasks.base import Predictions, SampleFigures
 from noether.workers.context import WorkerContext
 
@@ -122,11 +121,9 @@ class RunEvaluation:
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
-    # Lines cover equally many updates, so the mean time per sample is the mean of the inverse rates.
-    rates = [rate for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {
-        "samples_per_second": harmonic_mean(rates) if rates else None,
+        "samples_per_second": mean_rate(rows),
         "device_use": float(np.mean(uses)) if uses else None,
     }
 

@@ -8,11 +8,54 @@ from typing import Any
 
 import numpy as np
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.numbers import Array, finite
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record, read_metrics
+
+
+class _Part(BaseModel):
+    """Figures of one thing; those that the page computes with are numbers."""
+
+    model_config = ConfigDict(strict=True)
+    relative_l2: float | None = None
+    r2: float | None = None
+    spearman: float | None = None
+    mae: float | None = None
+    max: float | None = None
+    floor_r2: float | None = None
+    floor_mae: float | None = None
+    components: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
+
+
+class _Result(BaseModel):
+    """The shape of result.json, as far as the page follows it."""
+
+    model_config = ConfigDict(strict=True)
+    fields: dict[str, _Part] = {}
+    scalars: dict[str, _Part] = {}
+    baselines: dict[str, dict[str, _Part]] = {}
+    figures: dict[str, Any] = {}
+    updates: int | None = None
+    samples: int | None = None
+    world_size: int | None = None
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    device_use: float | None = None
+
+
+def parse_result(path: Path) -> dict[str, Any]:
+    """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
+    content = parse_record(path)
+    try:
+        _Result.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}, of another kind") from None
+    return content
 
 
 @dataclass(frozen=True)
@@ -80,7 +123,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
             troubles[path.name] = damaged[0].replace(str(path), path.name) + more
         return rows
 
-    result = read(folder.result, parse_record, {})
+    result = read(folder.result, parse_result, {})
     split = str(result["split"]) if result.get("split") in ("train", "validation") else "test"
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any, TypeGuard
 from zlib import crc32
 
@@ -149,6 +150,15 @@ def number(row: Mapping[str, Any], key: str) -> float | None:
     with suppress(OverflowError):  # An integer of a thousand digits.
         return float(value) if math.isfinite(value) else None
     return None
+
+
+def mean_rate(rows: Iterable[Row]) -> float | None:
+    """Returns the samples per second of training rows together; None where no row says.
+
+    Rows cover equally many updates, so the mean time per sample is the mean of the inverse rates.
+    """
+    rates = [rate for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
+    return harmonic_mean(rates) if rates else None
 
 
 def is_count(value: Any) -> TypeGuard[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noether.report.training import BANDS
-from noether.runs.records import Row, mapping, number
+from noether.runs.records import Row, mapping, mean_rate, number
 from noether.tracking.tracker import POSITION
 
 Array = NDArray[np.float64]
@@ -143,12 +143,11 @@ class History:
     def recent_pace(self) -> dict[str, Any]:
         """Returns the means of the last 20 training rows: pace, shares of the time, and the slowest rank."""
         rows = list(self.recent)
-        paces = [pace for row in rows if (pace := number(row, "samples_per_second")) is not None]
         parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
         whole = sum(parts.values())
         bands = {name: sum(parts[part] for part in own) / whole for name, (_, own) in BANDS.items()} if whole else {}
         return {
-            "samples_per_second": sum(paces) / len(paces) if paces else None,
+            "samples_per_second": mean_rate(rows),
             "bands": bands,
             "slowest": _slowest(rows),
             **{name: number(rows[-1], name) if rows else None for name in ("loss", "memory_mib", "device_use")},

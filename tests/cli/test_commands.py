@@ -257,3 +257,15 @@ def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> N
     code = f"{imports}{thread}; print('said', end=''); _leave(2)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (2, "said")
+
+
+@pytest.mark.parametrize("what", ["stdout-closed", "working-directory-removed"])
+def test_a_command_that_was_started_without_what_it_stands_on(what: str, tmp_path: Path) -> None:
+    noether = f"exec {sys.executable} -m noether"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f"{noether} --version >&-" if what == "stdout-closed" else f"cd {gone}; rmdir {gone}; {noether} --version"
+    environ = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environ)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if what == "stdout-closed" else 2), done.stderr

@@ -20,6 +20,7 @@ from tests.refusal import refusal
 pytest_plugins = ("shapenet_car_runs",)
 
 
+OLD_RUN = Path(__file__).with_name("old_runs") / "upt"
 RELEASED = Path(__file__).parents[1] / "checkpoints" / "released" / "0.1.0" / "export"
 
 
@@ -123,3 +124,19 @@ def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path:
     with suppress(Exception):  # The forgery is one: trusted, it does its harm.
         load_exported(tmp_path / "theirs", program=True, trust=True)
     assert (tmp_path / "was-here").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(noether, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = noether("export", str(OLD_RUN), str(tmp_path / "file" / "export"))
+    assert done.code == 2
+    assert "[export-folder-not-made]" in done.err
+
+
+def test_of_two_exports_to_one_folder_one_is_whole(noether, start, tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    others = [start("export", str(OLD_RUN), str(out), "--weights-only") for _ in range(2)]
+    codes = [other.wait(timeout=120) for other in others]
+    assert 0 in codes
+    assert load_exported(out).inputs
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]

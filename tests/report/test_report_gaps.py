@@ -1,5 +1,6 @@
 """No gap in a run breaks its report: what is missing, damaged or unusual is said where it is missed."""
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from report_runs import UNITS, plan_of, resumed, without_cases
 
 from noether.report import write_report
 from noether.report.page import render_report
-from noether.report.run import ReportedRun
+from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
 
 pytest_plugins = ("report_fixtures",)
@@ -214,3 +215,25 @@ def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndar
     for part in ("truth", "prediction"):
         arrays[f"case/0/volume_velocity/{part}"] = arrays[f"case/0/volume_velocity/{part}"][:kept]
     assert words in Page(render_report(replace(run, rows=[], arrays=arrays))).texts["cases"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"fields": [1]},
+        {"fields": {"p": {"relative_l2": "x"}}},
+        {"fields": {"p": {"components": [1]}}},
+        {"baselines": {"mean_field": 3}},
+        {"scalars": {"d": {"r2": "a"}}},
+        {"updates": "x"},
+        {"samples_per_second": {}},
+    ],
+    ids=str,
+)
+def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(content, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.result.write_text(json.dumps(content))
+    run = read_run(folder)
+    assert run.result == {}
+    assert "of another kind" in run.troubles["result.json"]
+    assert "of another kind" in render_report(run)

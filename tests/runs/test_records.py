@@ -8,7 +8,16 @@ import pytest
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
 from noether.runs.folder import RunFolder
 from noether.runs.overview import run_state
-from noether.runs.records import number, parse_record, read_metrics, read_record, read_rows, rows_text, write_record
+from noether.runs.records import (
+    mean_rate,
+    number,
+    parse_record,
+    read_metrics,
+    read_record,
+    read_rows,
+    rows_text,
+    write_record,
+)
 
 ROWS = [{"kind": "training", "update": update, "loss": 1.0 / update} for update in (1, 2, 3)]
 LINES = rows_text(ROWS).encode().splitlines(keepends=True)
@@ -119,3 +128,9 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
 def test_status_reads_whatever_is_there(name, content, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     assert run_state(RunFolder(tmp_path), {}).state in ("lost", "done")
+
+
+def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:
+    """As the live page and result.json say it: 10 samples at 1 a second and 10 at 9 take 11.1 s."""
+    assert mean_rate([{"samples_per_second": 1.0}, {"samples_per_second": 9.0}, {}]) == pytest.approx(1.8)
+    assert mean_rate([{"samples_per_second": 0.0}]) is None
