@@ -13,7 +13,7 @@ from noether.data.build import prepare_data
 
 def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
     """Makes or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
-    with progress_bar(console, "making or verifying the data", "files or samples") as report:
+    with progress_bar(console, "preparing the data", "samples") as report:
         return prepare_data(config, report)
 
 

@@ -120,7 +120,7 @@ MISTAKES = {
     "a-field-of-another-length": ([*CARS, *UPT, "'dataset.wrong=short field'"], "volume_velocity does not have one",
                                   "(14, 3)", "as many volume_velocity"),
     "transolver-without-distances": ([*CARS, "model=transolver", *SMALL, "model.depth=1"], "Transolver",
-                                     "volume_points", "model=upt"),
+                                     "volume_points", "model=mlp"),
     "a-tensor-in-model": (IMAGES, "takes a tensor", "dict", "model.input=image model.output=logits"),
     "a-tensor-out-model": ([*IMAGES, f"model.kind={HERE}.TensorOut"], "does not return a dictionary", "Tensor",
                            "model.output=logits"),

@@ -26,7 +26,7 @@ def gradients(model, batch):
 
 
 @pytest.mark.parametrize("anchors", [None, 7], ids=["all-are-context", "anchors"])
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind != "mlp"])  # it has no blocks
 def test_gradients_are_the_same_bit_for_bit_and_less_is_kept(kind, anchors):
     model, batch = small_model(kind).train(), make_batch(anchors=anchors)
     before, kept = gradients(model, batch)
