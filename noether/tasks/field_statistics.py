@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NotRequired
 
 import numpy as np
@@ -27,18 +28,39 @@ class Scaling:
 
     def forward(self, values: Tensor) -> Tensor:
         """Physical (…, C) to what the model sees."""
-        mean, std = values.new_tensor(self.mean), values.new_tensor(self.std)
-        if self.log_scale is not None:
-            values = values.sign() * torch.log1p(values.abs() / values.new_tensor(self.log_scale))
+        mean, std, log_scale = self._beside(values)
+        if log_scale is not None:
+            values = values.sign() * torch.log1p(values.abs() / log_scale)
         return (values - mean) / std
 
     def backward(self, values: Tensor) -> Tensor:
         """What the model predicts (…, C) to physical units."""
-        mean, std = values.new_tensor(self.mean), values.new_tensor(self.std)
+        mean, std, log_scale = self._beside(values)
         values = values * std + mean
-        if self.log_scale is not None:
-            values = values.sign() * torch.expm1(values.abs()) * values.new_tensor(self.log_scale)
+        if log_scale is not None:
+            values = values.sign() * torch.expm1(values.abs()) * log_scale
         return values
+
+    def _beside(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mean, std and log scale (C,) on the device and in the type of `values`.
+
+        They are copied there once: a copy of Python numbers waits for all that a GPU still has to do.
+        """
+        if torch.compiler.is_exporting():
+            return self._copied(values)  # A tensor of the trace means nothing after it.
+        where = (values.device, values.dtype)
+        if where not in self._placed:
+            with torch.inference_mode(False):  # Else they could not be used in a backward pass later.
+                self._placed[where] = self._copied(values)
+        return self._placed[where]
+
+    @cached_property
+    def _placed(self) -> dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor | None]]:
+        return {}
+
+    def _copied(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        log_scale = None if self.log_scale is None else like.new_tensor(self.log_scale)
+        return like.new_tensor(self.mean), like.new_tensor(self.std), log_scale
 
 
 def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:

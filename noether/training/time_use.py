@@ -55,24 +55,31 @@ class Clock:
 
     def switch(self, part: Part) -> None:
         """Lets the time from now on count for `part`."""
-        now = time.perf_counter()
-        self._seconds[self._part] += now - self._since
+        self._count()
         if self._on_gpu and (part in COMPUTING or self._part in COMPUTING) and len(self._marks) < MOST_MARKS:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((part, event))
-        self._part, self._since = part, now
+        self._part = part
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        self._seconds[self._part] += now - self._since
+        self._since = now
 
     def take(self) -> list[float]:
-        """Returns the seconds by part since the last call. On a GPU the caller has waited for the device."""
-        self.switch(self._part)
+        """Returns the seconds by part since the last call. On a GPU it waits for the work before this part."""
+        if self._marks:
+            # Only of events that the device has passed may the time be asked, so none is recorded here.
+            self._marks[-1][1].synchronize()
+        self._count()
         seconds, self._seconds = self._seconds, [0.0] * len(Part)
         if self._marks:
             on_device = [0.0] * len(Part)
             for (part, begin), (_, end) in zip(self._marks, self._marks[1:], strict=False):
                 if part in COMPUTING:
                     on_device[part] += begin.elapsed_time(end)
-            self._marks = self._marks[-1:] if self._part in COMPUTING else []
+            self._marks = []
             seconds = divided(seconds, on_device)
         return seconds
 

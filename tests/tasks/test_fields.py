@@ -1,8 +1,11 @@
 """Fields are standardised for the model and scored in physical units."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from noether.data.loader import stack_samples
 from noether.data.points import GEOMETRY
@@ -86,9 +89,37 @@ def test_outputs_of_the_case_that_span_decades_are_scaled_channel_by_channel() -
     assert task.statistics["force"].log_scale == pytest.approx([2.0, 200.0])
 
 
-def test_the_state_goes_through_json() -> None:
-    import json
+class CopiesOfNumbers(TorchFunctionMode):
+    """Collects what makes a tensor of Python numbers: on a GPU each is a copy that waits for the device."""
 
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.new_tensor, torch.tensor, torch.as_tensor):
+            self.made.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("scaling", ["standardised", "symmetric_log"])
+def test_after_the_first_batch_an_update_copies_no_statistics(scaling) -> None:
+    task = FieldsTask({"surface_pressure": {**FIELDS["surface_pressure"], "scaling": scaling}})
+    samples = make_samples()
+    task.fit(samples)
+    batch = stack(samples)
+    with CopiesOfNumbers() as first, torch.inference_mode():
+        expected = task.prepare(batch)["surface_pressure"]
+    with CopiesOfNumbers() as second:
+        prediction = task.prepare(batch)["surface_pressure"].clone().requires_grad_()
+        task.to_physical({"surface_pressure": prediction})["surface_pressure"].sum().backward()
+    assert first.made
+    assert second.made == []
+    assert torch.equal(prediction, expected)
+    assert task.prepare({key: value.float() for key, value in batch.items()})["surface_pressure"].dtype == torch.float32
+    json.dumps(task.state())
+
+
+def test_the_state_goes_through_json() -> None:
     task, other = make_task(), FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5)
     other.load_state(json.loads(json.dumps(task.state())))
     assert other.statistics == task.statistics

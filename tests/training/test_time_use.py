@@ -35,6 +35,66 @@ def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> Non
     assert divided(host, [0.0] * len(Part)) == host
 
 
+class BusyDevice:
+    """A GPU that the host runs ahead of: it passes its events only once the host waits for them."""
+
+    def __init__(self) -> None:
+        self.queued_ms = self.passed_ms = 0.0
+
+    def event(self, *, enable_timing: bool) -> "DeviceEvent":
+        assert enable_timing
+        return DeviceEvent(self)
+
+
+class DeviceEvent:
+    """As torch.cuda.Event: asked for a time before the device has passed both events, it raises."""
+
+    def __init__(self, device: BusyDevice) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        self.at = self.device.queued_ms
+
+    def synchronize(self) -> None:
+        self.device.passed_ms = max(self.device.passed_ms, self.at)
+
+    def elapsed_time(self, end: "DeviceEvent") -> float:
+        if max(self.at, end.at) > self.device.passed_ms:
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return end.at - self.at
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, monkeypatch) -> None:
+    device = BusyDevice()
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+    clock = Clock(torch.device("cuda"))
+    for _ in range(2):
+        for _ in range(updates):
+            for part, queued_ms in ((Part.FORWARD, 10.0), (Part.BACKWARD, 30.0), (Part.OPTIMIZER, 20.0)):
+                clock.switch(part)
+                device.queued_ms += queued_ms
+            clock.switch(Part.OTHER)
+        clock.switch(Part.REDUCTION)
+        device.passed_ms = device.queued_ms  # The loss is read.
+        device.queued_ms += 5.0  # Another process's work comes first.
+        seconds = clock.take()
+        clock.switch(Part.LOGGING)
+        assert seconds[Part.BACKWARD] == pytest.approx(3 * seconds[Part.FORWARD])
+        assert seconds[Part.OPTIMIZER] == pytest.approx(2 * seconds[Part.FORWARD])
+        assert seconds[Part.REDUCTION] == 0
+
+
+def test_the_end_of_a_run_waits_for_what_the_gpu_still_has_to_do(monkeypatch) -> None:
+    device = BusyDevice()
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+    clock = Clock(torch.device("cuda"))
+    clock.switch(Part.FORWARD)
+    device.queued_ms += 10.0
+    clock.switch(Part.OTHER)
+    assert clock.take()[Part.FORWARD] > 0
+
+
 def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:
     ranks = [[0.0] * len(Part) for _ in range(3)]
     for rank, work in enumerate((1.0, 2.0, 1.0)):
