@@ -14,6 +14,7 @@ from noether.cli.help import command_help, group_help, overview
 from noether.common.container import fix_in_container, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.common.shown import shown_text
+from noether.common.signals import leave_when_told
 from noether.errors import ExitCode, NoetherError, RequestError, shown
 
 UTF8_MODE = "PYTHONUTF8"
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from noether.cli.completing import complete_here
 
             _leave(complete_here(arguments[1:]))
+        if arguments[:1] == ["train"]:
+            leave_when_told()
         set_process_defaults()
         code = _dispatch(arguments)
     except NoetherError as error:

@@ -1,6 +1,7 @@
 """The signals that ask a process to stop."""
 
 import signal
+from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Each asks a run to stop with everything saved."""
@@ -13,3 +14,24 @@ JOB_STOP_SIGNAL = "USR2"
 
 submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
 """
+
+
+def leave_when_told() -> None:
+    """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a launcher that watches no ranks yet.
+
+    By default the signal would end it too, but once one task has ended srun sends SIGTERM to the others
+    (`--kill-on-bad-exit`) and returns the highest code, 143, which no longer tells a job that was asked to save and
+    stop from one that was ended. So SIGTERM is ignored on the way out.
+    """
+    signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
+
+
+def ignore_the_end_of_others() -> None:
+    """Ignores SIGTERM, which srun sends to all tasks when one has ended: this process ends by itself, with its code."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    ignore_the_end_of_others()
+    raise SystemExit(128 + number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import StartingPoint, find_start
 from noether.common.console import Console
-from noether.common.signals import STOP_SIGNALS
+from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
@@ -76,6 +76,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     with beside_run(start.folder, tensorboard):
         code = _run(placement, request, start.folder.logs)
         if number := _stopped_at_start(code):
+            ignore_the_end_of_others()
             reached = newest_update(start.folder.checkpoints)
             stalled = attempts_without_progress(start.folder, reached)
             content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
@@ -102,7 +103,10 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
         except RequestError as error:
             refusal = error  # The others are about to join, and must be told.
         code = _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
-        return ExitCode.CHECKPOINTED if _stopped_at_start(code) else code
+        if not _stopped_at_start(code):
+            return code
+        ignore_the_end_of_others()
+        return ExitCode.CHECKPOINTED
 
 
 def _run(

@@ -132,7 +132,7 @@ def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(wait_s: fl
             slurm.on("login", "scancel", "--signal=USR2", str(job))
         return slurm.show(job).get("Restarts") == "1"
 
-    wait_for("the job to be queued again", is_queued_again, 60, lambda: said(folder))
+    wait_for("the job to be queued again", is_queued_again, 120, lambda: said(folder))
     assert "queued again" in said(folder)
     assert slurm.wait(job, limit_s=150) == "COMPLETED", said(folder)
     assert json.loads(folder.result.read_text())["updates"] == 4

@@ -154,3 +154,27 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
         (note,) = [row["text"] for row in rows if row["kind"] == "note"]
         assert "is skipped" in note
         assert "sample 7, loss inf" in note
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.5, 1.5])
+def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin, wait_s) -> None:
+    """`--kill-on-bad-exit` sends SIGTERM to the tasks that are still leaving, and srun returns the highest code."""
+    process = begin("devices=2")
+    deadline = time.monotonic() + 60
+    while not is_caught(process.pid, signal.SIGUSR2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+    time.sleep(wait_s)
+    process.send_signal(signal.SIGUSR2)
+    for _ in range(20):
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode in (128 + signal.SIGUSR2, ExitCode.CHECKPOINTED), out
+    assert "Traceback" not in out
+
+
+def is_caught(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
