@@ -175,6 +175,8 @@ def _refused(option: Given, form: _Form) -> Finding:
         better = size[1] + size[2].upper() if whole else f"{float(size[1]) * 1024:.0f}{units[size[2].upper()]}"
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
+    elif form.rule == "bad-gpus" and form.read(f"{value}:1"):
+        better = f"{value}:1"
     shown = f"#SBATCH --{option.name}" + (f"={better or form.example}" if better or form.example else "")
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"

@@ -25,25 +25,29 @@ def node_range(text: str | None) -> tuple[int, int] | None:
 
 
 def gpus_in_gres(text: str) -> int | None:
-    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: not such a list."""
+    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: not such a list.
+
+    A type may begin with a digit where a number follows (`gpu:2080ti:4`); without one Slurm reads it as the number.
+    """
     total = 0
     for item in filter(None, text.split(",")):
         if item in ("none", "help"):
             continue
         item = item.removeprefix("gres:").replace("gres/", "", 1)
-        match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::([A-Za-z_][\w.-]*))?(?::(\d+)([kKmMgGtT]?))?(\(S:[\d,-]+\))?", item)
-        if not match:
+        match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::(?:[\w.-]+:)?(\d+)([kKmMgGtT]?)|:[A-Za-z_][\w.-]*)?", item)
+        model = match and match[1] == "gpu" and match[2] and (match[3] or len(match[2]) > 3)
+        if not match or model:  # No node has a thousand GPUs: `gpu:3090` is one of that model.
             return None
         if match[1] == "gpu":
-            total += int(match[3] or 1)
+            total += int(match[2] or 1)
     return total
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Returns the GPUs of `4`, `a100:4`, `a100` (one) or a list of such; None where Slurm refuses the text."""
+    """Returns the GPUs of `4`, `a100:4`, `2080ti:4`, `a100` (one) or a list of such; None where Slurm refuses it."""
     total = 0
     for item in (text or "").split(","):
-        match = re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?(\d+)|([A-Za-z_][\w.-]*\d[\w.-]*)", item)
+        match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*", item)
         if not match or match[1] == "gpu":
             return None
         total += int(match[2] or 1)

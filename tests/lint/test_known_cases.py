@@ -70,6 +70,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "script-of-another-shell": ("#SBATCH -n1\n", "cat <<EOF | python -\nprint('{')\nEOF"),
     "nsys-with-all-its-options-after-blanks": (TWO, "srun -K nsys profile --kill none --cuda-graph-trace node -c cudaProfilerApi -f true -tcuda --stats=true python t.py"),
     "two-options-that-name-the-same-port-per-job": (EACH, FIRST.format("head -n 1") + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 99))\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py"),
+    "gpu-types-that-begin-with-a-digit": ("#SBATCH --gres=gpu:2080ti:4\n", "torchrun --nproc_per_node=4 t.py"),
+    "slice-of-a-gpu": ("#SBATCH --gpus=1g.5gb:1\n", "python t.py"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -151,6 +153,8 @@ def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None
         ("--mem=2.5G", "#SBATCH --mem=2560M"),
         ("--mem=3GiB", "#SBATCH --mem=3G"),
         ("--mem=much", "for example #SBATCH --mem=64G"),
+        ("--gres=gpu:2080ti", "#SBATCH --gres=gpu:2080ti:1"),
+        ("--gpus=1g.5gb", "#SBATCH --gpus=1g.5gb:1"),
         ("--ntasks=0", "for example #SBATCH --ntasks=4"),
     ],
 )

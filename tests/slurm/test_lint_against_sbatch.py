@@ -31,6 +31,10 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "cpus": ("-c four", "Invalid numeric value", "bad-count"),
     "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-gpus"),
     "gres-misspelt": ("--gres=gpus:2", "Invalid generic resource", "bad-gpus"),
+    "gres-type-of-digits-alone": ("--gres=gpu:3090", "not available", "bad-gpus"),
+    "gres-type-that-begins-with-a-digit": ("--gres=gpu:2080ti", "Invalid Trackable", "bad-gpus"),
+    "gpus-type-that-begins-with-a-digit": ("--gpus=1g.5gb", "Invalid Trackable", "bad-gpus"),
+    "gres-sockets": ("--gres=gpu:2(S:0)", "Invalid generic resource", "bad-gpus"),
     "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-signal"),
     "array": ("--array=5-1", "Invalid job array", "bad-array"),
     "open-mode": ("--open-mode=write", "Invalid --open-mode", "bad-choice"),
@@ -57,6 +61,10 @@ TAKEN = (
 )  # fmt: skip
 
 
+OTHER_GPUS = ("--gres=gpu:2080ti:1", "--gres=gpu:a100_1g.5gb:1", "--gres=gpu:32g:1", "--gpus=1g.5gb:1",
+              "--gpus-per-node=3090:1", "-n1 --gpus-per-task=2080ti:1")  # fmt: skip
+
+
 def findings(text: str) -> set[str]:
     return {f.rule for f in lint_text(text, Path("/nowhere/job.sbatch"))[0] if f.level == "error"}
 
@@ -77,6 +85,13 @@ def test_what_sbatch_refuses_is_an_error(slurm: Slurm, text: str, words: str, ru
 def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
     done = slurm.on("login", "sbatch", "--test-only", text=script(options))
     assert done.returncode == 0, done.stderr
+    assert findings(script(options)) == set()
+
+
+@pytest.mark.parametrize("options", OTHER_GPUS)
+def test_a_type_of_gpu_may_begin_with_a_digit(slurm: Slurm, options: str) -> None:
+    """The words are right; this cluster has no such GPU."""
+    assert "node configuration is not available" in slurm.on("login", "sbatch", "--test-only", text=script(options)).stderr
     assert findings(script(options)) == set()
 
 
