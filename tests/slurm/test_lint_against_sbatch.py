@@ -91,7 +91,8 @@ def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
 @pytest.mark.parametrize("options", OTHER_GPUS)
 def test_a_type_of_gpu_may_begin_with_a_digit(slurm: Slurm, options: str) -> None:
     """The words are right; this cluster has no such GPU."""
-    assert "node configuration is not available" in slurm.on("login", "sbatch", "--test-only", text=script(options)).stderr
+    done = slurm.on("login", "sbatch", "--test-only", text=script(options))
+    assert "node configuration is not available" in done.stderr
     assert findings(script(options)) == set()
 
 
