@@ -7,8 +7,8 @@ from typing import Literal
 
 from noether.lint.options import Options, names_in, read_options
 from noether.lint.script import Script
-from noether.lint.shell import Command, ShellText, Word, split_words
-from noether.lint.variables import Variables
+from noether.lint.shell import Command, ShellText, Word, split_words, unquote
+from noether.lint.variables import Variables, mark_early
 
 Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "noether", "submitit", "other"]
 
@@ -41,8 +41,6 @@ _MPI_FLAGS = names_in(
 )
 _MPI_PAIRS = names_in("mca gmca genv env")
 """Options with two values."""
-PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
-"""Variables that differ from task to task; the batch shell has those of task 0."""
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
 _TOOLS = {"pip", "venv", "json", "http", "timeit", "zipfile", "ensurepip", "site", "virtualenv", "nltk", "spacy"}
@@ -219,9 +217,7 @@ class _Chain:
             flag = (i for i, word in enumerate(queue[1:5], 1) if re.fullmatch(r"-[a-z]*c[a-z]*", word.text))
             command = next((queue[at + 1] for at in flag if at + 1 < len(queue)), None)
         if command is not None:
-            whole = re.fullmatch(r'"?\$\{?(\w+)\}?"?', command.raw)
-            text = self.variables.values.get(whole[1]) if whole else inner_script(command.raw)
-            self._inner(ShellText(text or "", command.line))
+            self._inner(ShellText(unquote(mark_early(command.raw)), command.line))
         elif files:
             # Another file has its own line numbers; what is found there is reported where it is started.
             text = self.script.neighbour(self.variables.expand(files[0].text))
@@ -240,19 +236,6 @@ class _Chain:
             if command.words and command.name not in _NOT_RUN:
                 self.read(command.words)
         self.depth -= 1
-
-
-def inner_script(raw: str) -> str:
-    """Returns what an inner shell reads of a quoted word; what the outer shell expands is @early:NAME@."""
-    if raw.startswith('"') and raw.endswith('"') and len(raw) > 1:
-        names = "|".join((*PER_TASK_VARIABLES, "HOSTNAME", "SLURMD_NODENAME"))
-        text = re.sub(rf"(?<!\\)\$\{{?({names})\b\}}?", r"@early:\1@", raw[1:-1])
-        text = re.sub(r"(?<!\\)\$\(\s*hostname[^()]*\)|(?<!\\)`hostname[^`]*`", "@early:hostname@", text)
-        return re.sub(r'\\([\\"`$])', r"\1", text)
-    # Between single quotes the inner shell reads what is written: 'a '$(hostname)' b' has three parts.
-    parts = re.findall(r"'([^']*)'|([^']+)", raw)
-    quote = re.compile(r'(?<!\\)"')
-    return "".join(inner_script(f'"{quote.sub("", outside)}"') if outside else within for within, outside in parts)
 
 
 def _without_prefixes(words: list[Word]) -> list[Word]:

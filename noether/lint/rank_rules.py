@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding, counted
 from noether.lint.job import SPAWNS, Job, JobShape
-from noether.lint.launch import PER_TASK_VARIABLES, Launch, Layer
+from noether.lint.launch import Launch, Layer
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count, node_range
+from noether.lint.variables import PER_TASK_VARIABLES
 
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""

@@ -8,8 +8,9 @@ from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
 from noether.lint.finding import Finding
 from noether.lint.job import Job
-from noether.lint.launch import PER_TASK_VARIABLES, Launch
+from noether.lint.launch import Launch
 from noether.lint.shell import Word, unquote
+from noether.lint.variables import PER_TASK_VARIABLES
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
@@ -146,8 +147,8 @@ def c10d(job: Job) -> Iterator[Finding]:
             yield Finding(layer.line, "c10d-without-endpoint", message, fix)
         name = "machine_rank" if accelerate and layer.option("num_machines") else "node_rank"
         value = layer.option(name) or ""
-        inner = launch.layer("shell") is not None
-        match = re.search(r"@early:(\w+)@" if inner else rf"(?<!\\)\$\{{?({names})\b", value)
+        early = r"@early:(\w+)@" if launch.layer("shell") else rf"(?<!\\)(?:@early:|\$\{{?)({names})\b"
+        match = re.search(early, value)
         if match and not value.startswith("'") and not _uses_c10d(launch):
             message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
             fix = f"srun bash -c '{layer.name}{' launch' * accelerate} … --{name}=${match[1]} …'"

@@ -5,16 +5,34 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 from noether.lint.shell import CONDITIONAL, Command, Word, split_words, unquote
 
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
 _WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
+PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
+"""Variables that differ from task to task; the batch shell has those of task 0."""
+_EARLY = re.compile(
+    rf"(?<!\\)(?:\$\{{?({'|'.join(PER_TASK_VARIABLES)}|HOSTNAME|SLURMD_NODENAME)\b\}}?"
+    r"|\$\(\s*hostname[^()]*\)|`hostname[^`]*`)"
+)
+_QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
 _MAX_LENGTH = 10_000
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
+
+
+def mark_early(raw: str) -> str:
+    """Replaces what the shell that reads a word knows of one task alone by @early:NAME@, but in single quotes."""
+
+    def marked(piece: re.Match[str]) -> str:
+        text = piece[0]
+        return text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or 'hostname'}@", text)
+
+    return _QUOTED_OR_NOT.sub(marked, raw)
 
 
 @dataclass
@@ -26,7 +44,7 @@ class Variables:
     def assign(self, command: Command) -> None:
         """Takes note of what a command assigns."""
         for name, word in command.declared:
-            raw = word.raw
+            raw = mark_early(word.raw)
             value = raw[1:-1] if raw.startswith("(") else unquote(raw) if raw[:1] == "'" else self.expand(unquote(raw))
             if command.within(*CONDITIONAL) and self.values.get(name, value) != value:
                 value = f"${name}"  # Which branch ran is known when the job runs.
@@ -69,7 +87,7 @@ class Variables:
             elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
                 result += split_words(known.replace("\n", " "), word.line)
             else:
-                result.append(Word(known, word.line))
+                result.append(Word(quote(known), word.line))  # What it holds is not expanded a second time.
         return result
 
 

@@ -14,6 +14,7 @@ TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
 EACH = TWO.replace("node=4 ", "node=1 ", 1)
 W = "export WORLD_SIZE=$SLURM_NTASKS\n"
 FIRST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | {})\n'
+RANK = '"{cmd}--nnodes=2 --nproc_per_node=4 --node_rank={node} --master_addr=$MASTER_ADDR t.py"'
 TORCHRUN = 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$((20000 + SLURM_JOB_ID % 99))" t.py'
 
 
@@ -72,6 +73,10 @@ RIGHT = {  # name: (options, body); nothing may be found
     "two-options-that-name-the-same-port-per-job": (EACH, FIRST.format("head -n 1") + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 99))\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py"),
     "gpu-types-that-begin-with-a-digit": ("#SBATCH --gres=gpu:2080ti:4\n", "torchrun --nproc_per_node=4 t.py"),
     "slice-of-a-gpu": ("#SBATCH --gpus=1g.5gb:1\n", "python t.py"),
+    "escaped-in-a-variable": (EACH, FIRST.format("head -n 1") + "CMD=" + RANK.format(cmd="torchrun ", node="\\$SLURM_NODEID") + '\nsrun -K bash -c "$CMD"'),
+    "escaped-in-a-part-of-a-variable": (EACH, FIRST.format("head -n 1") + "DIST=" + RANK.format(cmd="", node="\\$SLURM_NODEID") + '\nCMD="torchrun $DIST"\nsrun -K bash -c "$CMD"'),
+    "single-quotes-in-a-variable": (EACH, FIRST.format("head -n 1") + "CMD=" + RANK.format(cmd="torchrun ", node="$SLURM_NODEID").replace('"', "'") + '\nsrun -K bash -c "$CMD"'),
+    "escaped-hostname-for-the-batch-shell": (TWO, 'CMD="export MASTER_ADDR=$(hostname) WORLD_SIZE=8; exec python t.py"\nsrun -K bash -c "$CMD"'),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -129,6 +134,8 @@ WRONG = {  # name: (options, body, the one finding)
     "word-misspelt-by-its-case": ("#SBATCH -n1\n#SBATCh --nodes=2\n", "hostname", ("ignored-option", WARNS)),
     "master-that-two-places-name": (EACH, 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nexport MASTER_ADDR=${nodes[0]}\nsrun -K ' + TORCHRUN, ("master-not-a-host", FAILS)),
     "option-of-a-plugin": ("#SBATCH --environment=pytorch\n", "hostname", ("site-option", WARNS)),
+    "rank-in-a-variable-expanded-too-early": (EACH, FIRST.format("head -n 1") + "CMD=" + RANK.format(cmd="torchrun ", node="$SLURM_NODEID") + '\nsrun -K bash -c "$CMD"', ("expanded-too-early", FAILS)),
+    "rank-in-a-part-of-a-variable-too-early": (EACH, FIRST.format("head -n 1") + "DIST=" + RANK.format(cmd="", node="$SLURM_NODEID") + '\nsrun -K bash -c "torchrun $DIST"', ("expanded-too-early", FAILS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
 }  # fmt: skip
 
