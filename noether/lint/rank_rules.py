@@ -9,7 +9,7 @@ from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding, counted
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import Launch, Layer
-from noether.lint.shell import REPEATED
+from noether.lint.shell import REPEATED, unquote
 from noether.lint.values import count, gpu_count, node_range
 from noether.lint.variables import PER_TASK_VARIABLES
 
@@ -35,16 +35,30 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return None
     per_node, mpirun, under_srun = launch.layer("per-node"), launch.layer("mpirun"), launch.layer("srun") is not None
     if per_node is not None:
-        if per_node.name == "accelerate":
-            return job.number(launch, per_node, "num_processes", "num_gpus")
-        processes = job.number(launch, per_node, "nproc_per_node", "num_gpus") or shape.gpus_per_node
-        return None if processes is None else processes * (shape.tasks if under_srun else 1)
+        processes, agents = workers(job, launch, per_node, shape), shape.tasks if under_srun else 1
+        if per_node.name in ("accelerate", "deepspeed"):
+            agents = job.number(launch, per_node, "num_machines", "num_nodes") or 1
+        return None if processes is None else processes * agents
     if mpirun is not None:
         return job.number(launch, mpirun, "np", "n") or shape.tasks
     ours = launch.innermost.kind == "noether"
     if not under_srun:
         return (shape.gpus_per_node or 1) if ours else 1
     return shape.total_gpus if ours and shape.tasks == shape.nodes and shape.total_gpus else shape.tasks
+
+
+def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int | None:
+    """Returns the workers that a launcher starts on each node, or None where the script does not say."""
+    if per_node.name == "accelerate":
+        total, machines = (job.number(launch, per_node, name) for name in ("num_processes", "num_machines"))
+        return total // (machines or 1) if total else None
+    if per_node.name == "deepspeed":
+        chosen = per_node.option("include", "i", "exclude", "e") is not None
+        return job.number(launch, per_node, "num_gpus") or (None if chosen else shape.gpus_per_node)
+    asked = per_node.option("nproc_per_node")
+    if asked is None:
+        return None if "PET_NPROC_PER_NODE" in job.set_names else 1
+    return shape.gpus_per_node if unquote(asked) in ("gpu", "auto") else job.number(launch, per_node, "nproc_per_node")
 
 
 def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
@@ -95,41 +109,47 @@ def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | N
 
 def tasks(job: Job) -> Iterator[Finding]:
     """ntasks-override, one-rank-per-gpu, spawn-under-srun: what srun python gives each GPU."""
-    for launch, srun, shape in job.known_steps:
-        kind = launch.innermost.kind
-        if kind not in ("python", "noether") or launch.layer("per-node") or launch.layer("mpirun"):
+    for launch in job.launches:
+        kind, shape, srun = launch.innermost.kind, job.shape_at(launch), launch.layer("srun")
+        starter = srun or launch.layer("mpirun")
+        if kind not in ("python", "noether") or launch.layer("per-node") or shape is None or starter is None:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
         if found := SPAWNS.search(source):
-            if shape.per_node > 1:
+            if srun and shape.per_node > 1:
                 message = f"{launch.innermost.name} starts workers itself ({found[0]}…)) in each of {shape.tasks} tasks"
                 yield Finding(launch.line, "spawn-under-srun", message, "#SBATCH --ntasks-per-node=1")
             continue
-        if not shape.total_gpus or shape.tasks in (shape.total_gpus, 1):
+        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, kind == "noether"
+        if not gpus or ranks in (gpus, 1) or (srun and launch.layer("mpirun")) or _shared(job, launch, ranks > gpus):
             continue
-        ours = kind == "noether"
-        if not job.shows_ddp(launch) or (shape.tasks == shape.nodes and ours) or _shared(job, srun):
+        # An address alone does not show that each task is a rank: the one task of a node may spawn them.
+        addressed = "MASTER_ADDR" in job.set_names and ranks > shape.nodes and not source
+        if not job.shows_ddp(launch) and not addressed:
             continue
-        few = shape.tasks < shape.total_gpus
-        idle = f"{shape.total_gpus - shape.tasks} of the GPUs stay idle" if few else "several ranks share a GPU"
-        on = f"{counted(shape.tasks, 'task')} on {counted(shape.total_gpus, 'GPU')}"
-        rule, message = "one-rank-per-gpu", f"srun starts one process per task: {on}, so {idle}"
+        few = ranks < gpus
+        idle = f"{gpus - ranks} of the GPUs stay idle" if few else "several ranks share a GPU"
+        rule, on = "one-rank-per-gpu", f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
+        message = f"{starter.name} starts one process per task: {on}, so {idle}"
         total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
-        if total and each and few and count(total.value) == shape.tasks:
+        if total and each and few and count(total.value) == ranks:
             nodes = node_range(job.options.value("nodes")) or (0, 0)
-            if nodes[0] * (count(each.value) or 0) == shape.total_gpus:
+            if nodes[0] * (count(each.value) or 0) == gpus:
                 rule = "ntasks-override"
                 message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
         given = total or each
-        fix = f"#SBATCH --ntasks-per-node={shape.total_gpus // shape.nodes}"
+        fix = f"#SBATCH --ntasks-per-node={gpus // shape.nodes}"
         yield Finding(given.line if given else launch.line, rule, message, fix, certain=ours or bool(source))
 
 
-def _shared(job: Job, srun: Layer) -> bool:
-    """Says whether the step shares GPUs between tasks, or leaves some to other steps, on purpose."""
-    given = {option.name for option in job.options.given} | set(srun.options)
-    sharing = given & {"gpu-bind", "gres-flags", "ntasks-per-gpu", "overcommit", "gpus-per-task"}
-    return bool(sharing) or "MPS" in job.script.text or len(job.steps) > 1
+def _shared(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
+    """Says whether the launch shares GPUs between its ranks, or leaves some to others beside it, on purpose."""
+    srun = launch.layer("srun")
+    given = {option.name: option.value for option in job.options.given} | dict(srun.options if srun else {})
+    sharing = {"gpu-bind", "ntasks-per-gpu", "overcommit", "gpus-per-task"} & set(given)
+    beside = any(other.command.in_background for other in (*job.steps, *job.trainings)) and len(job.launches) > 1
+    flags = several_to_a_gpu and "sharing" in given.get("gres-flags", "")
+    return bool(sharing) or flags or beside or "MPS" in job.script.text
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -148,8 +168,10 @@ def launchers(job: Job) -> Iterator[Finding]:
                 message = f"each of the {number} processes of {outer.name} runs {inner.name}, which starts a whole run"
                 fix = f"{outer.name} python …, or {inner.name} alone"
                 yield Finding(inner.line, "launcher-in-launcher", message, fix)
-        if per_node and not nested and per_node.name not in ("accelerate", "deepspeed"):
-            yield from _per_node(job, launch, per_node, shape)
+        if per_node and not nested:
+            if per_node.name not in ("accelerate", "deepspeed"):
+                yield from _per_node(job, launch, per_node, shape)
+            yield from _workers(job, launch, per_node, shape)
 
 
 def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
@@ -171,21 +193,15 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     """launcher-per-task, processes-per-node, separate-runs, node-count: torchrun and its older forms."""
     srun = launch.layer("srun")
     processes, agents = job.number(launch, per_node, "nproc_per_node"), job.number(launch, per_node, "nnodes")
-    gpus = shape.gpus_per_node
     own = any(name in word.raw for name in PER_TASK_VARIABLES for word in (*launch.command.words, *per_node.words))
     if srun and shape.tasks > shape.nodes and agents != shape.tasks and not (own and agents in (None, 1)):
         started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
         on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
         times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
         message = f"{per_node.name} starts a node's workers itself, and {times}"
-        if (processes or 2) > 1 and not _shared(job, srun):
+        if (processes or 2) > 1 and not _shared(job, launch, several_to_a_gpu=True):
             yield Finding(launch.line, "launcher-per-task", message, "#SBATCH --ntasks-per-node=1")
         return
-    if processes and gpus and (processes > gpus or (1 < processes < gpus and len(job.trainings) == 1)):
-        message = f"{counted(processes, 'worker')} a node on {counted(gpus, 'GPU')} a node"
-        message += "" if processes > gpus else ": the others stay idle"
-        fix = f"--nproc_per_node={gpus}"
-        yield Finding(launch.line, "processes-per-node", message, fix, certain=processes > gpus)
     if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
         return
     standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
@@ -197,6 +213,23 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
         message = f"--nnodes={agents}, but the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
         message += ": it waits for the others" if agents > shape.nodes else ""
         yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}")
+
+
+def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
+    """processes-per-node: the workers of a node, and its GPUs."""
+    processes, gpus, name = workers(job, launch, per_node, shape), shape.gpus_per_node, per_node.name
+    option = {"accelerate": "num_processes", "deepspeed": "num_gpus"}.get(name, "nproc_per_node")
+    several = launch.layer("srun") is not None and shape.tasks > shape.nodes
+    if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
+        return
+    # One worker may be meant where it is written; a model may be spread over all GPUs.
+    if processes < gpus and ((processes == 1 and per_node.option(option)) or _shared(job, launch, False)):
+        return
+    machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1
+    default = "" if per_node.option(option) else f" (no --{option})"
+    message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
+    message += "" if processes > gpus else ": the others stay idle"
+    yield Finding(launch.line, "processes-per-node", message, f"--{option}={gpus * machines}", certain=processes > gpus)
 
 
 def reach(job: Job) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ _EARLY = re.compile(
     r"|\$\(\s*hostname[^()]*\)|`hostname[^`]*`)"
 )
 _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
+_WHICH = re.compile(r'"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?')
 _MAX_LENGTH = 10_000
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -79,6 +80,8 @@ class Variables:
         """Replaces each word that is nothing but a known variable (or an array) by the words in it."""
         result: list[Word] = []
         for word in words:
+            if found := _WHICH.fullmatch(word.raw):
+                word = Word(found[1], word.line)
             match = _WHOLE.fullmatch(word.raw)
             name = match[1] or match[2] if match else ""
             known = self.values.get(name)

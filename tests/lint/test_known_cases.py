@@ -12,6 +12,7 @@ JOB = Path("/nowhere/job.sbatch")
 G4 = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
 TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
 EACH = TWO.replace("node=4 ", "node=1 ", 1)
+RANKS = "#SBATCH -N16 --ntasks-per-node=1 --gpus-per-node=8\n"
 W = "export WORLD_SIZE=$SLURM_NTASKS\n"
 FIRST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | {})\n'
 RANK = '"{cmd}--nnodes=2 --nproc_per_node=4 --node_rank={node} --master_addr=$MASTER_ADDR t.py"'
@@ -77,6 +78,14 @@ RIGHT = {  # name: (options, body); nothing may be found
     "escaped-in-a-part-of-a-variable": (EACH, FIRST.format("head -n 1") + "DIST=" + RANK.format(cmd="", node="\\$SLURM_NODEID") + '\nCMD="torchrun $DIST"\nsrun -K bash -c "$CMD"'),
     "single-quotes-in-a-variable": (EACH, FIRST.format("head -n 1") + "CMD=" + RANK.format(cmd="torchrun ", node="$SLURM_NODEID").replace('"', "'") + '\nsrun -K bash -c "$CMD"'),
     "escaped-hostname-for-the-batch-shell": (TWO, 'CMD="export MASTER_ADDR=$(hostname) WORLD_SIZE=8; exec python t.py"\nsrun -K bash -c "$CMD"'),
+    "one-worker-that-is-asked-for": (G4, "torchrun --nproc_per_node=1 t.py"),
+    "workers-by-a-word": (G4, "torchrun --nproc_per_node=gpu t.py"),
+    "deepspeed-on-all-gpus": (G4, "deepspeed t.py"),
+    "deepspeed-on-chosen-gpus": (G4, "deepspeed --include localhost:0,1 t.py"),
+    "accelerate-counts-all-machines": (EACH, FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --main_process_ip $MASTER_ADDR t.py'"),
+    "accelerate-on-the-cpu": (G4, "accelerate launch --cpu --num_processes 8 t.py"),
+    "one-task-a-node-that-may-spawn": (EACH, FIRST.format("head -n 1") + "srun -K python t.py"),
+    "gpus-shared-by-a-flag": ("#SBATCH -N1 --ntasks-per-node=8 --gpus-per-node=4 --gres-flags=multiple-tasks-per-sharing\n", W + "srun -K python t.py"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -136,6 +145,17 @@ WRONG = {  # name: (options, body, the one finding)
     "option-of-a-plugin": ("#SBATCH --environment=pytorch\n", "hostname", ("site-option", WARNS)),
     "rank-in-a-variable-expanded-too-early": (EACH, FIRST.format("head -n 1") + "CMD=" + RANK.format(cmd="torchrun ", node="$SLURM_NODEID") + '\nsrun -K bash -c "$CMD"', ("expanded-too-early", FAILS)),
     "rank-in-a-part-of-a-variable-too-early": (EACH, FIRST.format("head -n 1") + "DIST=" + RANK.format(cmd="", node="$SLURM_NODEID") + '\nsrun -K bash -c "torchrun $DIST"', ("expanded-too-early", FAILS)),
+    "sixteen-ranks-on-128-gpus": (RANKS, W + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
+    "sixteen-ranks-beside-a-flag-that-shares-nothing": (RANKS + "#SBATCH --gres-flags=enforce-binding\n", W + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
+    "sixteen-ranks-behind-another-step": (RANKS, W + "srun hostname\nsrun -K python t.py", ("one-rank-per-gpu", WARNS)),
+    "four-ranks-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", FIRST.format("head -n 1") + "srun python t.py", ("one-rank-per-gpu", WARNS)),
+    "four-ranks-of-mpirun-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", W + "mpirun -np 4 python t.py", ("one-rank-per-gpu", WARNS)),
+    "torchrun-that-starts-one-worker": (G4, "torchrun t.py", ("processes-per-node", WARNS)),
+    "deepspeed-on-more-gpus-than-there-are": (G4, "deepspeed --num_gpus=8 t.py", ("processes-per-node", FAILS)),
+    "accelerate-with-the-processes-of-one-machine": (EACH, FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines 2 --num_processes 4 --machine_rank $SLURM_NODEID --main_process_ip $MASTER_ADDR t.py'", ("processes-per-node", WARNS)),
+    "accelerate-on-more-gpus-than-there-are": (G4, "accelerate launch --num_processes 8 t.py", ("processes-per-node", FAILS)),
+    "container-by-which": (TWO, "srun -K $(which singularity) exec --nv a.sif torchrun --nnodes=2 --nproc_per_node=4 t.py", ("launcher-per-task", FAILS)),
+    "launcher-behind-cd": (TWO, 'srun -K bash -c "cd $DIR && torchrun --nnodes=2 --nproc_per_node=4 t.py"', ("launcher-per-task", FAILS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
 }  # fmt: skip
 
@@ -172,6 +192,12 @@ def test_a_number_that_the_script_does_not_say_is_called_an_example(option: str,
 def test_the_fix_of_an_endpoint_keeps_its_port() -> None:
     text = f"#!/bin/bash\n{EACH}srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:$PORT t.py\n"
     assert [f.fix[:38] for f in lint_text(text, JOB)[0]] == ['--rdzv_endpoint="$MASTER_ADDR:$PORT"  ']
+
+
+@pytest.mark.parametrize(("launch", "ranks"), [("torchrun", 1), ("torchrun --nproc_per_node=gpu", 4), ("deepspeed", 4)])
+def test_the_summary_knows_what_a_launcher_starts_by_itself(launch: str, ranks: int) -> None:
+    (summary,) = lint_text(f"#!/bin/bash\n{G4}{launch} t.py\n", JOB)[1]
+    assert f"→ {ranks} rank" in summary
 
 
 def test_the_summary_counts_what_the_finding_counts() -> None:
