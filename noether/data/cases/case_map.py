@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from noether.common.suggest import nearest
 from noether.config.section import Section
+from noether.data.cases.tensors import Invariant, TensorOrder, as_components, as_matrices
 from noether.errors import RequestError
 
 MAPS = resources.files("noether.data.cases") / "maps"
@@ -51,6 +52,16 @@ class FieldMap(Section):
     scale: float = Field(1.0, description="A factor; -1 turns it over.")
     times: str | None = Field(None, description="A constant or parameter to multiply with, like density.")
     components: int | None = Field(None, gt=0, description="How many each point must have; null: as the first case.")
+    tensor: TensorOrder | None = Field(None, description="Of six components: a symmetric tensor, in this order.")
+    take: Invariant | None = Field(None, description="Of a tensor: von Mises' equivalent, or the principal values.")
+
+    @model_validator(mode="after")
+    def _only_tensors_have_invariants(self) -> "FieldMap":
+        if self.take and not self.tensor:
+            raise ValueError(f"take={self.take} needs tensor: vtk, openfoam or abaqus")
+        if self.tensor and self.components not in (None, 6):
+            raise ValueError(f"a tensor has 6 components, not {self.components}")
+        return self
 
 
 class SetMap(Section):
@@ -150,10 +161,17 @@ class CaseMap(Section):
         return self.axes.rotation() if self.axes else np.eye(3)
 
 
-def turned(rotation: np.ndarray, factor: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others."""
+def turned(
+    rotation: np.ndarray, factor: float = 1.0, tensor: TensorOrder | None = None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others.
+
+    A symmetric tensor (n, 6), of which `tensor` says the order, is turned too, and gets VTK's order.
+    """
 
     def step(block: np.ndarray) -> np.ndarray:
+        if tensor is not None:
+            return as_components(factor * (rotation @ as_matrices(block, tensor) @ rotation.T))
         if block.shape[1:] == (3,):
             return np.asarray(factor * block @ rotation.T)
         if block.shape[1:] == (9,):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from statistics import mode
@@ -11,30 +11,33 @@ from typing import get_args
 import numpy as np
 
 from noether.data.cases.case_map import RESERVED, SetKind
-from noether.data.cases.layout import CASE
 from noether.data.cases.numbers import same_case
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
+from noether.data.cases.tensors import TensorOrder
+from noether.data.cases.vocabulary import (
+    FLOW_UNITS,
+    LENGTH,
+    LENGTH_UNITS,
+    STRESS,
+    STRESSES,
+    TENSOR,
+    Physics,
+    is_result,
+    known_field,
+    name_and_unit,
+    number_name,
+    physics_of,
+    plain_name,
+)
 
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
-OUTPUTS = re.compile(r"(average[ _]?)?(cd|cl|cs|cm\w*|nu)$|drag|lift|force|moment|coeff|heat", re.I)
-KNOWN_FIELDS = {
-    "pressure": (re.compile(r"p(ressure)?(_?mean)?(_?trim)?$|static_pressure"), 1, "Pa"),
-    "velocity": (re.compile(r"(u|velocity|v)(_?mean)?(_?trim)?$"), 3, "m/s"),
-    "wall_shear": (re.compile(r".*wall_?shear|wss"), 3, "Pa"),
-    "temperature": (re.compile(r"(t|temp|temperature)(_?mean)?$"), 1, "K"),
-}
-"""What usual fields are called in files, their components and their unit."""
-KNOWN_NUMBERS = {
-    "drag_coefficient": re.compile(r"(average_)?cd$"),
-    "lift_coefficient": re.compile(r"(average_)?cl$"),
-    "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
-    "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
-}
-NUMBER_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
-LONGEST = 500.0  # of a body, in m
+LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
+"""Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
+EXACT = 1e-4
+"""A number that differs by less from what a field spans, in every case, is determined by the field."""
 
 
 @dataclass(frozen=True)
@@ -48,34 +51,78 @@ class _Set:
     others: list[str]
 
 
+@dataclass(frozen=True)
+class _Meaning:
+    """What the names in a folder say together: the physics, and the unit of the positions."""
+
+    physics: Physics
+    length: str
+    is_stated: bool
+
+    def unit(self, array: ArrayFacts) -> str:
+        stated = name_and_unit(array.name)[1]
+        known = known_field(array.name, array.components, self.physics)
+        unit = known.unit if known else ""
+        if stated or not unit:
+            return stated
+        if known is not None and known.name == "temperature" and array.low < 150:
+            return "°C"
+        return {LENGTH: self.length, STRESS: STRESSES.get(self.length, "Pa")}.get(unit, unit)
+
+
 def draft_map(survey: Survey) -> str:
     """Returns the text of a map for what was found."""
-    foam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
-    sets = _sets(survey)
-    kinematic = foam and any("pressure" in field for own in sets for field in own.fields)
+    is_openfoam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
+    meaning = _meaning(survey, is_openfoam)
+    sets = _sets(survey, meaning.physics)
+    is_kinematic = is_openfoam and any("pressure" in field for own in sets for field in own.fields)
     parameters, outputs = _numbers(survey)
     lines = [
         "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
-        f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at.",
+        f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at. "
+        f"Physics, by the names of fields and numbers: {meaning.physics}.",
+        "# A unit that no name states is a guess.",
         *[f"# odd: {words}" for words in survey.odd[:20]],
         "",
-        *_axes(sets),
-        *_length(survey, sets),
-        "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
-        "  density: 1.225      # kg/m³",
+        *(_axes(sets) if meaning.physics == "flow" else []),
+        *_length(survey, sets, meaning),
+        *(_DENSITY if is_kinematic else []),
         "parameters:           # numbers of each case that a model is given",
         *(parameters or ["  {}"]),
         "outputs:              # numbers of each case that a model can predict",
         *(outputs or ["  {}"]),
         "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
-        *[line for own in sets for line in _set_lines(own, sets, kinematic)],
+        *[line for own in sets for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk",
+                                                      is_kinematic)],
         *_forces(sets),
         "split: {test: 0.15, validation: 0.1, seed: 0}   # fractions; or lists of cases; or a file and its column",
-    ]
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _sets(survey: Survey) -> list[_Set]:
+_DENSITY = [
+    "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
+    "  density: 1.225      # kg/m³, of air",
+]
+
+
+def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
+    arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
+              for array in facts.arrays}  # fmt: skip
+    columns = [column for column, _, _ in _columns(survey)]
+    physics = physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
+    stated = {name_and_unit(name)[1] for name in (*columns, *(name for name, _ in arrays))} & set(LENGTH_UNITS)
+    if len(stated) == 1:
+        return _Meaning(physics, stated.pop(), is_stated=True)
+    return _Meaning(physics, "mm" if _size(survey.blocks.values()) > LONGEST[physics] else "m", is_stated=False)
+
+
+def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
+    boxes = [facts for cases in blocks for facts in cases.values()]
+    return max((float(max(np.subtract(own.high, own.low))) for own in boxes), default=0.0)
+
+
+def _sets(survey: Survey, physics: Physics) -> list[_Set]:
     found: list[_Set] = []
     for template in dict.fromkeys(template for template, _ in survey.blocks):
         blocks = {block: cases for (own, block), cases in survey.blocks.items() if own == template}
@@ -90,7 +137,7 @@ def _sets(survey: Survey) -> list[_Set]:
                 continue  # a shape alone, beside the same with fields
             at_cells = not arrays or any(array.at == "cells" for array in arrays)
             at = "cells" if kind != "points" and at_cells else "points"
-            fields = _named(array for array in arrays if array.at == at)
+            fields = _named((array for array in arrays if array.at == at), physics)
             kept = {array.name for array in fields.values()}
             others = [array.name for array in arrays if array.at != at and array.name not in kept]
             patches = wanted if any(wanted) else []
@@ -101,7 +148,7 @@ def _sets(survey: Survey) -> list[_Set]:
 
 def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
     names = {own.name for own in found}
-    name = kind if kind not in names else _plain(PurePosixPath(template).stem) or kind
+    name = kind if kind not in names else plain_name(PurePosixPath(template).stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
         name += "2" if name in names else "x"
     return name
@@ -121,26 +168,25 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
     return found
 
 
-def _named(arrays: Iterable[ArrayFacts]) -> dict[str, ArrayFacts]:
+def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
         if re.match(r"(vtk|Normals$|TCoords|GlobalIds|Ids?$)", array.name, re.I) or array.low == array.high == 0:
             continue
-        name = field_name(array)
-        named[name if name not in named else _plain(array.name) + "_2"] = array
+        name = field_name(array, physics)
+        named[name if name not in named else plain_name(array.name) + "_2"] = array
     return named
 
 
-def field_name(array: ArrayFacts) -> str:
+def field_name(array: ArrayFacts, physics: Physics) -> str:
     """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
-    plain = _plain(array.name)
-    for name, (pattern, components, _) in KNOWN_FIELDS.items():
-        if components == array.components and pattern.match(plain):
-            return name
+    if known := known_field(array.name, array.components, physics):
+        return known.name
+    plain = plain_name(name_and_unit(array.name)[0])
     return f"{plain}_field" if plain in RESERVED else plain
 
 
-def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
+def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrder, is_kinematic: bool) -> list[str]:
     lines = [f"  {own.name}:", f"    file: {json.dumps(own.template)}", f"    kind: {own.kind}", f"    at: {own.at}"]
     if own.patches:
         lines.append(f"    patches: {json.dumps(own.patches)}")
@@ -149,9 +195,11 @@ def _set_lines(own: _Set, sets: list[_Set], kinematic: bool) -> list[str]:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
-        unit = KNOWN_FIELDS[name][2] if name in KNOWN_FIELDS else ""
-        about = [f"array: {json.dumps(array.name)}", f"unit: {json.dumps(unit)}"]
-        if kinematic and name in ("pressure", "wall_shear"):
+        unit = json.dumps(meaning.unit(array), ensure_ascii=False)
+        about = [f"array: {json.dumps(array.name, ensure_ascii=False)}", f"unit: {unit}"]
+        if array.components == TENSOR:
+            about.append(f"tensor: {order}")
+        if is_kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
         values = f"{array.components} component{'s' * (array.components > 1)}, {array.low:.4g} to {array.high:.4g}"
         lines.append(f"      {name}: {{{', '.join(about)}}}      # {values}")
@@ -174,14 +222,12 @@ def _axes(sets: list[_Set]) -> list[str]:
     return [f"# The mean velocity is ({mean}). Which way is up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
 
 
-def _length(survey: Survey, sets: list[_Set]) -> list[str]:
+def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     templates = {own.template for own in sets if own.kind == "surface"} or {own.template for own in sets}
-    boxes = [
-        facts for (template, _), cases in survey.blocks.items() if template in templates for facts in cases.values()
-    ]
-    size = max((max(np.subtract(own.high, own.low)) for own in boxes), default=0.0)
-    unit = "mm" if size > LONGEST else "m"
-    return [f"length: {unit}             # unit of the positions: m, mm, cm, in, ft; the longest is {size:.4g}"]
+    size = _size(cases for (template, _), cases in survey.blocks.items() if template in templates)
+    why = "as the names say" if meaning.is_stated else "a guess"
+    words = f"unit of the positions, {why}: m, mm, cm, in, ft; the longest is {size:.4g}"
+    return [f"length: {meaning.length:<14}# {words}"]
 
 
 def _forces(sets: list[_Set]) -> list[str]:
@@ -197,41 +243,52 @@ def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
     parameters: dict[str, str] = {}
     outputs: dict[str, str] = {}
     for column, values, where in _columns(survey):
-        name = number_name(column)
-        if not name or name in {*parameters, *outputs, "density"} or not np.isfinite(values).all():
+        name, unit = number_name(column), name_and_unit(column)[1]
+        if not name or name in {*parameters, *outputs, "density"} or not np.isfinite(list(values.values())).all():
             continue
-        own = f", column: {json.dumps(column)}" if column != name else ""
-        unit = json.dumps(NUMBER_UNITS.get(name, ""))
-        into = outputs if OUTPUTS.search(column) else parameters
-        into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {min(values):.4g} to {max(values):.4g}"
+        own = f", column: {json.dumps(column, ensure_ascii=False)}" if column != name else ""
+        unit = json.dumps(unit or FLOW_UNITS.get(name, ""), ensure_ascii=False)
+        into = outputs if is_result(column) else parameters
+        span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
+        of = _determined_by(survey, values) if into is parameters else ""
+        doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
+        into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {span}{doubt}"
     return list(parameters.values()), list(outputs.values())
 
 
-def _columns(survey: Survey) -> Iterator[tuple[str, list[float], str]]:
-    """The numbers that every case has: what each is called, its values, and where it stands."""
+def _determined_by(survey: Survey, values: Mapping[str, float]) -> str:
+    """Says which field's largest, smallest or mean value a number is, in every case; "" where it is none."""
+    if len(set(values.values())) < 3:
+        return ""
+    for (_, name), found in arrays_of(survey.blocks.values()).items():
+        facts = {case: array for case, array in found if case in values}
+        if len(facts) < 3:
+            continue
+        arrays = facts.values()
+        for words, side in (
+            ("largest", [array.high for array in arrays]),
+            ("smallest", [array.low for array in arrays]),
+            ("mean", [array.mean[0] for array in arrays]),
+        ):
+            if np.allclose(side, [values[case] for case in facts], rtol=EXACT, atol=0):
+                return f"the {words} value of {name}"
+    return ""
+
+
+def _columns(survey: Survey) -> Iterator[tuple[str, dict[str, float], str]]:
+    """The numbers that every case has: what each is called, its value in each case, and where it stands."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):
             columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
         for column in columns:
-            yield column, [own[column] for own in cases.values()], f"file: {json.dumps(template)}"
+            yield column, {case: own[column] for case, own in cases.items()}, f"file: {json.dumps(template)}"
     every = survey.grouping.cases
     for file, (columns, rows) in survey.tables.items():
         named = {column: sum(any(same_case(r[column], case) for r in rows) for case in every) for column in columns}
         row = next((column for column in columns if named[column] > len(every) // 2), None)
         for column in columns if row else []:
-            values = [float(r[column]) for r in rows if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", r[column])]
+            assert row is not None
+            values = {r[row]: float(r[column]) for r in rows if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", r[column])}
             if column != row and len(values) == len(rows):
                 yield column, values, f"file: {json.dumps(file)}, row: {json.dumps(row)}"
-
-
-def number_name(column: str) -> str:
-    """What a number is called in a draft: those that force coefficients are made with by their meaning."""
-    plain = _plain(column)
-    return next((name for name, pattern in KNOWN_NUMBERS.items() if pattern.match(plain)), plain)
-
-
-def _plain(name: str) -> str:
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace(CASE, ""))
-    plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
-    return plain if not plain or plain[0].isalpha() else f"a_{plain}"

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from noether.data.cases.case_map import CaseMap, FieldMap, SetMap, turned
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
 from noether.data.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
+from noether.data.cases.tensors import invariant
 from noether.errors import RequestError
 
 LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
@@ -93,8 +95,10 @@ def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[st
     if raw.part is not None and len(raw.parts) > 1:
         columns[f"{name}_part"] = Column(raw.part, f"parts of {path}", dtype=WHOLE)
     for field, described in own.fields.items():
-        values, where = raw.fields[field], f"{described.array} in {path}"
-        step = turned(about.rotation, field_factor(described, factors))
+        where, factor = f"{described.array} in {path}", field_factor(described, factors)
+        values, step = raw.fields[field], turned(about.rotation, factor, described.tensor)
+        if described.tensor and described.take:  # the same in all axes
+            values, step = invariant(values, described.tensor, described.take), partial(np.multiply, factor)
         columns[f"{name}_{field}"] = Column(values if values.shape[1] > 1 else values[:, 0], where, step)
     return columns
 

@@ -192,12 +192,13 @@ def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dic
                 seen=f"{values.dtype} {values.shape}",
                 expected=f"numbers for {count} {at}",
             )
-        if own.components and values.shape[1] != own.components:
+        components = 6 if own.tensor else own.components
+        if components and values.shape[1] != components:
             raise RequestError(
                 "array-components",
                 f"{own.array} in {path} has {values.shape[1]} components",
                 seen=str(values.shape),
-                expected=f"{own.components}",
+                expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""),
             )
         fields[name] = values
     return fields

@@ -9,11 +9,12 @@ from simulated_cases import body, write_cases
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
-from noether.data.cases.draft import draft_map, number_name
+from noether.data.cases.draft import draft_map
 from noether.data.cases.grouping import group_files
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
+from noether.data.cases.vocabulary import number_name
 from tests.refusal import refusal
 
 GROUPS = {

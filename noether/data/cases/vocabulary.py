@@ -1,0 +1,146 @@
+"""What the arrays and numbers of simulations are usually called in files, and what that says about their physics."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from noether.data.cases.layout import CASE
+
+Physics = Literal["flow", "solid", "heat", "unknown"]
+
+TENSOR = 6
+"""Components of a symmetric tensor."""
+
+
+@dataclass(frozen=True)
+class KnownField:
+    """A usual field: its name, what files call it, its components (several where files differ), and its unit."""
+
+    name: str
+    pattern: re.Pattern[str]
+    components: tuple[int, ...]
+    unit: str
+    """LENGTH and STRESS stand for the units of the files' system."""
+    is_evidence: bool = True
+    """Whether it shows the physics; U and T are fields of several."""
+
+
+LENGTH, STRESS = "length", "stress"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _known(
+    name: str, pattern: str, components: int | tuple[int, ...], unit: str, *, evidence: bool = True
+) -> KnownField:
+    numbers = (components,) if isinstance(components, int) else components
+    return KnownField(name, re.compile(f"(?:{pattern})$"), numbers, unit, evidence)
+
+
+KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
+    "flow": (
+        _known("pressure", r"(p|pressure|static_pressure)(_?mean)?(_?trim)?", 1, "Pa"),
+        _known("velocity", r"velocity(_?mean)?(_?trim)?", 3, "m/s"),
+        _known("velocity", r"(u|v)(_?mean)?(_?trim)?", 3, "m/s", evidence=False),
+        _known("wall_shear", r"(.*wall_?shear|wss).*", 3, "Pa"),
+        _known("temperature", r"(t|temp|temperature)(_?mean)?", 1, "K", evidence=False),
+    ),
+    # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
+    "solid": (
+        _known("displacement", r"disp(lacements?)?|deformation", 3, LENGTH),
+        _known("displacement", r"u", 3, LENGTH, evidence=False),
+        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?", TENSOR, STRESS),
+        _known("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", TENSOR, "1"),
+        _known("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", 1, STRESS),
+        _known("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
+        _known("reaction_force", r"rf|reaction(_?forces?)?", 3, "N"),
+        _known("temperature", r"nt(11)?|t|temp|temperature", 1, "K", evidence=False),
+    ),
+    "heat": (
+        _known("temperature", r"nt(11)?|t|temp|temperature", 1, "K"),
+        _known("heat_flux", r"hfl|flux|heat_?flux|q", 3, "W/m²"),
+    ),
+    "unknown": (),
+}
+"""The usual fields, by physics."""
+FLOW_NUMBERS = {
+    "drag_coefficient": re.compile(r"(average_)?cd$"),
+    "lift_coefficient": re.compile(r"(average_)?cl$"),
+    "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
+    "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
+}
+"""What force coefficients are made with, and what files call it."""
+FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
+RESULTS = _words(
+    """
+    reaction reactions force forces moment moments torque drag lift cd cl cs cm cmx cmy cmz nu nusselt coefficient
+    coefficients coeff coeffs drop loss losses efficiency max maximum min minimum peak mean average avg total heat
+    deflection stiffness compliance
+    """
+)
+"""Words in the names of numbers that a simulation computes; a model predicts them."""
+GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input")
+"""Words in the names of numbers that a simulation is given, whatever else the names say."""
+LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
+STRESSES = {"mm": "MPa"}
+"""Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
+UNITS = {*LENGTH_UNITS} | _words(
+    """
+    µm um km m2 m² mm2 mm² m3 m³ Pa kPa MPa GPa bar psi N kN MN Nm N·m N/mm N/mm2 N/mm² K °C degC C °F F W kW W/m2 W/m²
+    W/m^2 J kJ m/s mm/s kg g t kg/m3 kg/m³ s ms min h deg ° rad Hz rpm % - 1
+    """
+)
+_UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>[^()]*)\))$")
+
+
+def name_and_unit(name: str) -> tuple[str, str]:
+    """Splits the unit off a name, as in "hole radius [mm]" or "T (°C)"; "" where it names none."""
+    found = _UNIT.match(name.strip())
+    unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
+    if not found or unit not in UNITS:
+        return name.strip(), ""
+    return found["name"], unit
+
+
+def plain_name(name: str) -> str:
+    """Returns a name in small letters, digits and _, as maps have them; "" where nothing is left of it."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace(CASE, ""))
+    plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return plain if not plain or plain[0].isalpha() else f"a_{plain}"
+
+
+def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
+    """Returns the usual field of this physics that files call so, or None."""
+    plain = plain_name(name_and_unit(name)[0])
+    known = (field for field in KNOWN_FIELDS[physics] if components in field.components)
+    return next((field for field in known if field.pattern.match(plain)), None)
+
+
+def number_name(column: str) -> str:
+    """Returns what a number is called in a map: those that force coefficients are made with by their meaning."""
+    plain = plain_name(name_and_unit(column)[0])
+    return next((name for name, pattern in FLOW_NUMBERS.items() if pattern.match(plain)), plain)
+
+
+def is_result(column: str) -> bool:
+    """Returns whether a number's name is of what a simulation computes, and not of what it was given."""
+    words = set(plain_name(name_and_unit(column)[0]).split("_"))
+    return bool(words & RESULTS) and not words & GIVEN
+
+
+def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:
+    """Returns the physics that arrays, given as (name, components), and the names of numbers show."""
+    if is_openfoam or any(number_name(column) in FLOW_NUMBERS for column in numbers):
+        return "flow"
+    arrays = list(arrays)
+    found = [(physics, known_field(*array, physics)) for array in arrays for physics in KNOWN_FIELDS]
+    shown = {physics for physics, field in found if field is not None and field.is_evidence}
+    is_wall = any(field is not None and field.name == "wall_shear" for _, field in found)
+    moves = any(components == 3 and name_and_unit(name)[1] in LENGTH_UNITS for name, components in arrays)
+    if moves or ("solid" in shown and not is_wall):
+        return "solid"
+    order: tuple[Physics, ...] = ("flow", "heat")
+    return next((physics for physics in order if physics in shown), "unknown")

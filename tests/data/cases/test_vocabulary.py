@@ -1,0 +1,134 @@
+"""What names of arrays and numbers say: units, physics, and which numbers are results; tensors in every order."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+
+from noether.data.cases.case_map import DIRECTIONS, parse_map, turned
+from noether.data.cases.dataset import open_cases
+from noether.data.cases.draft import draft_map
+from noether.data.cases.prepare import prepare_cases
+from noether.data.cases.survey import survey_folder
+from noether.data.cases.tensors import COMPONENTS, ORDERS, as_components, as_matrices, invariant
+from noether.data.cases.vocabulary import is_result, name_and_unit, physics_of
+from tests.refusal import refusal
+
+UNITS = {
+    "hole radius [mm]": ("hole radius", "mm"),
+    "T (°C)": ("T", "°C"),
+    "S_Mises[MPa]": ("S_Mises", "MPa"),
+    "Cd(f)": ("Cd(f)", ""),  # OpenFOAM's part of the front, and no unit
+    "flux_[W/m²]": ("flux", "W/m²"),
+    "plain": ("plain", ""),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_in_a_name_is_read(name: str) -> None:
+    assert name_and_unit(name) == UNITS[name]
+
+
+@pytest.mark.parametrize(
+    ("column", "result"),
+    [("reaction_x [N]", True), ("pressure drop", True), ("maxTemperature", True), ("efficiency", True), ("Cd", True),
+     ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False)],
+)  # fmt: skip
+def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
+    assert is_result(column) is result
+
+
+@pytest.mark.parametrize(
+    ("arrays", "numbers", "physics"),
+    [
+        pytest.param([("S", 6), ("U", 3), ("E", 6)], [], "solid", id="calculix"),
+        pytest.param([("U", 3), ("p", 1)], [], "flow", id="flow"),
+        pytest.param([("U", 3)], [], "unknown", id="u-alone-is-velocity-or-displacement"),
+        pytest.param([("U [mm]", 3)], [], "solid", id="u-in-mm"),
+        pytest.param([("T (°C)", 1), ("HFL", 3)], [], "heat", id="heat"),
+        pytest.param([("U", 3), ("p", 1), ("T", 1)], [], "flow", id="a-warm-flow"),
+        pytest.param([("s", 1)], [], "unknown", id="s-of-one-component-is-no-stress"),
+        pytest.param([], ["Average Cd"], "flow", id="shapes-with-drag"),
+    ],
+)
+def test_names_show_the_physics(arrays, numbers, physics) -> None:
+    assert physics_of(arrays, numbers, is_openfoam=False) == physics
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_tensor_of_any_order_is_turned_as_a_matrix_is(order) -> None:
+    matrices = np.random.default_rng(0).normal(size=(5, 3, 3))
+    matrices = matrices + matrices.transpose(0, 2, 1)
+    written = np.stack([matrices[:, "xyz".index(a), "xyz".index(b)] for a, b in ORDERS[order]], axis=1)
+    wind, up = DIRECTIONS["-y"], DIRECTIONS["+z"]
+    rotation = np.stack([np.cross(up, wind), up, wind])
+    made = turned(rotation, 2.0, order)(written)
+    assert as_matrices(made) == pytest.approx(2 * rotation @ matrices @ rotation.T)
+    assert made[:, COMPONENTS.index("xy")] == pytest.approx(2 * (rotation @ matrices @ rotation.T)[:, 0, 1])
+    for kind in ("von_mises", "principal"):
+        assert invariant(made, "vtk", kind) == pytest.approx(2 * invariant(written, order, kind))
+
+
+def test_von_mises_of_pure_shear_and_of_pressure_are_those_of_the_textbook() -> None:
+    shear, pressure = np.zeros((3, 3)), -5.0 * np.eye(3)
+    shear[0, 1] = shear[1, 0] = 10.0
+    tensors = as_components(np.stack([shear, pressure]))
+    assert invariant(tensors, "vtk", "von_mises")[:, 0] == pytest.approx([10 * np.sqrt(3), 0], abs=1e-9)
+    assert invariant(tensors, "vtk", "principal")[0] == pytest.approx([10, 0, -10])
+
+
+def write_solids(root: Path, count: int, arrays: dict[str, int], numbers: list[str]) -> Path:
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        folder = root / f"part_{index}"
+        folder.mkdir(parents=True)
+        mesh = pyvista.ImageData(dimensions=(4, 3, 3), spacing=(40, 20, 5)).cast_to_unstructured_grid()
+        for name, components in arrays.items():
+            mesh.point_data[name] = rng.normal(size=(mesh.n_points, components)).squeeze() + 20
+        mesh.save(folder / "result.vtu")
+        largest = float(np.max(mesh.point_data[next(iter(arrays))]))
+        values = {name: largest if name == "hottest" else index + 1.5 for name in numbers}
+        (folder / "numbers.csv").write_text(",".join(values) + "\n" + ",".join(map(str, values.values())) + "\n")
+    return root
+
+
+def test_a_solid_in_mm_is_prepared_by_its_draft(tmp_path: Path) -> None:
+    root = write_solids(tmp_path / "in", 8, {"S": 6, "U": 3}, ["radius [mm]", "reaction_x [N]"])
+    text = draft_map(survey_folder(root))
+    about = parse_map(text, "m")
+    assert about.axes is None
+    assert not about.constants
+    assert about.length == "mm"
+    assert {name: (own.unit, own.tensor) for name, own in about.sets["volume"].fields.items()} == {
+        "stress": ("MPa", "vtk"), "displacement": ("mm", None),
+    }  # fmt: skip
+    assert (about.parameters["radius"].unit, about.outputs["reaction_x"].unit) == ("mm", "N")
+    mises = '      mises: {array: "S", tensor: vtk, take: von_mises}\n'
+    with_mises = text.replace("      displacement:", mises + "      displacement:")
+    prepare_cases(root, tmp_path / "out", with_mises, "m", workers=1, skip_broken=False)
+    sample = open_cases(tmp_path / "out")[0][0]
+    assert sample["volume_stress"].shape[1] == 6
+    expected = invariant(sample["volume_stress"].numpy(), "vtk", "von_mises")[:, 0]
+    assert sample["volume_mises"].numpy() == pytest.approx(expected, rel=1e-4)
+
+
+def test_heat_with_odd_names_is_drafted_and_a_result_among_the_parameters_is_pointed_out(tmp_path: Path) -> None:
+    root = write_solids(tmp_path / "in", 5, {"Temp (°C)": 1, "heat_flux": 3}, ["fin height (mm)", "hottest"])
+    text = draft_map(survey_folder(root))
+    about = parse_map(text, "m")
+    assert about.axes is None
+    assert {name: own.unit for name, own in about.sets["volume"].fields.items()} == {
+        "temperature": "°C", "heat_flux": "W/m²",
+    }  # fmt: skip
+    assert about.length == "mm"
+    (line,) = [line for line in text.splitlines() if line.startswith("  hottest:")]
+    assert "the largest value of Temp (°C) in every case" in line
+
+
+@pytest.mark.parametrize(
+    "field", ["{array: S, take: von_mises}", "{array: S, tensor: vtk, components: 3}", "{array: S, tensor: nastran}"]
+)
+def test_a_tensor_that_cannot_be_one_is_refused(field: str) -> None:
+    with refusal("map-does-not-fit"):
+        parse_map(f'sets: {{body: {{file: "{{case}}.vtu", kind: volume, fields: {{s: {field}}}}}}}', "m")
