@@ -7,7 +7,15 @@ from pathlib import Path
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
-from noether.lint import claim_rules, ending_rules, options_rules, rank_rules, rendezvous_rules
+from noether.lint import (
+    claim_rules,
+    ending_rules,
+    launcher_rules,
+    options_rules,
+    rank_rules,
+    rendezvous_rules,
+    step_rules,
+)
 from noether.lint.finding import Finding, counted
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
@@ -18,11 +26,12 @@ OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.together,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    rank_rules.tasks, rank_rules.launchers, rank_rules.reach, rank_rules.idle_nodes, rank_rules.step_options,
-    rank_rules.step_cpus, rank_rules.mpi, rank_rules.devices, rendezvous_rules.master, rendezvous_rules.c10d,
-    rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces, ending_rules.exit_code,
-    ending_rules.background_jobs, ending_rules.signals, ending_rules.output, ending_rules.requeue,
-    ending_rules.containers, claim_rules.comments,
+    rank_rules.tasks, launcher_rules.launchers, rank_rules.reach, rank_rules.mpi, rank_rules.devices,
+    step_rules.idle_nodes, step_rules.step_options, step_rules.step_cpus, step_rules.too_large,
+    step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
+    rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces,
+    ending_rules.exit_code, ending_rules.unread_status, ending_rules.background_jobs, ending_rules.signals,
+    ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda, claim_rules.comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
 """Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""

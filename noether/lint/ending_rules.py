@@ -80,6 +80,35 @@ def _kept_at_end(job: Job, launch: Launch) -> Edit | None:
     return Edit(line, (script.source(line), "code=$?"), ("exit $code",)) if follows else None
 
 
+def unread_status(job: Job) -> Iterator[Finding]:
+    """status-never-read: `code=$?` under `set -e`, which is not reached where there is a code to read."""
+    flow = StatusFlow(job.script.shell)
+    for launch in _works(job):
+        read = flow.stopped_before_read(launch.command.node)
+        if read is not None:
+            name = launch.layers[0].name.rsplit("/", 1)[-1]
+            message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
+            yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
+
+
+def conda(job: Job) -> Iterator[Finding]:
+    """conda-without-hook."""
+    commands = job.script.commands
+    for command in commands:
+        if command.name not in ("conda", "mamba") or command.texts[1:2] != ["activate"]:
+            continue
+        before = [c for c in commands if c.node.start_byte < command.node.start_byte]
+        ready = any(c.name in (".", "source", "eval", "module", "ml", "spack", "conda_init") for c in before)
+        login = re.match(r"#!.*\s-\w*[li]", job.script.lines[0]) or "--login" in job.script.lines[0]
+        defined = any(name in job.script.text for name in ("conda()", "function conda", "BASH_ENV"))
+        if not ready and not login and not defined and command.parent_type == "program":
+            message = (
+                f"a batch script has no shell function {command.name}: activate fails, and the job runs without it"
+            )
+            yield Finding(command.line, "conda-without-hook", message, f'eval "$({command.name} shell.bash hook)"')
+        return
+
+
 def background_jobs(job: Job) -> Iterator[Finding]:
     """background-without-wait, wait-for-server."""
     commands = job.script.commands
@@ -118,9 +147,10 @@ def signals(job: Job) -> Iterator[Finding]:
         message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
         fix = re.sub(r"@\d+", "@120", job.script.source(option.line))
         yield Finding(option.line, "signal-lead", message, fix)
-    main = job.trainings[-1] if job.trainings else None
-    if main is None:
+    works = _works(job)
+    if not works:
         return
+    main = works[-1]
     under_srun, value = main.layer("srun") is not None, option.value
     if request.to_batch_shell:
         if not trapped and main.command.texts[0] != "exec" and "trap" not in job.script.text:
@@ -135,7 +165,7 @@ def signals(job: Job) -> Iterator[Finding]:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"
         fix = job.script.source(option.line).replace(value, f"B:{value}")
         yield Finding(option.line, "signal-lost", message, fix)
-    elif not under_srun and not job.steps:
+    elif not under_srun and not job.steps and job.trainings:
         message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
         fix = f"srun {main.command.words[0].text} …"
         yield Finding(option.line, "signal-lost", message, fix, certain=False)

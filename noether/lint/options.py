@@ -28,6 +28,9 @@ SRUN_SHORT = {
 }  # fmt: skip
 
 
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
 def names_in(text: str) -> frozenset[str]:
     """Returns the names that are written in a text, as tables are: with blanks between them."""
     return frozenset(text.split())

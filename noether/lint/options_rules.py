@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import DASHES, Given, Options, names_in
+from noether.lint.options import DASHES, MEMORY, Given, Options, names_in
 from noether.lint.script import PLACEHOLDER
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
@@ -16,6 +16,7 @@ _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
     mem mem-per-cpu mem-per-gpu signal account array"""
 )
+_FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user")
 _UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
@@ -220,7 +221,7 @@ _FORMS: Mapping[str, _Form] = {
     ),
     **dict.fromkeys(("time", "time-min"), _pattern("bad-time", _TIME, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
     **dict.fromkeys(
-        ("mem", "mem-per-cpu", "mem-per-gpu", "tmp"),
+        (*MEMORY, "tmp"),
         _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G"),
     ),
     "gres": _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
@@ -249,13 +250,19 @@ _FORMS: Mapping[str, _Form] = {
 
 
 def together(job: Job) -> Iterator[Finding]:
-    """memory-options, gpu-options: options that sbatch refuses together."""
+    """memory-options, gpu-options, memory-in-megabytes: options that sbatch refuses together, and MB that may be GB."""
     for options, shape in zip(job.components, job.shapes, strict=True):
-        memory = [found for name in ("mem", "mem-per-cpu", "mem-per-gpu") if (found := options.last(name))]
+        memory = [found for name in MEMORY if (found := options.last(name))]
         if len(memory) > 1:
             names = " and ".join(f"--{option.name}" for option in memory)
             line = max(option.line for option in memory)
             yield Finding(line, "memory-options", f"sbatch refuses {names} together", "keep one of them")
+        for option in memory:
+            if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
+                message = (
+                    f"--{option.name}={option.value} is {option.value} MB: a number without a unit is in megabytes"
+                )
+                yield Finding(option.line, "memory-in-megabytes", message, f"#SBATCH --{option.name}={option.value}G")
         for given, message, fix in _gpu_contradictions(options, shape.nodes):
             yield Finding(given.line, "gpu-options", message, fix)
 

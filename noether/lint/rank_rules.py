@@ -1,17 +1,15 @@
 """Rules about ranks: whether the tasks, the launchers and the GPUs of a job fit each other."""
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from noether.errors import RequestError
-from noether.lint.finding import Edit, Finding, counted
+from noether.lint.finding import Finding, counted
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import Launch, Layer
-from noether.lint.shell import REPEATED, unquote
-from noether.lint.values import count, gpu_count, node_range
-from noether.lint.variables import PER_TASK_VARIABLES
+from noether.lint.shell import unquote
+from noether.lint.values import count, node_range
 
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""
@@ -121,7 +119,12 @@ def tasks(job: Job) -> Iterator[Finding]:
                 yield Finding(launch.line, "spawn-under-srun", message, "#SBATCH --ntasks-per-node=1")
             continue
         ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, kind == "noether"
-        if not gpus or ranks in (gpus, 1) or (srun and launch.layer("mpirun")) or _shared(job, launch, ranks > gpus):
+        if (
+            not gpus
+            or ranks in (gpus, 1)
+            or (srun and launch.layer("mpirun"))
+            or shares_gpus(job, launch, ranks > gpus)
+        ):
             continue
         # An address alone does not show that each task is a rank: the one task of a node may spawn them.
         addressed = "MASTER_ADDR" in job.set_names and ranks > shape.nodes and not source
@@ -142,7 +145,7 @@ def tasks(job: Job) -> Iterator[Finding]:
         yield Finding(given.line if given else launch.line, rule, message, fix, certain=ours or bool(source))
 
 
-def _shared(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
+def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
     """Says whether the launch shares GPUs between its ranks, or leaves some to others beside it, on purpose."""
     srun = launch.layer("srun")
     given = {option.name: option.value for option in job.options.given} | dict(srun.options if srun else {})
@@ -150,86 +153,6 @@ def _shared(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
     beside = any(other.command.in_background for other in (*job.steps, *job.trainings)) and len(job.launches) > 1
     flags = several_to_a_gpu and "sharing" in given.get("gres-flags", "")
     return bool(sharing) or flags or beside or "MPS" in job.script.text
-
-
-def launchers(job: Job) -> Iterator[Finding]:
-    """deprecated-launcher, launcher-in-launcher, and what torchrun and the like do in this job."""
-    for launch in job.launches:
-        chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
-        per_node, shape = launch.layer("per-node"), job.shape_at(launch)
-        if per_node and per_node.name == "torch.distributed.launch":
-            yield _deprecated(job, per_node.line, "use_env" in per_node.options)
-        if shape is None:
-            continue
-        nested = [pair for pair in itertools.pairwise(chain) if (pair[0].kind, pair[1].kind) != ("srun", "per-node")]
-        for outer, inner in nested:
-            number = job.number(launch, outer, "np", "n") if outer.kind == "mpirun" else shape.tasks
-            if number and number > shape.nodes and inner.kind != "srun":
-                message = f"each of the {number} processes of {outer.name} runs {inner.name}, which starts a whole run"
-                fix = f"{outer.name} python …, or {inner.name} alone"
-                yield Finding(inner.line, "launcher-in-launcher", message, fix)
-        if per_node and not nested:
-            if per_node.name not in ("accelerate", "deepspeed"):
-                yield from _per_node(job, launch, per_node, shape)
-            yield from _workers(job, launch, per_node, shape)
-
-
-def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
-    source = job.script.source(line)
-    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
-    # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
-    new = new.replace("torch.distributed.launch", "torch.distributed.run")
-    here = 0
-    if uses_env:  # A second one is the program's own.
-        new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1)
-    note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
-    note = "" if here else f"      ({note})"
-    edit = Edit(line, (new,)) if here and new != source and "#" not in source else None
-    message = "torch.distributed.launch is deprecated: PyTorch says to use torchrun"
-    return Finding(line, "deprecated-launcher", message, new.strip() + note, edit)
-
-
-def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
-    """launcher-per-task, processes-per-node, separate-runs, node-count: torchrun and its older forms."""
-    srun = launch.layer("srun")
-    processes, agents = job.number(launch, per_node, "nproc_per_node"), job.number(launch, per_node, "nnodes")
-    own = any(name in word.raw for name in PER_TASK_VARIABLES for word in (*launch.command.words, *per_node.words))
-    if srun and shape.tasks > shape.nodes and agents != shape.tasks and not (own and agents in (None, 1)):
-        started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
-        on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
-        times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
-        message = f"{per_node.name} starts a node's workers itself, and {times}"
-        if (processes or 2) > 1 and not _shared(job, launch, several_to_a_gpu=True):
-            yield Finding(launch.line, "launcher-per-task", message, "#SBATCH --ntasks-per-node=1")
-        return
-    if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
-        return
-    standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
-    if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
-        what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
-        message = f"{what}: each of the {shape.nodes} nodes trains alone"
-        yield Finding(per_node.line, "separate-runs", message, f"--nnodes={shape.nodes}")
-    elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
-        message = f"--nnodes={agents}, but the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
-        message += ": it waits for the others" if agents > shape.nodes else ""
-        yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}")
-
-
-def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
-    """processes-per-node: the workers of a node, and its GPUs."""
-    processes, gpus, name = workers(job, launch, per_node, shape), shape.gpus_per_node, per_node.name
-    option = {"accelerate": "num_processes", "deepspeed": "num_gpus"}.get(name, "nproc_per_node")
-    several = launch.layer("srun") is not None and shape.tasks > shape.nodes
-    if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
-        return
-    # One worker may be meant where it is written; a model may be spread over all GPUs.
-    if processes < gpus and ((processes == 1 and per_node.option(option)) or _shared(job, launch, False)):
-        return
-    machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1
-    default = "" if per_node.option(option) else f" (no --{option})"
-    message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
-    message += "" if processes > gpus else ": the others stay idle"
-    yield Finding(launch.line, "processes-per-node", message, f"--{option}={gpus * machines}", certain=processes > gpus)
 
 
 def reach(job: Job) -> Iterator[Finding]:
@@ -250,54 +173,6 @@ def reach(job: Job) -> Iterator[Finding]:
             then = " and waits for the others" if waits else ": the others stay idle"
             message = f"{per_node.name} without srun runs on the first of {nodes} nodes only{then}"
             yield Finding(launch.line, "missing-srun", message, fix, certain=waits)
-
-
-def idle_nodes(job: Job) -> Iterator[Finding]:
-    """idle-nodes: srun --nodes=1 in a job of two nodes, and nothing on the other."""
-    if len(job.launches) != 1 or len(job.components) > 1 or not job.shape.nodes_known:
-        return
-    for launch, srun, shape in job.known_steps:
-        repeated = launch.command.within(*REPEATED)
-        if srun.option("nodes") and shape.nodes < job.shape.nodes and not repeated and "hetjob" not in job.script.text:
-            message = f"the only step has {shape.nodes} of the job's {job.shape.nodes} nodes: the others stay idle"
-            yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
-
-
-def step_options(job: Job) -> Iterator[Finding]:
-    """srun-tasks-ignored, srun-cpus, gpus-per-task: options that a step takes otherwise than the job says."""
-    for launch, srun, shape in job.known_steps:
-        each = job.number(launch, srun, "ntasks-per-node")
-        if each and srun.option("ntasks") is None and job.options.last("ntasks", "ntasks-per-node"):
-            total = each * (job.number(launch, srun, "nodes") or job.shape.nodes)
-            if job.shape.tasks > total:
-                message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
-                message += f"--ntasks-per-node={each} does not make them {total}"
-                fix = f"srun --ntasks={total} --ntasks-per-node={each} …"
-                yield Finding(srun.line, "srun-tasks-ignored", message, fix)
-        option = job.options.last("gpus-per-task")
-        per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
-        flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
-        bind = srun.option("gpu-bind") or job.options.value("gpu-bind")
-        if per_task == 1 and shape.per_node > 1 and job.shows_ddp(launch) and "sharing" not in flags and bind != "none":
-            message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy between them"
-            fix = f"#SBATCH --gpus-per-node={shape.gpus_per_node or 1}, and --ntasks-per-node as many"
-            yield Finding(option.line if option else srun.line, "gpus-per-task", message, fix)
-
-
-def step_cpus(job: Job) -> Iterator[Finding]:
-    """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
-    asked, text = job.options.value("cpus-per-task"), job.script.text
-    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.options.last("exclusive"):
-        return
-    for launch, srun, _ in job.known_steps:
-        threads = launch.trains or launch.innermost.name == "ray"
-        threads |= launch is job.steps[-1] and "OMP_NUM_THREADS" in text
-        if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
-            message = f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={asked} from the job, "
-            message += "so its tasks may be bound to one CPU each"
-            fix = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK      (before srun)"
-            yield Finding(srun.line, "srun-cpus", message, fix)
-            return
 
 
 def mpi(job: Job) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
 from noether.lint.shell import Word, unquote
-from noether.lint.variables import PER_TASK_VARIABLES
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
@@ -132,31 +131,52 @@ def _hosts(job: Job) -> list[str]:
         return []
 
 
-def c10d(job: Job) -> Iterator[Finding]:
-    """c10d-without-endpoint, expanded-too-early: options of torchrun on several nodes."""
-    names = "|".join(PER_TASK_VARIABLES)
+def backend(job: Job) -> Iterator[Finding]:
+    """c10d-without-endpoint, node-rank-missing: how the nodes of torchrun find each other, and which is the first."""
     for launch in job.launches:
         layer = launch.layer("per-node")
-        if layer is None or layer.name == "deepspeed" or not _spans(job, launch):
+        if layer is None or layer.name in ("deepspeed", "accelerate") or not _spans(job, launch):
             continue
-        accelerate = layer.name == "accelerate"
-        if _uses_c10d(launch) and not layer.option("rdzv_endpoint") and not accelerate:
+        shape, agents = job.shape_at(launch), layer.option("nnodes")
+        if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
             fix = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
             yield Finding(layer.line, "c10d-without-endpoint", message, fix)
-        name = "machine_rank" if accelerate and layer.option("num_machines") else "node_rank"
-        value = layer.option(name) or ""
-        early = r"@early:(\w+)@" if launch.layer("shell") else rf"(?<!\\)(?:@early:|\$\{{?)({names})\b"
-        match = re.search(early, value)
-        if match and not value.startswith("'") and not _uses_c10d(launch):
-            message = f"the batch shell expands ${match[1]} before srun: every node gets the value of the first"
-            fix = f"srun bash -c '{layer.name}{' launch' * accelerate} … --{name}=${match[1]} …'"
-            yield Finding(layer.line, "expanded-too-early", message, fix)
+        once = shape is not None and shape.tasks == shape.nodes and agents and unquote(agents) != "1"
+        own = {"node_rank", "standalone", "rdzv_conf", "rdzv_backend"} & set(layer.options)
+        if once and not own and "PET_" not in job.script.text:
+            message = "without --node_rank every node takes itself for the first (the backend is static by default)"
+            fix = '--rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
+            yield Finding(layer.line, "node-rank-missing", message, fix)
+
+
+def too_early(job: Job) -> Iterator[Finding]:
+    """expanded-too-early: what the batch shell knows of one task, written for all tasks of a step."""
+    for launch, _, shape in job.known_steps:
+        if shape.tasks < 2:
+            continue
+        names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
+        names += "|SLURM_LOCALID" * (shape.per_node > 1)
+        marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
+        words = [word for command in launch.per_task for _, word in command.assignments]
+        for layer in (layer for layer in launch.layers if layer.kind in ("per-node", "python", "noether")):
+            options = layer.options.items() if layer.kind == "per-node" else ()
+            unread = {"node_rank"} if _uses_c10d(launch) else set()
+            words += [Word(raw, layer.line) for name, raw in options if name not in unread]
+            words += layer.words[1:] if layer.kind != "per-node" else ()
+        for word in words:
+            match = re.search(marked, word.raw)
+            if match and not word.raw.startswith("'"):
+                name = match[1] or match[2]
+                message = f"the batch shell expands ${name} before srun: every task gets the value of the first"
+                yield Finding(word.line, "expanded-too-early", message, f"srun bash -c '… ${name} …'")
+                break
 
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
+    array = job.options.last("array")
     for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
         text = setting.word.text
         if setting.name == "rdzv_endpoint":
@@ -168,6 +188,11 @@ def port(job: Job) -> Iterator[Finding]:
             message = f"port {expanded} is fixed: two jobs on one node collide"
             fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
             yield Finding(line, "fixed-port", message, fix)
+        elif array and "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
+            message = (
+                "the jobs of the array share SLURM_ARRAY_JOB_ID, so their ports are the same: two on one node collide"
+            )
+            yield Finding(setting.word.line, "fixed-port", message, f"export {PORT}")
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
             message = "each task draws a port of its own"
             yield Finding(setting.word.line, "port-per-task", message, f"export {PORT}      (before srun)")

@@ -80,6 +80,17 @@ class StatusFlow:
             node = parent
         return None
 
+    def stopped_before_read(self, node: Node) -> int | None:
+        """Returns the line that reads $? right after a statement at which `set -e` has ended the script; else None."""
+        while node.parent is not None and node.parent.type == "redirected_statement":
+            node = node.parent
+        after = next(_after(node), None)
+        above = node.parent.type if node.parent is not None else ""
+        plain = above in ("program", "do_group", "compound_statement") and not has_ampersand(node)
+        if after is None or not plain or self.tracked or not self._errexit(self.shell.line_of(node)):
+            return None
+        return self.shell.line_of(after) if re.match(r"\w+=\"?\$\?", text_of(after)) else None
+
     def _loss(self, kind: LossKind, by: Node, name: str = "") -> Loss:
         return Loss(kind, name or _name(by), self.shell.line_of(by))
 
@@ -108,7 +119,13 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    return any(_KEEPS.search(text_of(statement)) for statement in statements)
+    """Says whether the statements do something with a status; one that is only kept and told is lost."""
+    texts = [text_of(statement) for statement in statements if _name(statement) not in _SAYING]
+    names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
+    kept = any(_KEEPS.search(text) for text in texts)
+    if kept and names and sum(_KEEPS.search(text) is not None for text in texts) == len(names):
+        return any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
+    return kept
 
 
 def _is_body(conditional: Node, node: Node) -> bool:

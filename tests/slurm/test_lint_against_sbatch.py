@@ -47,6 +47,7 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
     "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
     "three-memories": ("--mem=4G --mem-per-gpu=1G --gpus=1", "exclusive", "memory-options"),
+    "memory-of-all-and-per-cpu": ("--mem=0 --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
     "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "gpu-options"),
     "en-dash": ("\u2013\u2013nodes=2", "Invalid directive", "typographic-dash"),
     "value-with-blank": ("--mem-per-cpu= 100M", "Invalid", "bad-memory"),
@@ -130,6 +131,16 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     assert "CPUs=2" not in slurm.output(bare)
     linted = lint_text("#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"))[0]
     assert [finding.rule for finding in linted] == ["srun-cpus"]
+
+
+@pytest.mark.parametrize("options", ["-N2", "-N2 -n2", "--mem=9 --mem-per-cpu=9"])
+@pytest.mark.parametrize(("job", "one_task"), [("-N1 -n2", False), ("-n1", True)])
+def test_steps_that_srun_refuses_in_a_job(slurm: Slurm, options: str, job: str, one_task: bool) -> None:
+    text = f"#!/bin/bash\n#SBATCH {job}\nsrun {options} ./missing\n"
+    number = slurm.submit(text.replace("./missing", "true"))
+    refused = options != "-N2" or not one_task  # One task is given one node.
+    assert slurm.wait(number) == ("FAILED" if refused else "COMPLETED")
+    assert bool(findings(text)) == refused
 
 
 SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "-K", "--exclusive")

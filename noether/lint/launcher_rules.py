@@ -1,0 +1,112 @@
+"""Rules about torchrun, accelerate, deepspeed and mpirun: how often each is started, and how many workers it starts."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from noether.lint.finding import Edit, Finding, counted
+from noether.lint.job import Job, JobShape
+from noether.lint.launch import Launch, Layer
+from noether.lint.rank_rules import shares_gpus, workers
+from noether.lint.variables import PER_TASK_VARIABLES
+
+
+def launchers(job: Job) -> Iterator[Finding]:
+    """deprecated-launcher, launcher-in-launcher, and what torchrun and the like do in this job."""
+    for launch in job.launches:
+        chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
+        per_node, shape = launch.layer("per-node"), job.shape_at(launch)
+        if per_node and per_node.name == "torch.distributed.launch":
+            yield _deprecated(job, per_node.line, "use_env" in per_node.options)
+        if shape is None:
+            continue
+        # What starts processes on other nodes by itself is inside no other such program, but for a launcher under srun.
+        nested = [pair for pair in itertools.pairwise(chain) if (pair[0].kind, pair[1].kind) != ("srun", "per-node")]
+        for outer, inner in nested:
+            number = job.number(launch, outer, "np", "n") if outer.kind == "mpirun" else shape.tasks
+            inside = outer.kind == "per-node" and inner.kind == "srun"
+            if inside or (number and number > shape.nodes and inner.kind != "srun"):
+                number = number if outer.kind == "mpirun" else workers(job, launch, outer, shape) if inside else number
+                message = f"each of the {number} processes of {outer.name} runs {inner.name}, which starts a whole run"
+                fix = f"{outer.name} python …, or {inner.name} alone"
+                yield Finding(inner.line, "launcher-in-launcher", message, fix)
+        if per_node and not nested:
+            if per_node.name not in ("accelerate", "deepspeed"):
+                yield from _per_node(job, launch, per_node, shape)
+            yield from _workers(job, launch, per_node, shape)
+            if per_node.name == "deepspeed":
+                yield from _deepspeed(job, launch, per_node, shape)
+
+
+def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
+    source = job.script.source(line)
+    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
+    # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
+    new = new.replace("torch.distributed.launch", "torch.distributed.run")
+    here = 0
+    if uses_env:  # A second one is the program's own.
+        new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1)
+    note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
+    note = "" if here else f"      ({note})"
+    edit = Edit(line, (new,)) if here and new != source and "#" not in source else None
+    message = "torch.distributed.launch is deprecated: PyTorch says to use torchrun"
+    return Finding(line, "deprecated-launcher", message, new.strip() + note, edit)
+
+
+def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
+    """launcher-per-task, processes-per-node, separate-runs, node-count: torchrun and its older forms."""
+    srun = launch.layer("srun")
+    processes, agents = job.number(launch, per_node, "nproc_per_node"), job.number(launch, per_node, "nnodes")
+    own = any(name in word.raw for name in PER_TASK_VARIABLES for word in (*launch.command.words, *per_node.words))
+    if srun and shape.tasks > shape.nodes and agents != shape.tasks and not (own and agents in (None, 1)):
+        started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
+        on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
+        times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
+        message = f"{per_node.name} starts a node's workers itself, and {times}"
+        if (processes or 2) > 1 and not shares_gpus(job, launch, several_to_a_gpu=True):
+            yield Finding(launch.line, "launcher-per-task", message, "#SBATCH --ntasks-per-node=1")
+        return
+    if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
+        return
+    standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
+    if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
+        what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
+        message = f"{what}: each of the {shape.nodes} nodes trains alone"
+        yield Finding(per_node.line, "separate-runs", message, f"--nnodes={shape.nodes}")
+    elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
+        message = f"--nnodes={agents}, but the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
+        message += ": it waits for the others" if agents > shape.nodes else ""
+        yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}")
+
+
+def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
+    """processes-per-node: the workers of a node, and its GPUs."""
+    processes, gpus, name = workers(job, launch, per_node, shape), shape.gpus_per_node, per_node.name
+    option = {"accelerate": "num_processes", "deepspeed": "num_gpus"}.get(name, "nproc_per_node")
+    several = launch.layer("srun") is not None and shape.tasks > shape.nodes
+    if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
+        return
+    # One worker may be meant where it is written; a model may be spread over all GPUs.
+    if processes < gpus and ((processes == 1 and per_node.option(option)) or shares_gpus(job, launch, False)):
+        return
+    machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1
+    default = "" if per_node.option(option) else f" (no --{option})"
+    message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
+    message += "" if processes > gpus else ": the others stay idle"
+    yield Finding(launch.line, "processes-per-node", message, f"--{option}={gpus * machines}", certain=processes > gpus)
+
+
+def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> Iterator[Finding]:
+    """deepspeed-nodes: deepspeed reaches the other nodes by ssh, and only those that its hostfile names."""
+    if shape.nodes < 2 or not shape.nodes_known or {"no_ssh", "node_rank"} & set(deepspeed.options):
+        return
+    if launch.layer("srun") is not None:
+        message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
+        yield Finding(
+            deepspeed.line, "deepspeed-nodes", message, "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
+        )
+    elif "hostfile" not in job.script.text.lower():
+        message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
+        yield Finding(
+            deepspeed.line, "deepspeed-nodes", message, "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
+        )

@@ -1,0 +1,105 @@
+"""Rules about srun's steps: what a step takes of the job, and options that it does not read."""
+
+from collections.abc import Iterator
+
+from noether.lint.finding import Finding, counted
+from noether.lint.job import Job
+from noether.lint.options import MEMORY, names_in
+from noether.lint.shell import REPEATED
+from noether.lint.values import count, gpu_count
+
+
+def idle_nodes(job: Job) -> Iterator[Finding]:
+    """idle-nodes: srun --nodes=1 in a job of two nodes, and nothing on the other."""
+    if len(job.launches) != 1 or len(job.components) > 1 or not job.shape.nodes_known:
+        return
+    for launch, srun, shape in job.known_steps:
+        repeated = launch.command.within(*REPEATED)
+        if srun.option("nodes") and shape.nodes < job.shape.nodes and not repeated and "hetjob" not in job.script.text:
+            message = f"the only step has {shape.nodes} of the job's {job.shape.nodes} nodes: the others stay idle"
+            yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
+
+
+def step_options(job: Job) -> Iterator[Finding]:
+    """srun-tasks-ignored, srun-cpus, gpus-per-task: options that a step takes otherwise than the job says."""
+    for launch, srun, shape in job.known_steps:
+        each = job.number(launch, srun, "ntasks-per-node")
+        if each and srun.option("ntasks") is None and job.options.last("ntasks", "ntasks-per-node"):
+            total = each * (job.number(launch, srun, "nodes") or job.shape.nodes)
+            if job.shape.tasks > total:
+                message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
+                message += f"--ntasks-per-node={each} does not make them {total}"
+                fix = f"srun --ntasks={total} --ntasks-per-node={each} …"
+                yield Finding(srun.line, "srun-tasks-ignored", message, fix)
+        option = job.options.last("gpus-per-task")
+        per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
+        flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
+        bind = srun.option("gpu-bind") or job.options.value("gpu-bind")
+        if per_task == 1 and shape.per_node > 1 and job.shows_ddp(launch) and "sharing" not in flags and bind != "none":
+            message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy between them"
+            fix = f"#SBATCH --gpus-per-node={shape.gpus_per_node or 1}, and --ntasks-per-node as many"
+            yield Finding(option.line if option else srun.line, "gpus-per-task", message, fix)
+
+
+def step_cpus(job: Job) -> Iterator[Finding]:
+    """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
+    asked, text = job.options.value("cpus-per-task"), job.script.text
+    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.options.last("exclusive"):
+        return
+    for launch, srun, _ in job.known_steps:
+        threads = launch.trains or launch.innermost.name == "ray"
+        threads |= launch is job.steps[-1] and "OMP_NUM_THREADS" in text
+        if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
+            message = f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={asked} from the job, "
+            message += "so its tasks may be bound to one CPU each"
+            fix = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK      (before srun)"
+            yield Finding(srun.line, "srun-cpus", message, fix)
+            return
+
+
+def too_large(job: Job) -> Iterator[Finding]:
+    """step-too-large, memory-options: what srun refuses inside this job."""
+    job_tasks = count(job.options.value("ntasks") or job.options.value("ntasks-per-node"))
+    for launch in job.steps if len(job.components) == 1 and job.shape.nodes_known else ():
+        srun = launch.layer("srun")
+        if srun is None or srun.option("jobid", "het-group"):
+            continue
+        nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
+        # "can't run 1 processes on 4 nodes, setting nnodes to 1"
+        if min(nodes, tasks or nodes) > job.shape.nodes:
+            message = (
+                f"the step asks for {nodes} nodes and the job has {counted(job.shape.nodes, 'node')}: srun refuses it"
+            )
+            yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
+        memory = [name for name in MEMORY if srun.option(name) is not None]
+        if len(memory) > 1:
+            names = " and ".join(f"--{name}" for name in memory)
+            yield Finding(srun.line, "memory-options", f"srun refuses {names} together", "keep one of them")
+
+
+def side_by_side(job: Job) -> Iterator[Finding]:
+    """step-takes-all: several steps in the background, each of which is given all of the job's tasks."""
+    steps = [(launch, srun) for launch, srun, _ in job.known_steps if launch.command.in_background]
+    for launch, srun in steps:
+        several = launch.command.within(*REPEATED) or len(steps) > 1
+        sized = srun.option("ntasks", "ntasks-per-node", "nodes", "nodelist", "relative", "het-group") is not None
+        if several and not sized and job.shape.tasks > 1:
+            message = f"srun without --ntasks starts all {job.shape.tasks} tasks of the job in each of these steps"
+            yield Finding(srun.line, "step-takes-all", message, "srun --ntasks=1 --exact …")
+            return
+
+
+_SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "
+                       "mem-per-cpu mem-bind het-group exact overlap")  # fmt: skip
+
+
+def misplaced(job: Job) -> Iterator[Finding]:
+    """options-after-program: options of srun that the program gets."""
+    for launch in job.steps:
+        srun, program = launch.layers[0], launch.innermost
+        names = [word.text[2:].partition("=")[0] for word in program.words[1:] if word.text.startswith("--")]
+        found = next((name for name in names if name in _SRUN_ALONE), None)
+        takes = found and found.replace("-", "_") in (job.script.neighbour(program.name) or "").replace("-", "_")
+        if srun.kind == "srun" and program.kind in ("python", "other") and found and not takes:
+            message = f"--{found} comes after {program.name}: srun does not read it, {program.name} does"
+            yield Finding(program.line, "options-after-program", message, f"srun --{found}… {program.name} …")
