@@ -1,6 +1,7 @@
 """Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from subprocess import DEVNULL, PIPE, SubprocessError, run
@@ -16,9 +17,16 @@ _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
     mem mem-per-cpu mem-per-gpu signal account array"""
 )
+_ALTERNATIVES = (
+    names_in("gres gpus gpus-per-node gpus-per-task"),
+    frozenset(MEMORY),
+    names_in("ntasks ntasks-per-node"),
+)
+"""Options of which a job has one."""
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user")
 _UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
+_NAME_TO_FILL_IN = r"^$|^your(?![a-z])|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
@@ -40,7 +48,7 @@ def form(job: Job) -> Iterator[Finding]:
     if not script.text:
         yield Finding(first, "empty-script", "the script is empty: sbatch refuses it", "#!/bin/bash")
         return
-    if not script.text.startswith("#!"):
+    if not script.text.startswith("#!") and script.is_for_sbatch:
         message = "the first line does not begin with #!: sbatch refuses the script"
         top = script.lines[0]
         clean = top.lstrip("\ufeff")
@@ -50,7 +58,7 @@ def form(job: Job) -> Iterator[Finding]:
         if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
             instead = ()
         # Without options of sbatch it may be a program in another language.
-        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2]) or script.path.name.endswith(".sh")
+        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2])
         edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
         yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
@@ -118,17 +126,23 @@ def words(job: Job) -> Iterator[Finding]:
 
 def _placeholder(line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
-    return Finding(line, "placeholder", f"fill in {match[0] if match else source} before you submit")
+    return Finding(
+        line, "placeholder", f"fill in {match[0] if match else source.strip() or 'the value'} before you submit"
+    )
 
 
 def ignored(job: Job) -> Iterator[Finding]:
     """ignored-option: lines that look like options and are passed over."""
     live = {option.name for options in job.components for option in options.given}
+    # A line with a blank is off on purpose where another says something else of the same.
+    decided = live.union(*(group for group in _ALTERNATIVES if group & live))
+    spaced = Counter(o.name for i in job.script.ignored if not i.late and not i.typo for o in i.options.given)
+    decided |= {name for name, times in spaced.items() if times > 1}
     if not job.options.given and not any(ignored.late for ignored in job.script.ignored):
         return  # Nothing here is for sbatch: what looks like an option is an example.
     for found in job.script.ignored:
         names = {option.name for option in found.options.given}
-        if not (names - live if found.late or found.typo else names & _SHAPING - live):
+        if not (names - live if found.late or found.typo else names & _SHAPING - decided):
             continue
         reason, fix = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
         if found.late:
@@ -147,7 +161,7 @@ def values(job: Job) -> Iterator[Finding]:
         form, source = _FORMS.get(option.name), job.script.source(option.line)
         refused = form if form and form.read(option.value) is None else None
         if _to_fill_in(option, refused):
-            yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
+            yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source.strip())
         elif refused:
             yield _refused(option, refused)
         elif option.name in ("output", "error", "chdir") and (match := _UNEXPANDED.search(option.value)):
@@ -159,10 +173,10 @@ def values(job: Job) -> Iterator[Finding]:
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
-        return option.name in _NAMES and re.search(r"<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{", option.value) is not None
+        return option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value) is not None
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
-    capitals = number and re.fullmatch(r"(gpu:)?[A-Z_]+", option.value) is not None
-    return capitals or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
+    word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
+    return word or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
 
 
 def _refused(option: Given, form: _Form) -> Finding:

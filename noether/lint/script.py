@@ -90,11 +90,10 @@ class Script:
     def ignored(self) -> list[Ignored]:
         """Lines that look like requests and that sbatch does not read; `##SBATCH` is a comment on purpose."""
         found = []
-        quoted = {line for text, first, _ in self.shell.heredocs for line in range(first, first + text.count("\n") + 1)}
         for number, line in enumerate(self.lines, self.first_line):
             late = number > self.first_command
             match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
-            if number in quoted or (match and not late) or not (match or almost):
+            if number in self.shell.quoted_lines or (match and not late) or not (match or almost):
                 continue
             rest = match["rest"] if match else almost["rest"] if almost else ""
             words = split_directive(rest) or []
@@ -105,6 +104,12 @@ class Script:
                 typo = bool(almost and almost["typo"])
                 found.append(Ignored(number, rest.strip(), options, late=bool(match), typo=typo))
         return found
+
+    @property
+    def is_for_sbatch(self) -> bool:
+        """Whether the file itself is a job script, by its name or by what it asks of sbatch."""
+        named = self.path.suffix in (".sbatch", ".slurm", ".job")
+        return named or bool(self.components[0].given or self.components[0].problems or self.ignored)
 
     @cached_property
     def is_shell(self) -> bool:

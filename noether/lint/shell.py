@@ -180,7 +180,22 @@ class ShellText:
                 parts = {child.type: child for child in node.children}
                 if "heredoc_body" in parts and "heredoc_start" in parts:
                     body = parts["heredoc_body"]
-                    yield text_of(body), self.line_of(body), not re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
+                    text = text_of(body)
+                    text = re.sub(r"(?m)^\t+", "", text) if "<<-" in parts else text
+                    yield text, self.line_of(body), not re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
+
+    @cached_property
+    def quoted_lines(self) -> set[int]:
+        """The lines that begin inside quotes or a here-document."""
+        found: set[int] = set()
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            stack += node.children
+            if node.type in ("string", "raw_string", "ansi_c_string", "heredoc_body"):
+                first = self.line_of(node) + (node.type != "heredoc_body")
+                found.update(range(first, self._line(node.end_point.row) + 1))
+        return found
 
     def _command(self, node: Node) -> Command:
         words: list[Word] = []

@@ -105,6 +105,11 @@ RIGHT = {  # name: (options, body); nothing may be found
     "memory-by-unit": ("#SBATCH --mem-per-cpu=200M\n#SBATCH -n1\n", "python t.py"),
     "all-memory": ("#SBATCH --mem=0\n", "python t.py"),
     "trap-and-a-solver-in-the-background": ("#SBATCH -n4 --signal=B:USR1@120\n", "trap 'touch stop' USR1\nsrun ./solver &\nwait $!\nwait $!"),
+    "option-in-quotes": ("#SBATCH -n1\n", 'echo "use\n#SBATCH --nodes=4\n" > usage.txt\npython t.py'),
+    "option-in-single-quotes": ("#SBATCH -n1\n", "awk '\n#SBATCH --nodes=4\n{ print }' log\npython t.py"),
+    "spaced-option-beside-another-of-its-kind": ("#SBATCH --gpus-per-node=4\n# SBATCH --gres=gpu:8\n# SBATCH --gres=gpu:1\n", "hostname"),
+    "spaced-memory-beside-another-of-its-kind": ("# SBATCH --mem=4G\n#SBATCH --mem-per-cpu=1G\n", "hostname"),
+    "spaced-options-of-which-one-is-to-be-chosen": ("#SBATCH -n1\n# SBATCH --partition=gpu\n# SBATCH --partition=cpu\n", "hostname"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -150,6 +155,10 @@ WRONG = {  # name: (options, body, the one finding)
     "mpi-without-tasks": ("#SBATCH -N2\n", "mpirun -n 8 ./solver", ("mpi-count", WARNS)),
     "variable-in-an-option": ("#SBATCH --nodes=$N\n", "hostname", ("bad-nodes", FAILS)),
     "placeholder": ("#SBATCH --nodes=<N>\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-that-is-empty": ("#SBATCH --nodes=\n", "hostname", ("placeholder", WARNS)),
+    "partition-that-is-empty": ("#SBATCH --partition=\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-in-small-letters": ("#SBATCH --nodes=your_own_num_nodes\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-of-an-account": ("#SBATCH --account=your_account\n", "hostname", ("placeholder", WARNS)),
     "placeholder-of-two-words": ("#SBATCH --time={{ time }}\n", "hostname", ("placeholder", WARNS)),
     "placeholder-between-underscores": ("#SBATCH --nodes=__NODES__\n", "hostname", ("placeholder", WARNS)),
     "placeholder-in-brackets": ("#SBATCH --gres=gpu:[number]\n", "hostname", ("placeholder", WARNS)),
@@ -263,6 +272,16 @@ def test_a_script_in_a_here_document_is_linted_as_one_of_its_own() -> None:
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(6, "bad-time")]
     text = HEREDOC.format(mark="", quoted="'EOF'")
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(5, "bad-nodes"), (6, "bad-time")]
+
+
+def test_a_here_document_that_is_indented_by_tabs_is_read() -> None:
+    text = "#!/bin/bash\nsbatch <<- EOF\n\t#!/bin/bash\n\t#SBATCH --time=2h\n\tpython t.py\n\tEOF\n"
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(4, "bad-time")]
+
+
+@pytest.mark.parametrize(("text", "rules"), [("python t.py\n", []), ("#SBATCH -n1\nhostname\n", ["no-shebang"])])
+def test_a_file_without_options_of_its_own_needs_no_first_line(text: str, rules: list[str]) -> None:
+    assert [rule for rule, _ in found(text, "run.sh")] == rules
 
 
 def test_the_summary_lists_here_documents_in_the_order_of_the_script() -> None:
