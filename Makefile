@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-nightly faults bench bench-charts lint format docs site transcript venv clean
+.PHONY: train shell test test-fast test-machines test-nightly faults bench bench-charts lint format docs site transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -21,15 +21,21 @@ shell: $(READY)
 # make test ARGS="-n 0 tests/data".
 WORKERS ?= 3
 
+SHARED := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
 test: $(READY)
-	$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not nightly" $(ARGS)
+	$(BIN)/pytest $(SHARED) -m "not nightly and not machines" $(ARGS)
+
+# What needs a cluster, images, a solver or a browser, or minutes of one (tests/sharing.py says which).
+test-machines: $(READY)
+	$(BIN)/pytest $(SHARED) -m "machines and not nightly" $(ARGS)
 
 # What only takes longer: CONTRIBUTING says what it is, and which shorter form of it `make test` runs.
 test-nightly: $(READY)
 	$(BIN)/pytest -m nightly $(ARGS)
 
 test-fast: $(READY)
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(BIN)/pytest -m "not slow and not machines" $(ARGS)
 
 # Kills, damages, frozen starts, refusing disks and mutated files, each as often as docs/fault-tolerance.md names: hours
 # on two cores. Each is a command of its own, with a first case and a number of cases.

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sharing import group_of, reorder, session_number
+from sharing import group_of, needs_machines, reorder, session_number
 from warm_start import WarmStart
 
 from noether.checkpoints.format import list_checkpoints
@@ -45,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+        if needs_machines(item.nodeid):
+            item.add_marker(pytest.mark.machines)
     reorder(items)
 
 

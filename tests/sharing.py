@@ -1,4 +1,4 @@
-"""How the workers of `make test` share the tests: which files stay together, and in which order they are run.
+"""Which tests `make test-machines` runs, and how workers share tests: which files stay together, in which order.
 
 A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
 something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are
@@ -23,6 +23,43 @@ GROUPS = {
     "tests/test_known_faults.py": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
+MACHINES = (
+    # A cluster, images, MPI, solvers, a browser.
+    "tests/slurm/",
+    "tests/images/",
+    "tests/kubernetes/",
+    "tests/workers/test_other_launchers.py",
+    "tests/data/cases/test_openfoam.py",
+    "tests/data/cases/test_plates.py",
+    "tests/watch/test_browser.py",
+    # Hosts, networks and disks that fail, over and over.
+    "tests/doctor/test_doctor.py",
+    "tests/faults/",
+    "tests/training/test_resume_many_ranks.py",
+    "tests/workers/test_who_failed.py",
+    # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
+    "tests/evaluation/test_export_alone.py",
+    "tests/project/test_create.py",
+    "tests/tasks/test_own_fields.py::test_export",
+    "tests/test_benchmarks.py",
+    "tests/test_guide.py",
+    "tests/test_readme.py::test_make_train",
+    "tests/test_readme.py::test_the_documented",
+    "tests/tracking/test_services.py",
+    "tests/tracking/test_tensorboard_page.py",
+    "tests/training/test_digits_and_examples.py",
+    "tests/training/test_equivalence.py::test_a_compiled",
+    "tests/training/test_published_models.py",
+)
+"""Beginnings of the ids of tests that need such a machine, or minutes on it."""
+EVERYWHERE = (
+    "tests/faults/test_kills.py",
+    "tests/faults/test_disks.py::test_on_a_full_disk",
+    "tests/faults/test_disks.py::test_a_flipped_byte",
+    "tests/faults/test_harness.py::test_a_forged",
+    "tests/faults/test_harness.py::test_a_mutated_file",
+)
+"""Those among them that `make test` runs all the same: a kill, a full disk, a damaged checkpoint, forged files."""
 BEFORE_SLURM = 2
 """Groups that are handed out before the tests on Slurm: the first ones of two workers."""
 
@@ -31,6 +68,11 @@ def group_of(nodeid: str) -> str:
     """Return the group of a test, whose tests one worker runs in their order."""
     file = nodeid.partition("::")[0]
     return next((group for start, group in GROUPS.items() if file.startswith(start)), file)
+
+
+def needs_machines(nodeid: str) -> bool:
+    """Return whether a test is one of `make test-machines`, and not of `make test`."""
+    return nodeid.startswith(MACHINES) and not nodeid.startswith(EVERYWHERE)
 
 
 def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:

@@ -1,7 +1,8 @@
 """How the workers of `make test` share the tests."""
 
 import pytest
-from sharing import GROUPS, group_of, in_order
+from conftest import REPOSITORY
+from sharing import EVERYWHERE, GROUPS, MACHINES, group_of, in_order, needs_machines
 
 SLURM = GROUPS["tests/slurm/"]
 
@@ -43,3 +44,24 @@ def test_slow_files_first_slurm_on_the_third_worker_and_fast_files_last() -> Non
         "tests/data/test_b.py::one",
         "tests/data/test_e.py::one",
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "machines"),
+    [
+        ("tests/slurm/test_submit.py::test_a", True),
+        ("tests/data/test_order.py::test_a", False),
+        ("tests/faults/test_network.py::test_a", True),
+        ("tests/faults/test_kills.py::test_a", False),
+        ("tests/test_readme.py::test_links_lead_to_files[README.md]", False),
+    ],
+)
+def test_what_needs_a_cluster_or_minutes_is_told_apart(nodeid: str, machines: bool) -> None:
+    assert needs_machines(nodeid) is machines
+
+
+@pytest.mark.parametrize("beginning", [*MACHINES, *EVERYWHERE])
+def test_every_beginning_is_of_tests_that_exist(beginning: str) -> None:
+    path, _, function = beginning.partition("::")
+    assert (REPOSITORY / path).exists()
+    assert not function or f"def {function}" in (REPOSITORY / path).read_text()
