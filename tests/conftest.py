@@ -39,14 +39,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return ByGroup(config, log)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks a test before -m chooses among them: what is nightly is slow as well."""
+    if item.get_closest_marker("nightly"):
+        item.add_marker(pytest.mark.slow)
+    if needs_machines(item.nodeid):
+        item.add_marker(pytest.mark.machines)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests into the order in which they are handed out; what is nightly is slow as well."""
-    for item in items:
-        if item.get_closest_marker("nightly"):
-            item.add_marker(pytest.mark.slow)
-        if needs_machines(item.nodeid):
-            item.add_marker(pytest.mark.machines)
+    """Puts the tests into the order in which they are handed out."""
     reorder(items)
 
 
