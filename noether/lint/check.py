@@ -20,6 +20,7 @@ from noether.lint.finding import Finding, counted
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
 from noether.lint.script import Script
+from noether.lint.trial import checked, taken_by_sbatch
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.form, options_rules.syntax, options_rules.words, options_rules.ignored, options_rules.values,
@@ -50,8 +51,13 @@ class Report:
 
 
 def lint_text(text: str, path: Path, requested: Requested | None = None) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Returns the findings in a script or a README, and what it would start."""
-    requested = requested or Requested()
+    """Returns the findings in a script or a README, with fixes that were tried, and what it would start."""
+    asked = requested or Requested()
+    findings, summary = _read(text, path, asked)
+    return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
+
+
+def _read(text: str, path: Path, requested: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     if path.suffix.lower() in _PROSE and not text.startswith("#!"):
         found = list(claim_rules.arithmetic(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
@@ -133,10 +139,11 @@ def lint_file(path: Path, requested: Requested | None = None) -> Report:
     except OSError as error:
         return _unread(path, error.strerror or str(error))
     try:
-        findings, summary = lint_text(data.decode("utf-8", "replace"), path, requested)
+        text = data.decode("utf-8", "replace")
+        findings, summary = lint_text(text, path, requested)
     except (RecursionError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
         return _unread(path, f"a fault in noether lint: {type(error).__name__}: {error}", data)
-    return Report(path, data, findings, summary)
+    return Report(path, data, tuple(taken_by_sbatch(text, findings)), summary)
 
 
 def _unread(path: Path, why: str, data: bytes = b"") -> Report:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
@@ -57,10 +58,10 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     if loss.kind == "pipe" and above in ("program", "pipeline"):
         # Another pipe may end by the signal that `| head` sends: with pipefail that would count as a failure.
         only = "bash" in script.lines[0] and script.text.replace("||", "").count("|") == 1
-        return Edit(launch.line, ("set -o pipefail", script.source(launch.line))) if only else None
+        return Edit(launch.line, ("set -o pipefail", script.source(launch.line)), safe=True) if only else None
     if loss.kind == "wait" and above == "program" and script.source(loss.line).strip() == "wait":
         single = script.text.count("&\n") == 1 and len(job.launches) == 1
-        return Edit(loss.line, ("wait $!",)) if single else None
+        return Edit(loss.line, ("wait $!",), safe=True) if single else None
     last = script.source(command.last_line).rstrip()
     if loss.kind == "then" and above in ("program", "pipeline") and not last.endswith((";", "\\")):
         return _kept_at_end(job, launch)
@@ -73,11 +74,11 @@ def _kept_at_end(job: Job, launch: Launch) -> Edit | None:
     whole = node.parent if node.parent is not None and node.parent.type == "redirected_statement" else node
     alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
     at_top = whole.parent is not None and whole.parent.type == "program"
-    if not alone or not at_top or re.search(r"<<|\bcode=|\$code", script.text):
+    if not alone or not at_top or re.search(r"<<|\bcode=|\$code|\$\?", script.text):
         return None
     line = whole.end_point.row + script.first_line
     follows = any(text.strip() for text in script.lines[whole.end_point.row + 1 :])
-    return Edit(line, (script.source(line), "code=$?"), ("exit $code",)) if follows else None
+    return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if follows else None
 
 
 def unread_status(job: Job) -> Iterator[Finding]:
@@ -102,10 +103,10 @@ def conda(job: Job) -> Iterator[Finding]:
         login = re.match(r"#!.*\s-\w*[li]", job.script.lines[0]) or "--login" in job.script.lines[0]
         defined = any(name in job.script.text for name in ("conda()", "function conda", "BASH_ENV"))
         if not ready and not login and not defined and command.parent_type == "program":
-            message = (
-                f"a batch script has no shell function {command.name}: activate fails, and the job runs without it"
-            )
-            yield Finding(command.line, "conda-without-hook", message, f'eval "$({command.name} shell.bash hook)"')
+            message = f"a batch script has no shell function {command.name}: activate fails, and the job goes on"
+            hook = f'eval "$({command.name} shell.bash hook)"'
+            edit = Edit(command.line, (hook, job.script.source(command.line)))
+            yield Finding(command.line, "conda-without-hook", message, edit=edit)
         return
 
 
@@ -119,7 +120,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         ends = not waits and not any(c.name not in ("echo", "date", "printf") for c in later if c.words)
         if ends and not launch.command.within("function_definition", "while_statement"):
             message = "the batch script ends here, and Slurm ends what still runs in the background"
-            edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"))
+            edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"), safe=True)
             alone = launch.command.parent_type == "program" and len(works) == len(job.launches) == 1
             once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
             fix = "wait $!" if once else "one wait for each $pid"
@@ -145,8 +146,8 @@ def signals(job: Job) -> Iterator[Finding]:
     trapped = any(request.name in {t.upper().removeprefix("SIG") for t in c.texts[2:]} for c in traps)
     if request.lead_s < RELIABLE_LEAD_S:
         message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
-        fix = re.sub(r"@\d+", "@120", job.script.source(option.line))
-        yield Finding(option.line, "signal-lead", message, fix)
+        edit = job.script.rewritten(option.line, r"@\d+", "@120")
+        yield Finding(option.line, "signal-lead", message, edit=edit)
     works = _works(job)
     if not works:
         return
@@ -155,16 +156,19 @@ def signals(job: Job) -> Iterator[Finding]:
     if request.to_batch_shell:
         if not trapped and main.command.texts[0] != "exec" and "trap" not in job.script.text:
             message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
-            fix = job.script.source(option.line).replace("B:", "") if under_srun else "trap 'kill -USR1 $step' USR1"
-            yield Finding(option.line, "signal-lost", message, fix, certain=False)
+            edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
+            fix = "trap 'kill -USR1 $step' USR1      (and the program in the background)"
+            yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
         elif trapped and not main.command.in_background and not main.command.within("function_definition"):
             message = "bash runs a trap when the foreground command has ended: too late"
             fix = f"{job.script.source(main.command.last_line).strip()} &      (then: wait)"
             yield Finding(main.line, "signal-lost", message, fix)
     elif trapped:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"
-        fix = job.script.source(option.line).replace(value, f"B:{value}")
-        yield Finding(option.line, "signal-lost", message, fix)
+        # A program in the foreground would keep the trap from running with B: too.
+        fix = f"#SBATCH --signal=B:{value}      (and srun in the background, then wait)"
+        edit = job.script.with_option("signal", f"B:{value}") if main.command.in_background else None
+        yield Finding(option.line, "signal-lost", message, fix, edit)
     elif not under_srun and not job.steps and job.trainings:
         message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
         fix = f"srun {main.command.words[0].text} …"
@@ -192,13 +196,15 @@ def output(job: Job) -> Iterator[Finding]:
             reason = "is made of the job's number" if here else "is not here"
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
             name = "mkdir -p " + (known or ".")
-            fix = f"#SBATCH --{option.name}={known and known + '/'}%j.out" if here else f"{name}      (before sbatch)"
+            fix = "" if here else f"{name}      (before sbatch)"
             opens = job.script.outer[-1] if job.script.outer else ""
             first = re.match(r"(\s*)sbatch\s", opens)
             if any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer):
                 continue
             # Where the file submits the job itself, the folder can be made in front of that.
-            edit = Edit(job.script.first_line - 1, (f"{first[1]}{name}", opens)) if first and not here else None
+            edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line) if here else None
+            if first and not here:
+                edit = Edit(job.script.first_line - 1, (f"{first[1]}{name}", opens), safe=True)
             yield Finding(option.line, "output-folder", message, fix, edit)
 
 
@@ -209,7 +215,7 @@ def requeue(job: Job) -> Iterator[Finding]:
     if (option or again) and not mode.lower().startswith("a"):
         line = option.line if option else again[0].line
         message = "a requeued job writes its output over that of its first run, unless your site sets JobFileAppend"
-        yield Finding(line, "requeue-truncates", message, "#SBATCH --open-mode=append")
+        yield Finding(line, "requeue-truncates", message, edit=job.script.with_option("open-mode", "append"))
     for launch, srun, shape in job.known_steps:
         value = srun.option("kill-on-bad-exit")
         if value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.script.text:
@@ -217,11 +223,12 @@ def requeue(job: Job) -> Iterator[Finding]:
         if shape.tasks < 2 or not job.shows_ddp(launch):
             continue
         source = job.script.source(srun.line)
-        fix = re.sub(r"\bsrun\s", "srun --kill-on-bad-exit=1 ", source, count=1)
+        edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
         message = "when one task fails the others keep the nodes until they time out, "
         message += "unless your site sets KillOnBadExit"
-        plain = re.match(r"\s*srun\s", source) and value is None and launch.command.line == srun.line
-        yield Finding(srun.line, "kill-on-bad-exit", message, fix.strip(), Edit(srun.line, (fix,)) if plain else None)
+        plain = re.match(r"\s*srun\s", source) is not None and launch.command.line == srun.line
+        edit = replace(edit, safe=plain) if edit and value is None else None
+        yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)
 
 
 def containers(job: Job) -> Iterator[Finding]:
@@ -241,19 +248,19 @@ def containers(job: Job) -> Iterator[Finding]:
         several = launch.layer("srun") and shape and shape.tasks > 1
         if clean and several and reads_slurm and not docker and not passed:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
-            fix = re.sub(rf" {re.escape(clean)}(?=\s)", "", source, count=1).strip()
-            yield Finding(layer.line, "container-cleanenv", message, fix, certain=ours)
+            edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
+            yield Finding(layer.line, "container-cleanenv", message, edit=edit, certain=ours)
         if without_nvidia or kind not in ("python", "per-node", "noether", "submitit"):
             continue
         if docker:
             given = bool({"gpus", "device", "runtime", "gpu"} & set(layer.options)) or "nvidia" in text.lower()
-            fix = re.sub(rf"\b({layer.name} run) ", r"\1 --gpus all ", source, count=1)
+            edit = job.script.rewritten(layer.line, rf"\b({layer.name} run) ", r"\1 --gpus all ")
             message = f"{layer.name} run without --gpus: the program sees none of the job's GPUs"
         else:
             variable = re.search(r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)=", text)
             given = bool({"nv", "nvccli"} & set(layer.options)) or variable is not None
-            fix = re.sub(rf"\b({layer.name} (?:exec|run)) ", r"\1 --nv ", source, count=1)
+            edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", r"\1 --nv ")
             message = f"{layer.name} without --nv: the program sees none of the job's GPUs"
             message += "" if ours else ", unless your site sets 'always use nv'"
         if not given and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]:
-            yield Finding(layer.line, "container-without-gpus", message, fix.strip(), certain=ours)
+            yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)

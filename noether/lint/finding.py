@@ -1,4 +1,4 @@
-"""One thing that is wrong with a script, and the change that cannot be wrong."""
+"""One thing that is wrong with a script, and the change that puts it right."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +13,24 @@ def counted(number: int, word: str) -> str:
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines to write in the place of one line of the file, and at its end. No lines: the line is deleted."""
+    """Lines to write in the place of one line of the file, above another and at its end. No lines: it is deleted.
+
+    `safe`: it cannot be wrong, so `--fix` makes it; else the reader is to decide. Line 0: all ends of lines.
+    """
 
     line: int
     instead: tuple[str, ...]
     at_end: tuple[str, ...] = ()
+    above: tuple[int, str] | None = None
+    safe: bool = False
 
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
 
-    `edit` is set only where the change cannot be wrong: `--fix` makes it. `certain` is set where the finding's level is
-    not its rule's: an error is certain, a warning is not.
+    With `edit` the fix is a change of the file, which was tried before it is shown (trial.py); without, it is a hint
+    in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is not.
     """
 
     line: int
@@ -49,4 +54,5 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding for JSON."""
-        return {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message", "fix")}
+        named = {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message")}
+        return named | {"fix": self.fix if self.edit else "", "hint": "" if self.edit else self.fix}

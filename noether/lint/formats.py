@@ -35,7 +35,8 @@ def text_of(report: Report) -> list[str]:
         rule = f"[{finding.code} {finding.rule}]"
         lines.append(f"{report.path}:{finding.line}: {finding.level}: {finding.message} {rule}")
         lines += [f"  line  {shown_name(text)[:LONGEST_LINE]}"] if text else []
-        lines += [f"  fix   {shown_name(finding.fix)[:LONGEST_LINE]}"] if finding.fix else []
+        word = "fix " if finding.edit else "hint"
+        lines += [f"  {word}  {shown_name(each)[:LONGEST_LINE]}" for each in finding.fix.split("\n") if each]
     errors = sum(finding.level == "error" for finding in report.findings)
     warnings = len(report.findings) - errors
     lines += [f"{report.path}: {text}" for text in report.summary]

@@ -48,7 +48,7 @@ def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
         new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1)
     note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
     note = "" if here else f"      ({note})"
-    edit = Edit(line, (new,)) if here and new != source and "#" not in source else None
+    edit = Edit(line, (new,), safe=True) if here and new != source and "#" not in source else None
     message = "torch.distributed.launch is deprecated: PyTorch says to use torchrun"
     return Finding(line, "deprecated-launcher", message, new.strip() + note, edit)
 
@@ -64,7 +64,8 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
         times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
         message = f"{per_node.name} starts a node's workers itself, and {times}"
         if (processes or 2) > 1 and not shares_gpus(job, launch, several_to_a_gpu=True):
-            yield Finding(launch.line, "launcher-per-task", message, "#SBATCH --ntasks-per-node=1")
+            given = ("ntasks", shape.nodes) if job.options.last("ntasks") else ("ntasks-per-node", 1)
+            yield Finding(launch.line, "launcher-per-task", message, edit=job.script.with_option(*given))
         return
     if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
         return
@@ -72,11 +73,13 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
         what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
         message = f"{what}: each of the {shape.nodes} nodes trains alone"
-        yield Finding(per_node.line, "separate-runs", message, f"--nnodes={shape.nodes}")
+        edit = _with_value(job, launch, "nnodes", shape.nodes)
+        yield Finding(per_node.line, "separate-runs", message, f"--nnodes={shape.nodes}", edit)
     elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
         message = f"--nnodes={agents}, but the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
         message += ": it waits for the others" if agents > shape.nodes else ""
-        yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}")
+        edit = _with_value(job, launch, "nnodes", shape.nodes)
+        yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}", edit)
 
 
 def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
@@ -93,7 +96,14 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     default = "" if per_node.option(option) else f" (no --{option})"
     message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
     message += "" if processes > gpus else ": the others stay idle"
-    yield Finding(launch.line, "processes-per-node", message, f"--{option}={gpus * machines}", certain=processes > gpus)
+    edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
+    yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
+
+
+def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:
+    """Returns the edit that gives a launcher's option another value, where it is written as a number."""
+    typed = rf"(--{option.replace('_', '[-_]')}[= ])\d+\b"
+    return job.script.rewritten(launch.line, typed, rf"\g<1>{value}", launch.command.last_line)
 
 
 def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> Iterator[Finding]:
@@ -102,11 +112,10 @@ def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> I
         return
     if launch.layer("srun") is not None:
         message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
-        yield Finding(
-            deepspeed.line, "deepspeed-nodes", message, "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
-        )
+        fix = "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
     elif "hostfile" not in job.script.text.lower():
         message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
-        yield Finding(
-            deepspeed.line, "deepspeed-nodes", message, "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
-        )
+        fix = "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
+    else:
+        return
+    yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)

@@ -17,11 +17,7 @@ _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
     mem mem-per-cpu mem-per-gpu signal account array"""
 )
-_ALTERNATIVES = (
-    names_in("gres gpus gpus-per-node gpus-per-task"),
-    frozenset(MEMORY),
-    names_in("ntasks ntasks-per-node"),
-)
+_ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
 """Options of which a job has one."""
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user")
@@ -59,19 +55,19 @@ def form(job: Job) -> Iterator[Finding]:
             instead = ()
         # Without options of sbatch it may be a program in another language.
         shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2])
-        edit = Edit(first, instead) if shell and not script.shell.root.has_error else None
+        edit = Edit(first, instead, safe=True) if shell and not script.shell.root.has_error else None
         yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
         message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
-        fix = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
-        yield Finding(first, "typographic-dash", message, fix)
+        fixed = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
+        yield Finding(first, "typographic-dash", message, edit=Edit(first, (fixed,)))
     for text, rule, message, fix in (
         ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
         ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
     ):
         if text in script.text:
             line = first + script.text[: script.text.index(text)].count("\n")
-            edit = Edit(0, ()) if rule == "dos-line-ends" else None
+            edit = Edit(0, (), safe=True) if rule == "dos-line-ends" else None
             yield Finding(line, rule, message, f"{fix} {script.path.name}" if fix else "", edit)
 
 
@@ -110,12 +106,13 @@ def words(job: Job) -> Iterator[Finding]:
         if PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
             yield _placeholder(problem.line, source)
             continue
-        fix = source.replace(problem.word, problem.instead) if problem.instead else ""
+        fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
         if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
             fix = f"srun {problem.word} …"
         elif problem.rule == "stray-word" and problem.word and not problem.instead:
-            fix = source.replace(problem.word, f"# {problem.word}", 1)
-        yield Finding(problem.line, problem.rule, problem.message, fix.strip())
+            fixed = source.replace(problem.word, f"# {problem.word}", 1)
+        edit = Edit(problem.line, (fixed,)) if fixed else None
+        yield Finding(problem.line, problem.rule, problem.message, fix, edit)
     steps = [srun.slurm for launch in job.steps if (srun := launch.layer("srun"))]
     for problem in (problem for options in steps for problem in options.problems):
         certain = problem.rule in ("typographic-dash", "unknown-option")
@@ -126,9 +123,8 @@ def words(job: Job) -> Iterator[Finding]:
 
 def _placeholder(line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
-    return Finding(
-        line, "placeholder", f"fill in {match[0] if match else source.strip() or 'the value'} before you submit"
-    )
+    what = match[0] if match else source.strip() or "the value"
+    return Finding(line, "placeholder", f"fill in {what} before you submit")
 
 
 def ignored(job: Job) -> Iterator[Finding]:
@@ -144,13 +140,14 @@ def ignored(job: Job) -> Iterator[Finding]:
         names = {option.name for option in found.options.given}
         if not (names - live if found.late or found.typo else names & _SHAPING - decided):
             continue
-        reason, fix = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
+        reason, line = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
+        edit = Edit(found.line, (line,))
         if found.late:
             reason = "it comes after the first command"
-            fix += f"      (above line {job.script.first_command})"
+            edit = Edit(found.line, (), above=(job.script.first_command, line))
         certain = found.late and bool(names & _SHAPING - live)
         message = f"sbatch does not read this line: {reason}"
-        yield Finding(found.line, "ignored-option", message, fix, certain=certain)
+        yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain)
 
 
 def values(job: Job) -> Iterator[Finding]:
@@ -160,14 +157,14 @@ def values(job: Job) -> Iterator[Finding]:
             continue
         form, source = _FORMS.get(option.name), job.script.source(option.line)
         refused = form if form and form.read(option.value) is None else None
-        if _to_fill_in(option, refused):
-            yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source.strip())
+        if _to_fill_in(option, refused) and (option.value or source.rstrip().endswith("=")):
+            yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
-            yield _refused(option, refused)
+            yield _refused(job, option, refused)
         elif option.name in ("output", "error", "chdir") and (match := _UNEXPANDED.search(option.value)):
             message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
-            fix = source.replace(match[0] + "/", "").strip() if option.name != "chdir" else ""
-            yield Finding(option.line, "variable-in-option", message, fix)
+            fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
+            yield Finding(option.line, "variable-in-option", message, edit=fixed)
 
 
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
@@ -179,7 +176,7 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     return word or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
 
 
-def _refused(option: Given, form: _Form) -> Finding:
+def _refused(job: Job, option: Given, form: _Form) -> Finding:
     value = option.value
     better = None
     if option.name in ("time", "time-min"):
@@ -192,10 +189,11 @@ def _refused(option: Given, form: _Form) -> Finding:
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
     elif form.rule == "bad-gpus" and form.read(f"{value}:1"):
         better = f"{value}:1"
-    shown = f"#SBATCH --{option.name}" + (f"={better or form.example}" if better or form.example else "")
+    edit = job.script.with_option(option.name, better, option.line) if better else None
+    example = f"for example #SBATCH --{option.name}" + (f"={form.example}" if form.example else "")
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"
-    return Finding(option.line, form.rule, message, shown if better or not form.example else f"for example {shown}")
+    return Finding(option.line, form.rule, message, example, edit)
 
 
 def _better_time(value: str) -> str | None:
@@ -273,30 +271,30 @@ def together(job: Job) -> Iterator[Finding]:
             yield Finding(line, "memory-options", f"sbatch refuses {names} together", "keep one of them")
         for option in memory:
             if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
-                message = (
-                    f"--{option.name}={option.value} is {option.value} MB: a number without a unit is in megabytes"
-                )
-                yield Finding(option.line, "memory-in-megabytes", message, f"#SBATCH --{option.name}={option.value}G")
-        for given, message, fix in _gpu_contradictions(options, shape.nodes):
-            yield Finding(given.line, "gpu-options", message, fix)
+                message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
+                edit = job.script.with_option(option.name, f"{option.value}G", option.line)
+                yield Finding(option.line, "memory-in-megabytes", message, edit=edit)
+        for given, message, fix, value in _gpu_contradictions(options, shape.nodes):
+            other = job.script.with_option(given.name, value, given.line) if value else None
+            yield Finding(given.line, "gpu-options", message, fix, other)
 
 
-def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str]]:
-    """Yields the option, what is wrong and what to write."""
+def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str, int]]:
+    """Yields the option, what is wrong, what to do, and the value to write in its place (0: none)."""
     per_task, per_gpu, per_job = (options.last(name) for name in ("gpus-per-task", "ntasks-per-gpu", "gpus"))
     on_node, total = gpus_on_node(options), gpu_count(per_job.value) if per_job else None
     keep = "keep one of them"
     if per_gpu and per_task:
-        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
+        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep, 0
     elif per_gpu and options.last("ntasks-per-node"):
-        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
+        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep, 0
     elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
-        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "#SBATCH --ntasks=4"
+        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4", 0
     if (cpus := options.last("cpus-per-gpu")) and options.last("cpus-per-task"):
-        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
+        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep, 0
     if per_job and total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
         message = f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}"
-        yield per_job, message, f"#SBATCH --gpus={on_node * nodes}"
+        yield per_job, message, "", on_node * nodes
     each = gpu_count(per_task.value) if per_task else None
     if per_job and each and total and total % each:
-        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep
+        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep, 0

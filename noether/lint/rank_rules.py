@@ -116,7 +116,8 @@ def tasks(job: Job) -> Iterator[Finding]:
         if found := SPAWNS.search(source):
             if srun and shape.per_node > 1:
                 message = f"{launch.innermost.name} starts workers itself ({found[0]}…)) in each of {shape.tasks} tasks"
-                yield Finding(launch.line, "spawn-under-srun", message, "#SBATCH --ntasks-per-node=1")
+                edit = job.script.with_option("ntasks-per-node", 1)
+                yield Finding(launch.line, "spawn-under-srun", message, edit=edit)
             continue
         ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, kind == "noether"
         if (
@@ -141,8 +142,9 @@ def tasks(job: Job) -> Iterator[Finding]:
                 rule = "ntasks-override"
                 message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
         given = total or each
-        fix = f"#SBATCH --ntasks-per-node={gpus // shape.nodes}"
-        yield Finding(given.line if given else launch.line, rule, message, fix, certain=ours or bool(source))
+        wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
+        line, edit = given.line if given else launch.line, job.script.with_option(*wanted)
+        yield Finding(line, rule, message, edit=edit, certain=ours or bool(source))
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
@@ -162,17 +164,18 @@ def reach(job: Job) -> Iterator[Finding]:
         return
     for launch in job.trainings:
         per_node = launch.layer("per-node")
-        fix = f"srun {job.script.source(launch.line).lstrip()}".rstrip()
+        program = re.escape(launch.command.words[0].raw)
+        edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", "srun --kill-on-bad-exit=1 ")
         if per_node is None and launch is job.trainings[-1]:
             message = f"without srun this runs once, on the first of {nodes} nodes"
-            yield Finding(launch.line, "missing-srun", message, fix, certain=False)
+            yield Finding(launch.line, "missing-srun", message, edit=edit, certain=False)
         elif per_node and per_node.name != "deepspeed":
             if launch.command.in_background or launch.command.within("function_definition"):
                 continue
             waits = per_node.name != "accelerate" and (job.number(launch, per_node, "nnodes") or 1) > 1
             then = " and waits for the others" if waits else ": the others stay idle"
             message = f"{per_node.name} without srun runs on the first of {nodes} nodes only{then}"
-            yield Finding(launch.line, "missing-srun", message, fix, certain=waits)
+            yield Finding(launch.line, "missing-srun", message, edit=edit, certain=waits)
 
 
 def mpi(job: Job) -> Iterator[Finding]:
@@ -186,7 +189,7 @@ def mpi(job: Job) -> Iterator[Finding]:
         if asked and asked > slots and job.options.last("ntasks", "ntasks-per-node", "nodes"):
             has = counted(slots, "task")
             message = f"{layer.name} starts {asked} processes, but the job has {has}: Open MPI refuses more"
-            yield Finding(launch.line, "mpi-count", message, f"#SBATCH --ntasks={asked}")
+            yield Finding(launch.line, "mpi-count", message, edit=job.script.with_option("ntasks", asked))
 
 
 def devices(job: Job) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
-from noether.lint.finding import Finding
+from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
 from noether.lint.shell import Word, unquote
@@ -76,7 +76,16 @@ def master(job: Job) -> Iterator[Finding]:
         fix = f"export MASTER_ADDR={FIRST_HOST}"
         if setting.name != "MASTER_ADDR":
             fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
-        yield Finding(setting.word.line, rule, message, fix, certain=(counts or ddp) and rule != "master-fixed")
+        edit = _assigned(job, setting, fix)
+        certain = (counts or ddp) and rule != "master-fixed"
+        yield Finding(setting.word.line, rule, message, fix, edit, certain)
+
+
+def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
+    """Returns the edit that writes a line in the place of a setting, where that has its line for itself."""
+    source = job.script.source(setting.word.line)
+    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&]*", source)
+    return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 
 def _spans(job: Job, launch: Launch) -> bool:
@@ -186,13 +195,12 @@ def port(job: Job) -> Iterator[Finding]:
             # A variable may carry the number to where it is used: the line is that where it is written.
             line = next((word.line for _, word in job.script.assignments if word.text == expanded), setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
-            fix = f"export {PORT}" if setting.name == "MASTER_PORT" else f"{PORT[12:]}      (in place of {expanded})"
-            yield Finding(line, "fixed-port", message, fix)
+            edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
+            fix = f"{PORT[12:]}      (in place of {expanded})"
+            yield Finding(line, "fixed-port", message, fix, edit)
         elif array and "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
-            message = (
-                "the jobs of the array share SLURM_ARRAY_JOB_ID, so their ports are the same: two on one node collide"
-            )
-            yield Finding(setting.word.line, "fixed-port", message, f"export {PORT}")
+            message = "all jobs of the array have this port: two of them on one node collide"
+            yield Finding(setting.word.line, "fixed-port", message, edit=_assigned(job, setting, f"export {PORT}"))
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
             message = "each task draws a port of its own"
             yield Finding(setting.word.line, "port-per-task", message, f"export {PORT}      (before srun)")
@@ -212,12 +220,14 @@ def environment(job: Job) -> Iterator[Finding]:
         if lost and "ALL" not in {name.upper() for name in names} and "$" not in value:
             line = of_job.line if own is None and of_job else srun.line
             message = f"--export={value} keeps {' and '.join(lost)} from the tasks"
-            yield Finding(line, "export-drops", message, "srun --export=ALL …")
+            edit = job.script.rewritten(line, r"--export[= ]\S+", "--export=ALL")
+            yield Finding(line, "export-drops", message, edit=edit)
             return
         for name, at in assigned.items():
             if name not in exported and not re.search(rf"\$\{{?{name}\b", job.script.text):
                 message = f"{name} is set but not exported: no task sees it"
-                yield Finding(at, "not-exported", message, f"export {job.script.source(at).strip()}")
+                edit = job.script.rewritten(at, rf"(?={name}=)", "export ")
+                yield Finding(at, "not-exported", message, edit=edit)
         return
 
 
@@ -245,7 +255,8 @@ def interfaces(job: Job) -> Iterator[Finding]:
         excluded = [item.lstrip("=") for item in value[1:].split(",")]
         if name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and "lo" not in excluded and "$" not in value:
             message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
-            yield Finding(word.line, "nccl-interface", message, f"export NCCL_SOCKET_IFNAME={value},lo")
+            edit = job.script.rewritten(word.line, re.escape(value), f"{value},lo")
+            yield Finding(word.line, "nccl-interface", message, edit=edit)
         elif name == "NCCL_SOCKET_IFNAME" and value in ("lo", "=lo") and any(_spans(job, x) for x in job.launches):
             message = "lo does not reach the other nodes"
             yield Finding(word.line, "nccl-interface", message, "leave the line out", certain=True)

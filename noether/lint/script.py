@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from noether.lint.options import OptionProblem, Options, read_options
+from noether.lint.finding import Edit
+from noether.lint.options import SBATCH_SHORT, OptionProblem, Options, read_options
 from noether.lint.shell import Command, ShellText, Word
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
@@ -139,6 +140,25 @@ class Script:
             if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
                 outer = tuple(self.lines[: line - self.first_line])
                 yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
+
+    def rewritten(self, first: int, pattern: str, new: str, last: int = 0) -> Edit | None:
+        """Returns the edit that rewrites a piece of one of the lines, the first that has it, or None."""
+        for line in range(first, max(first, last) + 1):
+            if (changed := re.sub(pattern, new, self.source(line), count=1)) != self.source(line):
+                return Edit(line, (changed,))
+        return None
+
+    def with_option(self, name: str, value: object, line: int = 0) -> Edit:
+        """Returns the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
+        given = [option for options in self.components for option in options.given]
+        places = [option.line for option in given if option.name == name]
+        if places:
+            letter = next((letter for letter, known in SBATCH_SHORT.items() if known == name), "-")
+            typed = rf"(?<!\S)(--{name[:-1]}\w*[= ]\s*|-{letter}\s*)(\"[^\"]*\"|\S+)"
+            at = line or places[-1]
+            return self.rewritten(at, typed, rf"\g<1>{value}") or Edit(at, (self.source(at),))
+        after = max((option.line for option in given), default=self.first_line)
+        return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))
 
     def silences(self, line: int, rule: set[str]) -> bool:
         """Says whether a rule, by its name or code, is to be ignored: `# noether: ignore[NTH101]`; none named: all."""

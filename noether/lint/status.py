@@ -122,10 +122,8 @@ def _kept_in(statements: Iterable[Node]) -> bool:
     """Says whether the statements do something with a status; one that is only kept and told is lost."""
     texts = [text_of(statement) for statement in statements if _name(statement) not in _SAYING]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
-    kept = any(_KEEPS.search(text) for text in texts)
-    if kept and names and sum(_KEEPS.search(text) is not None for text in texts) == len(names):
-        return any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
-    return kept
+    kept = sum(_KEEPS.search(text) is not None for text in texts)
+    return kept > len(names) or any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
 
 
 def _is_body(conditional: Node, node: Node) -> bool:

@@ -1,8 +1,9 @@
 """Rules about srun's steps: what a step takes of the job, and options that it does not read."""
 
+import re
 from collections.abc import Iterator
 
-from noether.lint.finding import Finding, counted
+from noether.lint.finding import Edit, Finding, counted
 from noether.lint.job import Job
 from noether.lint.options import MEMORY, names_in
 from noether.lint.shell import REPEATED
@@ -29,8 +30,8 @@ def step_options(job: Job) -> Iterator[Finding]:
             if job.shape.tasks > total:
                 message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
                 message += f"--ntasks-per-node={each} does not make them {total}"
-                fix = f"srun --ntasks={total} --ntasks-per-node={each} …"
-                yield Finding(srun.line, "srun-tasks-ignored", message, fix)
+                edit = job.script.rewritten(srun.line, r"\bsrun\s", f"srun --ntasks={total} ")
+                yield Finding(srun.line, "srun-tasks-ignored", message, edit=edit)
         option = job.options.last("gpus-per-task")
         per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
         flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
@@ -52,8 +53,11 @@ def step_cpus(job: Job) -> Iterator[Finding]:
         if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
             message = f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={asked} from the job, "
             message += "so its tasks may be bound to one CPU each"
-            fix = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK      (before srun)"
-            yield Finding(srun.line, "srun-cpus", message, fix)
+            export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+            source = job.script.source(srun.line)
+            begins = re.match(r"(\s*)srun\s", source)
+            edit = Edit(srun.line, (begins[1] + export, source)) if begins else None
+            yield Finding(srun.line, "srun-cpus", message, f"{export}      (before srun)", edit)
             return
 
 
@@ -67,9 +71,7 @@ def too_large(job: Job) -> Iterator[Finding]:
         nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
         # "can't run 1 processes on 4 nodes, setting nnodes to 1"
         if min(nodes, tasks or nodes) > job.shape.nodes:
-            message = (
-                f"the step asks for {nodes} nodes and the job has {counted(job.shape.nodes, 'node')}: srun refuses it"
-            )
+            message = f"srun refuses {nodes} nodes in a job of {counted(job.shape.nodes, 'node')}"
             yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
         memory = [name for name in MEMORY if srun.option(name) is not None]
         if len(memory) > 1:

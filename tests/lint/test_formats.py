@@ -40,6 +40,17 @@ def test_text_names_line_level_code_and_what_to_write(job: Path, capsys) -> None
     assert "1 error, 1 warning" in said
 
 
+def test_a_hint_in_words_is_told_from_a_fix_that_was_tried(job: Path, capsys) -> None:
+    job.write_text("#!/bin/bash\n#SBATCH --time=2h --mem=much\nhostname\n")
+    run(str(job))
+    said = capsys.readouterr().out
+    assert "  fix   #SBATCH --time=2:00:00 --mem=much\n" in said
+    assert "  hint  for example #SBATCH --mem=64G\n" in said
+    run(str(job), style="json")
+    fixes = {(found["fix"] != "", found["hint"] != "") for found in json.loads(capsys.readouterr().out)}
+    assert fixes == {(True, False), (False, True)}
+
+
 def test_json_is_a_list_of_findings(job: Path, capsys) -> None:
     run(str(job), style="json")
     first, second = json.loads(capsys.readouterr().out)

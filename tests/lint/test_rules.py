@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501  (tables)
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from noether.lint.fix import fix_script
 from noether.lint.rank_rules import Requested
 from noether.lint.rules import BY_NAME, RULES
 from noether.lint.shell import ShellText
+from noether.lint.trial import apply
 from tests.lint.examples import EXAMPLES, Example
+from tests.lint.test_known_cases import WRONG
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
@@ -158,7 +161,7 @@ FIXED = {  # name: (before, after)
 def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: str) -> None:
     data, left = fix_script(before.encode("latin-1"), JOB)
     assert data == after.encode("latin-1")
-    assert not any(finding.edit for finding in left)
+    assert not any(finding.edit and finding.edit.safe for finding in left)
     assert fix_script(data, JOB)[0] == data
 
 
@@ -188,8 +191,49 @@ def test_what_its_author_must_decide_is_left(text: str) -> None:
 def test_fixing_an_example_leaves_no_edit_and_no_new_finding(example: Example) -> None:
     before = [finding.rule for finding in lint_text(example.wrong, JOB)[0]]
     data, left = fix_script(example.wrong.encode(), JOB)
-    assert not any(finding.edit for finding in left)
+    assert not any(finding.edit and finding.edit.safe for finding in left)
     assert [finding.rule for finding in left] == (before if data == example.wrong.encode() else [])
+
+
+WRONG_SCRIPTS = {
+    **{name: example.wrong for name, example in EXAMPLES.items()},
+    **{name: f"#!/bin/bash\n{options}{body}\n" for name, (options, body, _) in (WRONG | DEFECTS).items()},
+}
+
+
+@pytest.mark.parametrize("text", WRONG_SCRIPTS.values(), ids=WRONG_SCRIPTS.keys())
+def test_a_fix_changes_the_script_removes_its_finding_and_brings_no_other(text: str) -> None:
+    findings = lint(text)
+    before = Counter(finding.rule for finding in findings)
+    for finding in findings:
+        assert not finding.fix or finding.fix != text.split("\n")[finding.line - 1].strip()
+        if finding.edit:
+            changed = apply(text, finding.edit)
+            after = Counter(rule for rule, _ in found(changed))
+            assert changed != text
+            assert after[finding.rule] < before[finding.rule]
+            assert not after - before
+
+
+SHOWN = {  # name: (script, what to write): the line as it is to be, with the options that it has besides
+    "other-options-of-the-line": (f"{TWO.replace('node=4 ', 'node=2 ', 1)}{W}srun -K python t.py", "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4"),
+    "by-its-letter": (f"#SBATCH -N2 -n4 --gpus-per-node=4\n{W}srun -K python t.py", "#SBATCH -N2 -n8 --gpus-per-node=4"),
+    "tasks-that-are-given-win": (f"{EACH}#SBATCH --ntasks=4\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:$P t.py", "#SBATCH --ntasks=2"),
+    "indented": ('if [ "$1" ]; then\n    apptainer exec a.sif python t.py\nfi', "apptainer exec --nv a.sif python t.py"),
+    "above-the-first-command": ("hostname\n#SBATCH --nodes=2", "#SBATCH --nodes=2      (above line 3)"),
+    "behind-the-last-option": ("#SBATCH --requeue\nhostname", "#SBATCH --open-mode=append"),
+    "both-lines-that-keep-a-code": ("python t.py\necho done", "code=$?\nexit $code"),
+    "would-wait-as-the-first-on-each-node": (f"{EACH}torchrun --nnodes=2 --nproc_per_node=4 t.py", ""),
+    "would-tell-another-code": ("python t.py\necho ended with $?", "code=$? after it and exit $code at the end, or set -e before it"),
+    "tasks-of-the-step-decide": (f"{EACH}{W}srun -K -n2 python t.py", ""),
+    "hostfile-nobody-knows": (f"{EACH}deepspeed t.py", "--hostfile=FILE, a line `HOST slots=GPUS` for each node"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fix"), SHOWN.values(), ids=SHOWN.keys())
+def test_what_to_write_is_shown_as_it_is_to_stand(text: str, fix: str) -> None:
+    (finding,) = lint(f"#!/bin/bash\n#SBATCH --gpus=1\n{text}\n" if "gpus" not in text else f"#!/bin/bash\n{text}\n")
+    assert finding.fix == fix
 
 
 WORDS = st.sampled_from(

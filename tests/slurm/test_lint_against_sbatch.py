@@ -1,5 +1,7 @@
 """Does noether lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,21 @@ def test_a_type_of_gpu_may_begin_with_a_digit(slurm: Slurm, options: str) -> Non
     done = slurm.on("login", "sbatch", "--test-only", text=script(options))
     assert "node configuration is not available" in done.stderr
     assert findings(script(options)) == set()
+
+
+TRIED = {  # id: (options and body, the fix that is shown)
+    "that-sbatch-takes": ("#SBATCH --time=2h\nhostname", "#SBATCH --time=2:00:00"),
+    "of-one-fault-of-two": ("#SBATCH --time=2h\n#SBATCH --nodes=900\nhostname", "#SBATCH --time=2:00:00"),
+    "of-a-job-that-no-node-could-run": ("#SBATCH -n1\nmpirun -n 900 ./solver", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "fix"), TRIED.values(), ids=TRIED.keys())
+def test_a_fix_that_sbatch_refuses_is_not_shown(slurm: Slurm, tmp_path: Path, text: str, fix: str) -> None:
+    path = tmp_path / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    done = slurm.on("login", sys.executable, "-m", "noether", "lint", "--json", str(path))
+    assert [found["fix"] for found in json.loads(done.stdout)] == [fix], done.stderr
 
 
 UNKNOWN_TO_IT = (

@@ -1,0 +1,75 @@
+"""Tries what a finding says to write: a fix that does not remove its finding, or brings another, is not shown."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from subprocess import DEVNULL, SubprocessError, run
+
+from noether.lint.finding import Edit, Finding
+
+
+def apply(text: str, edit: Edit) -> str:
+    """Returns a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
+    if edit.line == 0:
+        return text.replace("\r\n", "\n")
+    lines = text.split("\n")
+    index = edit.line - 1
+    if not 0 <= index < len(lines):
+        return text
+    end = "\r" if lines[index].endswith("\r") else ""
+    original = lines[index].removesuffix("\r")
+    # A line of the edit that is the line itself keeps its bytes, whatever they were read as.
+    shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    instead = [(original if line == shown else line) + end for line in edit.instead]
+    lines[index : index + 1] = instead
+    if edit.above:
+        lines.insert(edit.above[0] - 1, edit.above[1] + end)
+    changed = "\n".join(lines)
+    if edit.at_end:
+        changed = changed if changed.endswith("\n") else changed + end + "\n"
+        changed += "".join(line + end + "\n" for line in edit.at_end)
+    return changed
+
+
+def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
+    """Yields the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
+    before = Counter(finding.rule for finding in findings)
+    lines = text.split("\n")
+    for finding in findings:
+        edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
+        if edit is None:
+            yield replace(finding, fix="") if finding.fix == line else finding
+            continue
+        changed = apply(text, edit)
+        after = Counter(other.rule for other in lint(changed)) if changed != text else before
+        if after - before or after[finding.rule] >= before[finding.rule]:
+            yield replace(finding, fix="", edit=None)
+            continue
+        moved = [f"{edit.above[1]}      (above line {edit.above[0]})"] if edit.above else []
+        new = [each.strip() for each in (*moved, *edit.instead, *edit.at_end) if each not in lines]
+        yield replace(finding, fix="\n".join(new) or finding.fix or "leave the line out")
+
+
+def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yields the findings, without the fixes that this machine's sbatch, where it has one that answers, refuses."""
+    for finding in findings:
+        changed = apply(text, finding.edit) if finding.edit else text
+        new = [line for line in changed.split("\n") if line.startswith("#SBATCH") and line not in text.split("\n")]
+        if new and _takes("#!/bin/bash\n") and not _takes(changed):
+            alone = "#!/bin/bash\n" + "\n".join(new) + "\n"
+            # Where sbatch refuses the script as it is, that may be for another fault: the line is tried alone.
+            if _takes(text) or not _takes(alone):
+                yield replace(finding, fix="", edit=None)
+                continue
+        yield finding
+
+
+@cache
+def _takes(text: str) -> bool:
+    data = text.encode("utf-8", "replace")
+    try:
+        done = run(["sbatch", "--test-only"], input=data, stdout=DEVNULL, stderr=DEVNULL, timeout=10, check=False)
+    except (OSError, SubprocessError):
+        return False
+    return done.returncode == 0
