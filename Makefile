@@ -49,6 +49,7 @@ else
 	$(BIN)/python -m tests.faults.frozen --cases 100
 	$(BIN)/python -m tests.faults.disks --cases 200
 	$(BIN)/python -m tests.faults.damage --cases 1500
+	$(BIN)/python -m tests.faults.changed --cases 300
 	$(BIN)/python -m tests.faults.strangers --rounds 12
 endif
 

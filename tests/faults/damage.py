@@ -1,6 +1,6 @@
 """Damages every file of a run folder in every way, and runs the commands on what is left.
 
-    python -m tests.faults.damage --cases 1500 [--first 0] [--record FILE]
+    python -m tests.faults.damage --cases 1500 [--first 0] [--record FILE] [--only "copied|doubled"]
 
 A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run that was killed in the
 middle, one that was stopped with everything saved, one that is done. It fails where a command ends in a traceback, or
@@ -11,6 +11,7 @@ With --record, each case that is done adds a line to FILE, and a later call goes
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -62,6 +63,21 @@ def _line(text: str) -> Callable[[bytes, random.Random], bytes]:
         return b"\n".join(lines)
 
     return replace
+
+
+def _lines(change: Callable[[list[bytes], int, int], object]) -> Callable[[bytes, random.Random], bytes]:
+    """Changes the list of a file's lines at two drawn places."""
+
+    def act(content: bytes, rng: random.Random) -> bytes:
+        lines = content.splitlines(keepends=True) or [b""]
+        change(lines, rng.randrange(len(lines)), rng.randrange(len(lines)))
+        return b"".join(lines)
+
+    return act
+
+
+def _exchange(lines: list[bytes], one: int, other: int) -> None:
+    lines[one], lines[other] = lines[other], lines[one]
 
 
 def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
@@ -118,6 +134,10 @@ WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "a line of null": _write(_line("null")),
     "a line of a list": _write(_line("[]")),
     "a line of other keys": _write(_line('{"update": null, "kind": 3}')),
+    "a line gone": _write(_lines(lambda lines, one, other: lines.pop(one))),
+    "a line doubled": _write(_lines(lambda lines, one, other: lines.insert(one, lines[one]))),
+    "a line doubled elsewhere": _write(_lines(lambda lines, one, other: lines.insert(one, lines[other]))),
+    "two lines exchanged": _write(_lines(_exchange)),
     "a value of null": _write(_value("null")),
     "a value of 0": _write(_value("0")),
     "a value of a list": _write(_value("[]")),
@@ -135,6 +155,16 @@ FOLDER_WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "a file for a folder": lambda path, rng: (shutil.rmtree(path), path.write_text("x")),  # type: ignore[func-returns-value]
     "folder doubled": lambda path, rng: (shutil.copytree(path, f"{path}.bak"), None),  # type: ignore[func-returns-value]
 }
+COPY = "update-000000099"
+CHECKPOINT_WAYS: dict[str, Callable[[Path, random.Random], object]] = {
+    "copied to a newer name": lambda path, rng: shutil.copytree(path, path.with_name(COPY)),
+    "renamed": lambda path, rng: path.rename(path.with_name(COPY)),
+    "another copied over it": lambda path, rng: (shutil.rmtree(path), shutil.copytree(_another(path, rng), path)),
+}
+
+
+def _another(path: Path, rng: random.Random) -> Path:
+    return rng.choice([other.path for other in list_checkpoints(path.parent)])
 
 
 @dataclass(frozen=True)
@@ -213,6 +243,8 @@ class Scene(Room):
             for path in sorted(stage.folder.rglob("*")):
                 name = str(path.relative_to(stage.folder))
                 found += [Case(stage.name, name, way) for way in (FOLDER_WAYS if path.is_dir() else WAYS)]
+                if path.parent.name == "checkpoints":
+                    found += [Case(stage.name, name, way) for way in CHECKPOINT_WAYS]
         return found
 
     def run_case(self, number: int, case: Case) -> list[str]:
@@ -223,10 +255,10 @@ class Scene(Room):
         shutil.copytree(stage.folder, run.path, symlinks=True)
         (run.path / "report.html").unlink(missing_ok=True)
         target = run.path / case.file
-        {**WAYS, **FOLDER_WAYS}[case.way](target, rng)
+        {**WAYS, **FOLDER_WAYS, **CHECKPOINT_WAYS}[case.way](target, rng)
         wrong: list[str] = []
         names = set(Path(case.file).parts) - {"checkpoints", "logs", "evaluation", "tensorboard"}
-        names |= {Path(case.file).name}
+        names |= {Path(case.file).name} | ({COPY} if case.way in CHECKPOINT_WAYS else set())
 
         code, figures, said = 0, stage.said["evaluate"], ""
         if number % 2 or case.file.startswith(("checkpoints", "config")):
@@ -241,7 +273,7 @@ class Scene(Room):
                 continue
             code, said = self._run(words)
             self._judge(words[0], code, said, wrong)
-            in_checkpoint = case.file.startswith("checkpoints/update-") and not case.way.startswith("folder")
+            in_checkpoint = case.file.startswith("checkpoints/update-") and case.way not in FOLDER_WAYS
             if words[0] == "checkpoints" and code == 0 and in_checkpoint and not any(name in said for name in names):
                 wrong.append(f"checkpoints --verify: it is not named\n{said}")
         log = self.log("case")
@@ -249,8 +281,11 @@ class Scene(Room):
         code = ended(self.start("case", 1)[0], LIMIT_S)  # Without the command line, which takes as long as the run.
         said = log.read_text(errors="replace")
         self._judge("train", code, said, wrong)
+        if "doubled" in case.way and case.file == "metrics.jsonl" and case.file not in said:
+            wrong.append(f"train: a row that stands there twice is not named\n{said}")
         if code == 0:
             different = []
+            shutil.rmtree(run.checkpoints / COPY, ignore_errors=True)
             if final_hashes(run) != self.calm.hashes:
                 different.append("weights")
             if history(run) != self.calm.rows:
@@ -271,10 +306,10 @@ class Scene(Room):
 
 
 def main() -> int:
-    given = options(__doc__, 1500)
+    given = options(__doc__, 1500, named=True)
     with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
         scene = Scene(Path(scratch))
-        every = scene.cases()
+        every = [case for case in scene.cases() if re.search(given.only, str(case))]
         random.Random(0).shuffle(every)
         print(f"{len(every)} different damages", flush=True)
 

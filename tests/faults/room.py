@@ -20,6 +20,7 @@ from noether.runs.records import read_metrics
 from . import victim
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = REPOSITORY / "tests" / "tiny.yaml"
 SETTINGS = (
     "trainer.max_updates=8",
     "trainer.effective_batch_size=8",  # A multiple of every number of ranks but three.
@@ -64,11 +65,11 @@ class Blow:
 class Room:
     """The folder of a series: its data, its runs, their logs."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
+    def __init__(self, folder: Path, *more: str, settings: Path = TINY) -> None:
         self.folder = folder
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NOETHER_"))}
         self.environ = {**inherited, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(REPOSITORY)}
-        self.config = load_config((*SETTINGS, *more, f"output_path={folder}"), REPOSITORY / "tests" / "tiny.yaml")
+        self.config = load_config((*SETTINGS, *more, f"output_path={folder}"), settings)
         self.settings = folder / "settings.yaml"
         folder.mkdir(parents=True, exist_ok=True)
         self.settings.write_text(dump_config(self.config))

@@ -9,12 +9,17 @@ Case = Callable[[int], tuple[str, list[str]]]
 """Runs the case of a number; returns what was done, and what went wrong."""
 
 
-def options(description: str | None, cases: int) -> argparse.Namespace:
-    """Reads the command line of a harness that makes so many cases unless told otherwise."""
+def options(description: str | None, cases: int, *, named: bool = False) -> argparse.Namespace:
+    """Reads the command line of a harness that makes so many cases unless told otherwise.
+
+    named: its cases have names, by which they can be chosen.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=cases, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first")
     parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
+    if named:
+        parser.add_argument("--only", default="", help="a regular expression: the cases whose names it fits")
     return parser.parse_args()
 
 

@@ -44,7 +44,15 @@ def run(module: str, *words: str) -> str:
 
 @pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
-    assert "6 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "6")
+    """A checkpoint copied to a newer name, rows that stand there twice, pipes, flipped bits."""
+    ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"
+    assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
+
+
+@pytest.mark.slow
+def test_changed_data_and_damaged_sources_are_refused_by_their_code() -> None:
+    """Own data of another length, and a run that begins with another's weights."""
+    assert "2 changes, 0 unsaid or tracebacks" in run("changed", "--first", "8", "--cases", "2")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from noether.checkpoints import writer as checkpoint_writer
 from noether.config.schema import RunConfig
+from noether.errors import shown
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 
@@ -100,7 +101,8 @@ def start(
         try:
             code = train_here(config)
         except Exception as error:
-            print(error if not isinstance(error, OSError) else traceback.format_exc(), file=sys.stderr)
+            told = shown(str(error), getattr(error, "code", ""))
+            print(told if not isinstance(error, OSError) else traceback.format_exc(), file=sys.stderr)
             code = int(getattr(error, "exit_code", 1))
         if count is not None:
             count.write_text(str(operations.done))

@@ -1,6 +1,5 @@
 """Prepared data that is not as it was written trains nothing, and a run goes on with the data that it began with."""
 
-import json
 import random
 import shutil
 from contextlib import suppress
@@ -16,6 +15,15 @@ from noether.data.cases.metadata import read_metadata, write_metadata
 from noether.data.cases.prepare import prepare_cases
 from noether.data.identity import data_identity
 from noether.errors import RequestError
+from tests.faults.data_changes import DATA, write_lines
+
+OWN = Path(__file__).parents[2] / "faults" / "own"
+STORED_LINES = """
+defaults: [/optimizer: adamw, /schedule: cosine, _self_]
+dataset: {kind: slow_lines.StoredLines, validation_fraction: 0.25}
+model: {kind: slow_lines.Network, width: 16}
+task: {kind: slow_lines.Regression}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -128,26 +136,25 @@ def test_own_data_is_told_by_its_length_and_first_samples_and_augmented_data_by_
 
 
 @pytest.mark.slow
-def test_a_run_does_not_go_on_with_other_data(noether, prepared: Path, tmp_path: Path) -> None:
-    sizes = ("model=mlp", "model.dim=16", "dataset.points_per_update={surface: 8, volume: 8}")
-    short = ("trainer.effective_batch_size=2", "tracker.report=false", "tracker.tensorboard=false")
-    words = (
-        "train",
-        "dataset=cases",
-        f"dataset_root={prepared}",
-        f"output_path={tmp_path}",
-        "run_id=a",
-        *sizes,
-        *short,
-    )
-    assert noether(*words, "trainer.max_updates=2").code == 0
-    about = json.loads((prepared / "dataset.json").read_text())
-    del about["sha256"]
-    first, second = about["splits"]["train"][:2]
-    about["splits"]["train"][:2] = second, first
-    write_metadata(prepared, about)
-    refused = noether(*words, "trainer.max_updates=3", "resume=auto")
+@pytest.mark.parametrize(("kind", "way"), [("cases", "two exchanged"), ("own", "longer")])
+def test_a_run_does_not_go_on_with_other_data(kind: str, way: str, noether, prepared: Path, tmp_path: Path) -> None:
+    root, words = prepared, ["dataset=cases", "model=mlp", "model.dim=16"]
+    words.append("dataset.points_per_update={surface: 8, volume: 8}")
+    if kind == "own":
+        write_lines(root := tmp_path / "lines")
+        (settings := tmp_path / "own.yaml").write_text(STORED_LINES)
+        words = ["--hp", str(settings)]
+    short = ("trainer.effective_batch_size=2", "tracker.report=false", "tracker.tensorboard=false", "devices=1")
+    run = ("accelerator=cpu", f"dataset_root={root}", f"output_path={tmp_path}", "run_id=a", "resume=auto")
+
+    def train(updates: int, *more: str):
+        return noether("train", *words, *short, *run, f"trainer.max_updates={updates}", *more, cwd=OWN)
+
+    first = train(2)
+    assert first.code == 0, first.err
+    DATA[kind][way].make(root)
+    refused = train(3)
     assert refused.code == 2
-    assert "accept_changes=[dataset]" in refused.err
-    accepted = noether(*words, "trainer.max_updates=3", "resume=auto", "accept_changes=[dataset]")
+    assert "[resume-other-data]" in refused.err
+    accepted = train(3, "accept_changes=[dataset]")
     assert accepted.code == 0, accepted.err

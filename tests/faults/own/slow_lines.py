@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,6 +28,14 @@ class Lines:
 
     def __getitem__(self, index):
         return {"x": self.x[index], "y": self.y[index]}
+
+
+class StoredLines(Lines):
+    """The same at the x of a file for each split in `root`, an array (samples, 4)."""
+
+    def __init__(self, split, root):
+        self.x = torch.from_numpy(np.load(Path(root) / f"{split}.npy"))
+        self.y = 3 * self.x.sum(dim=1, keepdim=True)
 
 
 class Network(nn.Module):
