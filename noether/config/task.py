@@ -19,6 +19,7 @@ class FieldConfig(Section):
         "name); case: an output of the whole case, such as drag."
     )
     components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
+    component_names: list[str] = Field([], description="Of the components; empty: x, y, z of three, else 0, 1 …")
     scaling: Literal["standardised", "symmetric_log"] = Field(
         "standardised",
         description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "

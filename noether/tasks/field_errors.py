@@ -1,5 +1,7 @@
 """Errors of a field at points: with every point equal, and weighted by area or volume."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from noether.data.padding import mean_of_points
@@ -56,9 +58,10 @@ def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
     return error if mask is None else error.masked_fill(~mask.unsqueeze(-1), 0)
 
 
-def component_name(channel: int, channels: int) -> str:
-    """Returns what a channel of a vector field is called: x, y or z, else its number."""
-    return "xyz"[channel] if channels == 3 else str(channel)
+def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
+    """Returns what a channel of a field is called: its own name; else x, y or z, or its number."""
+    own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
+    return str(own[channel])
 
 
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:

@@ -278,7 +278,7 @@ class FieldsTask(Task):
             if (measure := self.measure_of(name, batch)) is not None:
                 found |= weighted_errors(physical[name], truth, batch[measure], mask)
             for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
-                one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2])
+                one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
                 errors = field_errors(physical[name][..., one], truth[..., one], mask)
                 found |= {f"{label}/{key}": value for key, value in errors.items()}
             prefix = field.points.removesuffix("_points")
@@ -300,8 +300,8 @@ class FieldsTask(Task):
 
     def case_labels(self, name: str) -> list[str]:
         """Returns what the components of an output of the case are called in tables."""
-        count = self.components[name]
-        return [name] if count == 1 else [f"{name}_{component_name(channel, count)}" for channel in range(count)]
+        count, names = self.components[name], self.case_fields[name].component_names
+        return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
     def missing_for(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.metadata import read_metadata
 from noether.data.cases.store import case_folder, set_file
+from noether.data.cases.tensors import NAMES
 from noether.data.packed import open_packed
 from noether.errors import RequestError
 
@@ -81,13 +82,15 @@ class CasesDataset:
             kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
             for kind in ("parameters", "outputs")
         }
+        files = parse_map(metadata["map"], "dataset.json")
         fields = {
-            key: {"points": f"{own['set']}_points", "unit": own["unit"], "components": own["components"]}
-            for key, own in metadata["fields"].items()
-        }
+            f"{name}_{field}": {"points": f"{name}_points", "unit": described.unit,
+                                "components": metadata["fields"][f"{name}_{field}"]["components"],
+                                "component_names": list(NAMES[described.take]) if described.tensor else []}
+            for name, own in files.sets.items() for field, described in own.fields.items()
+        }  # fmt: skip
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
         space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
-        files = parse_map(metadata["map"], "dataset.json")
         space["sets"] = {name: {"kind": own["kind"], "at": own["at"]} for name, own in metadata["sets"].items()}
         space |= _files_space(files)
         scalars = _force_coefficients(files, metadata)

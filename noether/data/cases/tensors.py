@@ -17,6 +17,12 @@ ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "openfoam": ("xx", "xy", "xz", "yy", "yz", "zz"),  # SymmTensorTemplate.H
     "abaqus": ("xx", "yy", "zz", "xy", "xz", "yz"),  # S11, S22, S33, S12, S13, S23
 }
+NAMES: dict[Invariant | None, tuple[str, ...]] = {
+    None: COMPONENTS,
+    "von_mises": (),
+    "principal": ("largest", "middle", "smallest"),
+}
+"""What the components are called of a tensor (None), and of what is taken of it."""
 _ROWS, _COLUMNS = (["xyz".index(name[side]) for name in COMPONENTS] for side in (0, 1))
 
 
