@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
 from noether.checkpoints.state import model_tensors
+from noether.common.plain_file import is_plain
 from noether.common.suggest import nearest
+from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
 from noether.models.points import PointModel, fit_old_weights
 
@@ -110,7 +112,7 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
 def weights_file(where: str) -> Path:
     """Returns the file of weights that a run, a checkpoint, an export or a file names.
 
-    What lies in a checkpoint is verified, and of a run it is the best one and no other.
+    What lies in a checkpoint or has its digest beside it is verified; of a run it is the best one and no other.
 
     Raises:
         RequestError: none is there, or it is not as it was written.
@@ -118,7 +120,7 @@ def weights_file(where: str) -> Path:
     path = Path(where).expanduser()
     if path.is_file():
         checkpoint = CheckpointFolder(path.parent)
-        return checkpoint.verified(path.name) if (path.parent / META).exists() else path
+        return checkpoint.verified(path.name) if (path.parent / META).exists() else _checked(path)
     folder = path
     if list_checkpoints(path / "checkpoints"):
         folder = best_or_refused(path / "checkpoints", f"initial_weights={path}/checkpoints/{{}}").path
@@ -126,7 +128,7 @@ def weights_file(where: str) -> Path:
         checkpoint = CheckpointFolder(folder)
         return checkpoint.verified("ema.safetensors" if checkpoint.has("ema.safetensors") else "model.safetensors")
     if (folder / "model.safetensors").is_file():
-        return folder / "model.safetensors"
+        return _checked(folder / "model.safetensors")
     raise RequestError(
         "no-weights-there",
         f"initial_weights={where} holds no weights",
@@ -134,6 +136,12 @@ def weights_file(where: str) -> Path:
         expected="a run's folder, a checkpoint, an export, or a .safetensors file",
         fix="initial_weights=runs/NAME",
     )
+
+
+def _checked(path: Path) -> Path:
+    if is_plain(digest_path(path)):
+        check_digest(path)
+    return path
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from noether.common.whole_file import flush, write_whole
 from noether.data.shared_work import partial_name
-from noether.errors import RequestError
+from noether.errors import RequestError, one_line
 
 # safetensors names a type by its kind and its bits; the data are little-endian on every machine.
 _SIZES = {"F": (8, 4, 2), "I": (8, 4, 2, 1), "U": (8, 4, 2, 1)}
@@ -96,10 +96,8 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
             file.truncate(total)
             yield partial(_write, file, specs, offsets)
         flush(unfinished)
-        digest = digest_of(unfinished)
-        digest_path(path).unlink(missing_ok=True)  # That of an older file; without one nothing is checked.
+        write_digest(path, digest_of(unfinished))  # First, so that a kill leaves no file without one.
         os.replace(unfinished, path)
-        write_whole(digest_path(path), f"{digest}  {path.name}\n")
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
@@ -159,6 +157,11 @@ def digest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
+def write_digest(path: Path, digest: str) -> None:
+    """Writes the digest of a file beside it. OSError: the disk refuses."""
+    write_whole(digest_path(path), f"{digest}  {path.name}\n")
+
+
 def recorded_digest(path: Path) -> str:
     """Returns the digest that lies beside a file. OSError, ValueError: there is none."""
     return digest_path(path).read_text(encoding="ascii").partition(" ")[0]
@@ -171,14 +174,21 @@ def digest_of(path: Path) -> str:
 
 
 def check_digest(path: Path) -> None:
-    """Refuses a file that is not as it was written; one whose digest nobody has written passes.
+    """Refuses a file that is not as it was written, or of which nothing tells whether it is.
 
     Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
     """
+    name = digest_path(path).name
     try:
         recorded = recorded_digest(path)
-    except (OSError, ValueError):
-        return
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            "packed-data-unverified",
+            f"nothing tells whether {path} is as it was written",
+            seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
+            expected=f"{name} beside it, which is written with it",
+            fix=f"(cd {path.parent} && sha256sum {path.name} > {name})      (takes the file as it is; or copy both)",
+        ) from None
     try:
         found = digest_of(path)
     except OSError as error:

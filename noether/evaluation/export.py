@@ -19,6 +19,7 @@ from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
 from noether.common.whole_file import ANYBODY
 from noether.data.layout import CASE
+from noether.data.packed import digest_of, write_digest
 from noether.data.points import KNOWN
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, NoetherError, RequestError
@@ -154,6 +155,7 @@ def _write_weights(
 ) -> None:
     tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
+    write_digest(folder / WEIGHTS, digest_of(folder / WEIGHTS))
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
     arguments = [_argument(trained, name, value) for name, value in example.items()]
     about: dict[str, Any] = {

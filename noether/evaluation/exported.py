@@ -5,7 +5,6 @@ model = load_exported("car-export")
 fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": ...})
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from noether.common.dotted_path import code_granted
+from noether.common.plain_file import is_plain, open_plain, read_plain
+from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
+from noether.runs.records import parse_object
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
 FORMAT = 1
@@ -102,13 +106,9 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     """
     folder = Path(folder)
     try:
-        about = json.loads((folder / ABOUT).read_text())
+        about = parse_object(read_plain(folder / ABOUT))
     except (OSError, ValueError) as error:
-        raise RequestError(
-            "no-exported-model",
-            f"{folder} holds no exported model", seen=str(error), expected=f"{ABOUT} and {WEIGHTS}",
-            fix=f"noether export runs/NAME {folder}",
-        ) from None  # fmt: skip
+        raise _no_export(folder, error) from None
     if about.get("format") != FORMAT:
         raise RequestError(
             "export-format", f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT)
@@ -135,8 +135,6 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
             return ExportedModel(about, torch.export.load(folder / PROGRAM).module())
         finally:
             logger.setLevel(level)
-    from safetensors.torch import load_file
-
     from noether.checkpoints.state import load_tensors
     from noether.models.build import build_model
     from noether.tasks.build import build_task
@@ -145,5 +143,28 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         task = build_task(about["task"]["kind"], **about["task"]["options"])
         task.load_state(about["task"]["state"])
         model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
-    load_tensors(model, load_file(folder / WEIGHTS))
+    load_tensors(model, _weights(folder))
     return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """Returns the weights by name. RequestError: they are missing, or not as they were written."""
+    path = folder / WEIGHTS
+    try:
+        with open_plain(path) as file:
+            content = file.read()
+        if is_plain(digest_path(path)):  # Exports of 0.1.0 have none.
+            check_digest(path)
+        return load(content)
+    except (OSError, SafetensorError) as error:
+        raise _no_export(folder, error) from None
+
+
+def _no_export(folder: Path, error: Exception) -> RequestError:
+    return RequestError(
+        "no-exported-model",
+        f"{folder} holds no exported model",
+        seen=str(error),
+        expected=f"{ABOUT} and {WEIGHTS}",
+        fix=f"noether export runs/NAME {folder}",
+    )

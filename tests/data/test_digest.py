@@ -1,5 +1,7 @@
 """A flipped bit in a data file is seen at the next start, before it trains other weights."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from packed_files import write_packed
 
 from noether.config.dataset import EllipsoidDatasetConfig
-from noether.data import ellipsoid
+from noether.data import ellipsoid, packed
 from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
 from tests.refusal import refusal
@@ -37,11 +39,37 @@ def test_one_flipped_bit_is_refused_with_a_fix_that_works(tmp_path) -> None:
         ellipsoid.check_folder(tmp_path)
 
 
-def test_a_file_without_a_digest_is_not_checked(tmp_path) -> None:
-    write_packed(path := tmp_path / "x.safetensors", {"a": np.zeros((2, 2), np.float32)})
-    digest_path(path).unlink()
-    flip(path)
-    check_digest(path)
+@pytest.mark.parametrize("kind", ["ellipsoid", "cache"])
+def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp_path) -> None:
+    def check() -> None:
+        ellipsoid.check_folder(tmp_path) if kind == "ellipsoid" else ellipsoid.prepare(tmp_path, CARS)
+
+    ellipsoid.prepare(tmp_path, CARS)
+    digest_path(tmp_path / "train.safetensors").unlink()
+    with refusal("packed-data-unverified") as caught:
+        check()
+    subprocess.run(caught.value.fix.partition("      ")[0], shell=True, check=True)
+    check()
+    flip(tmp_path / "train.safetensors")
+    with refusal("packed-data-damaged"):
+        check()
+
+
+def test_a_file_has_its_digest_before_it_has_its_name(tmp_path, monkeypatch) -> None:
+    """A kill between the two leaves a file that is made again, not one that nobody can verify."""
+
+    path, replace = tmp_path / "x.safetensors", os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target) == path:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(packed.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_packed(path, {"a": np.zeros((2, 2), np.float32)})
+    assert digest_path(path).exists()
+    assert not path.exists()
 
 
 def test_a_file_that_is_written_again_has_a_new_digest(tmp_path) -> None:

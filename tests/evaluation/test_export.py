@@ -13,6 +13,7 @@ import pytest
 import torch
 from shapenet_car_runs import SMALL, train_on
 
+from noether.checkpoints.initial import weights_file
 from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
@@ -93,6 +94,32 @@ def test_models_whose_points_attend_to_points_are_exported(experiment, overrides
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
     with refusal("no-exported-model"):
         load_exported(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "way", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.touch], ids=["pipe", "endless", "empty"]
+)
+def test_a_folder_of_something_else_is_refused_and_not_waited_for(name: str, way, tmp_path: Path) -> None:
+    shutil.copytree(RELEASED, tmp_path / "theirs")
+    (tmp_path / "theirs" / name).unlink()
+    way(tmp_path / "theirs" / name)
+    with refusal("no-exported-model"):
+        load_exported(tmp_path / "theirs")
+
+
+def test_weights_with_a_flipped_bit_are_not_loaded_and_not_begun_with(noether, tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    assert noether("export", str(OLD_RUN), str(out), "--weights-only").code == 0
+    load_exported(out)
+    content = bytearray((out / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (out / "model.safetensors").write_bytes(content)
+    with refusal("packed-data-damaged"):
+        load_exported(out)
+    for where in (out, out / "model.safetensors"):
+        with refusal("packed-data-damaged"):
+            weights_file(str(where))
 
 
 @pytest.mark.parametrize("part", ["task", "model"])

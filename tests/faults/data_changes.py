@@ -77,8 +77,8 @@ def _remove_case(folder: Path) -> None:
     shutil.rmtree(case_folder(folder, _first_cases(folder)[0]))
 
 
-def _train_on_test(about: dict) -> None:
-    about["splits"]["train"].append(about["splits"]["test"].pop())
+def _train_on(split: str) -> Change:
+    return _metadata(lambda about: about["splits"]["train"].append(about["splits"][split].pop()))
 
 
 def _exchange_folders(folder: Path) -> None:
@@ -114,6 +114,7 @@ DATA: dict[str, dict[str, Change]] = {
         "one fewer": Change(OTHER_DATA, _other_cars(count=19)),
         "a flipped bit": Change("packed-data-damaged", lambda folder: _flip(folder / "train.safetensors")),
         "a split gone": Change("no-ellipsoid-data", lambda folder: (folder / "test.safetensors").unlink()),
+        "a digest gone": Change("packed-data-unverified", lambda folder: (folder / "test.safetensors.sha256").unlink()),
         "exchanged splits": Change(
             "packed-data-damaged", lambda folder: shutil.copy(folder / "test.safetensors", folder / "train.safetensors")
         ),
@@ -121,7 +122,8 @@ DATA: dict[str, dict[str, Change]] = {
     "cases": {
         "in another order": _metadata(lambda about: about["splits"]["train"].reverse()),
         "one fewer": _metadata(lambda about: about["splits"]["train"].pop()),
-        "a test case to train on": _metadata(_train_on_test),
+        "a validation case to train on": _train_on("validation"),
+        "the only test case to train on": Change("empty-split", _train_on("test").make),
         "another density": _metadata(lambda about: about["constants"].update(density=1.0)),
         "two exchanged": Change(OTHER_DATA, _exchange_cases),
         "two folders exchanged": Change("case-damaged", _exchange_folders),

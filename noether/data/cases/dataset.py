@@ -152,6 +152,14 @@ def check_cases(root: Path) -> dict[str, Any]:
     """Checks before any worker starts that the folder holds whole cases; returns its metadata. RequestError: not."""
     about = read_metadata(root)
     for split, cases in about["splits"].items():
+        if not cases and split != "validation":
+            raise RequestError(
+                "empty-split",
+                f"the {split} split of the prepared cases in {root} is empty",
+                seen="0 cases",
+                expected="at least one",
+                fix="split: {test: 0.1, validation: 0.1}      (in the map; complete cases are kept)",
+            )
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():
                 raise RequestError(

@@ -16,6 +16,7 @@ from noether.data.cases.prepare import prepare_cases
 from noether.data.identity import data_identity
 from noether.errors import RequestError
 from tests.faults.data_changes import DATA, write_lines
+from tests.refusal import refusal
 
 OWN = Path(__file__).parents[2] / "faults" / "own"
 STORED_LINES = """
@@ -97,6 +98,12 @@ def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> N
     path.write_text("[" * 100_000)
     with pytest.raises(RequestError):
         read_metadata(prepared)
+
+
+def test_a_split_without_cases_is_refused_before_any_worker_starts(prepared: Path) -> None:
+    DATA["cases"]["the only test case to train on"].make(prepared)
+    with refusal("empty-split"):
+        verify(prepared)
 
 
 def test_data_is_told_from_other_data(prepared: Path) -> None:
