@@ -56,6 +56,7 @@ def lint(
     json: bool = False,
     format: str = "text",
     rules: bool = False,
+    slurm: str | None = None,
 ) -> int:
     """Check a job script before it is submitted.
 
@@ -69,6 +70,7 @@ def lint(
         json: short for --format json
         format: text, json, github (annotations) or sarif (code scanning)
         rules: list the rules; check nothing
+        slurm: the cluster's version of Slurm, such as 23.02: also report what only some versions do
     """
     from noether.lint.command import list_rules, run_lint
 
@@ -76,7 +78,7 @@ def lint(
         return list_rules()
     from noether.cli.commands import read_train_line
 
-    return run_lint(scripts, hp, fix, "json" if json else format, read_train_line)
+    return run_lint(scripts, hp, fix, "json" if json else format, read_train_line, slurm)
 
 
 def completion(shell: str) -> int:

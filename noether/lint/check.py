@@ -57,7 +57,7 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
     return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
 
 
-def _read(text: str, path: Path, requested: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     if path.suffix.lower() in _PROSE and not text.startswith("#!"):
         found = list(claim_rules.arithmetic(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
@@ -72,9 +72,9 @@ def _read(text: str, path: Path, requested: Requested) -> tuple[tuple[Finding, .
             findings = [finding for check in OPTION_CHECKS for finding in check(job)]
             if not any(finding.rule == "shell-syntax" for finding in findings):
                 findings += [finding for check in COMMAND_CHECKS for finding in check(job)]
-                findings += rank_rules.configuration(job, requested)
+                findings += rank_rules.configuration(job, asked)
                 summary += summarise(job)
-            found += [f for f in findings if not each.silences(f.line, {f.rule, f.code})]
+            found += [f for f in findings if not each.silences(f.line, {f.rule, f.code}) and f.concerns(asked.slurm)]
     unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)
 

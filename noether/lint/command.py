@@ -1,5 +1,6 @@
 """Runs `noether lint`: findings go to the terminal or into a report, fixed scripts beside the originals."""
 
+import re
 from collections.abc import Sequence
 
 from noether.common.suggest import did_you_mean
@@ -11,11 +12,13 @@ from noether.lint.rank_rules import ReadLine, Requested
 from noether.lint.rules import RULES
 
 
-def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, read_line: ReadLine) -> int:
+def run_lint(
+    words: Sequence[str], hp: str | None, fix: bool, style: str, read_line: ReadLine, slurm: str | None = None
+) -> int:
     """Lints the files among the words, with the others as overrides of the configuration; returns the exit code.
 
     `hp` is a configuration file whose batch the ranks are to share; with `fix` fixed scripts are written beside the
-    originals; `style` is one of `formats.FORMATS`.
+    originals; `style` is one of `formats.FORMATS`; `slurm` is the version of Slurm that the job is for, such as 23.02.
     """
     if style not in FORMATS:
         expected = ", ".join(FORMATS)
@@ -24,10 +27,13 @@ def run_lint(words: Sequence[str], hp: str | None, fix: bool, style: str, read_l
         )
     overrides = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in overrides]
-    reports = lint_files(paths, Requested(read_line, hp, tuple(overrides)))
+    if slurm is not None and not re.match(r"\d\d\.\d\d\b", slurm):
+        raise RequestError("slurm-version", f"{slurm!r} is no version of Slurm", seen=slurm, expected="such as 23.02")
+    requested = Requested(read_line, hp, tuple(overrides), float(slurm[:5]) if slurm else None)
+    reports = lint_files(paths, requested)
     print(*render(reports, style), sep="\n")
     for report in reports if fix else ():
-        said = [] if report.unread else write_fixed(report)
+        said = [] if report.unread else write_fixed(report, requested)
         if style == "text" and said:
             print(*said, sep="\n")
     if any(report.unread for report in reports):

@@ -47,6 +47,11 @@ class Finding:
             return BY_NAME[self.rule].level
         return "error" if self.certain else "warning"
 
+    def concerns(self, slurm: float | None) -> bool:
+        """Says whether it may be true of a version of Slurm; None: one of which nothing is known."""
+        versions = BY_NAME[self.rule].versions
+        return versions is None or (slurm is not None and versions[0] <= slurm < versions[1])
+
     @property
     def code(self) -> str:
         """The code of its rule."""

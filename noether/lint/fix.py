@@ -5,10 +5,11 @@ from pathlib import Path
 from noether.errors import RequestError
 from noether.lint.check import Report, lint_text
 from noether.lint.finding import Finding
+from noether.lint.rank_rules import Requested
 from noether.lint.trial import apply
 
 
-def fix_script(data: bytes, path: Path) -> tuple[bytes, tuple[Finding, ...]]:
+def fix_script(data: bytes, path: Path, requested: Requested | None = None) -> tuple[bytes, tuple[Finding, ...]]:
     """Returns a script with all changes made that cannot be wrong, and the findings that are left.
 
     One change is made at a time and the result linted again, so that changes never meet. Bytes that are not UTF-8 are
@@ -16,20 +17,20 @@ def fix_script(data: bytes, path: Path) -> tuple[bytes, tuple[Finding, ...]]:
     """
     text = data.decode("utf-8", "surrogateescape")
     while True:
-        findings, _ = lint_text(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), path)
+        findings, _ = lint_text(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), path, requested)
         edit = next((f.edit for f in findings if f.edit and f.edit.safe), None)
         if edit is None:
             return text.encode("utf-8", "surrogateescape"), findings
         text = apply(text, edit)
 
 
-def write_fixed(report: Report) -> list[str]:
+def write_fixed(report: Report, requested: Requested) -> list[str]:
     """Writes the fixed script beside the original (job.fixed.sbatch), and returns lines that say what was done.
 
     Raises:
         RequestError: where the file is itself a fixed script, or the new one cannot be written.
     """
-    data, left = fix_script(report.data, report.path)
+    data, left = fix_script(report.data, report.path, requested)
     path = report.path
     target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
     if data == report.data:

@@ -19,11 +19,13 @@ ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
 
 @dataclass(frozen=True)
 class Requested:
-    """The configuration given beside the script, and what reads the script's own."""
+    """What is given beside the script: a configuration, what reads the script's own, and Slurm's version."""
 
     read_line: ReadLine | None = None
     hp: str | None = None
     overrides: tuple[str, ...] = ()
+    slurm: float | None = None
+    """The version of Slurm, of which some findings depend; None: they are left out."""
 
 
 def world_size(job: Job, launch: Launch) -> int | None:

@@ -16,6 +16,8 @@ class Rule:
     name: str
     level: Level
     why: str
+    versions: tuple[float, float] | None = None
+    """The Slurm that it depends on: from this version to before that. Reported where --slurm names one of them."""
 
 
 RULES: tuple[Rule, ...] = (
@@ -59,8 +61,8 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH210", "separate-runs", "error", "--standalone on several nodes, or no --nnodes, is one run on each."),
     Rule("NTH211", "deprecated-launcher", "warning", "torch.distributed.launch is deprecated in favour of torchrun."),
     Rule("NTH212", "mpi-count", "warning", "Open MPI refuses more processes than the job has tasks."),
-    Rule("NTH213", "srun-tasks-ignored", "warning", "In a job with --ntasks-per-node=4, srun --ntasks-per-node=1 alone starts all of the job's tasks (seen with Slurm 22.05)."),
-    Rule("NTH214", "srun-cpus", "warning", "From Slurm 22.05 to before 23.11 srun does not take --cpus-per-task from the job, and binds each task to one CPU."),
+    Rule("NTH213", "srun-tasks-ignored", "warning", "In a job with --ntasks-per-node=4, srun --ntasks-per-node=1 alone starts all of the job's tasks (seen with Slurm 22.05; only with --slurm).", (22.05, 22.06)),
+    Rule("NTH214", "srun-cpus", "warning", "From Slurm 22.05 to before 23.11 srun does not take --cpus-per-task from the job, and binds each task to one CPU. (Only with --slurm.)", (22.05, 23.11)),
     Rule("NTH215", "gpus-per-task", "warning", "Where cgroups show a task its own GPU alone, NCCL cannot copy directly between the GPUs of a node."),
     Rule("NTH216", "visible-devices", "warning", "Slurm sets CUDA_VISIBLE_DEVICES to the GPUs it gave, numbered from 0; there is no other."),
     Rule("NTH217", "deepspeed-nodes", "error", "deepspeed reaches the nodes that its hostfile names, by ssh: without one it uses its own node alone, and under srun every node starts a run. (--no_ssh with --node_rank is for srun.)"),
@@ -90,7 +92,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, so the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks get it, so a trap in the script does not run; with B: only a trap gets it, while srun runs in the background. A warning where there is no trap at all."),
-    Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late."),
+    Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late. (Only with --slurm.)", (0.0, 23.02)),
     Rule("NTH407", "requeue-truncates", "warning", "A requeued job writes over the output of its first run."),
     Rule("NTH408", "kill-on-bad-exit", "warning", "Without it the other tasks of a training wait for the one that failed, until they time out."),
     Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone."),

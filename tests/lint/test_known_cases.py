@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from noether.lint.check import lint_text
+from noether.lint.rank_rules import Requested
 
 JOB = Path("/nowhere/job.sbatch")
 G4 = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
@@ -20,7 +21,7 @@ TORCHRUN = 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_en
 
 
 def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
-    return [(f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name)[0]]
+    return [(f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name, Requested(slurm=22.05))[0]]
 
 
 RIGHT = {  # name: (options, body); nothing may be found

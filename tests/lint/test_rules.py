@@ -24,7 +24,8 @@ HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
 FOUND_WITH_OTHER_FILES = {"unreadable-file", "spawn-under-srun"}
 JOB = Path("/nowhere/job.sbatch")
-OWN = Requested(read_train_line)
+SLURM = Requested(slurm=22.05)
+OWN = Requested(read_train_line, slurm=22.05)
 
 
 def lint(text: str, path: Path = JOB) -> tuple[Finding, ...]:
@@ -159,7 +160,7 @@ FIXED = {  # name: (before, after)
 
 @pytest.mark.parametrize(("before", "after"), FIXED.values(), ids=FIXED.keys())
 def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: str) -> None:
-    data, left = fix_script(before.encode("latin-1"), JOB)
+    data, left = fix_script(before.encode("latin-1"), JOB, SLURM)
     assert data == after.encode("latin-1")
     assert not any(finding.edit and finding.edit.safe for finding in left)
     assert fix_script(data, JOB)[0] == data
@@ -189,8 +190,8 @@ def test_what_its_author_must_decide_is_left(text: str) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 def test_fixing_an_example_leaves_no_edit_and_no_new_finding(example: Example) -> None:
-    before = [finding.rule for finding in lint_text(example.wrong, JOB)[0]]
-    data, left = fix_script(example.wrong.encode(), JOB)
+    before = [finding.rule for finding in lint_text(example.wrong, JOB, SLURM)[0]]
+    data, left = fix_script(example.wrong.encode(), JOB, SLURM)
     assert not any(finding.edit and finding.edit.safe for finding in left)
     assert [finding.rule for finding in left] == (before if data == example.wrong.encode() else [])
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from noether.lint.check import lint_text
+from noether.lint.rank_rules import Requested
 from slurm.conftest import Slurm
 
+VERSION = Requested(slurm=22.05)
 REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "no-shebang": ("hostname\n", "does not look like a batch script", "no-shebang"),
     "blank-first-line": ("\n#!/bin/bash\nhostname\n", "does not look like a batch script", "no-shebang"),
@@ -146,7 +148,9 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
     assert "CPUs=2" in slurm.output(passed)
     assert "CPUs=2" not in slurm.output(bare)
-    linted = lint_text("#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"))[0]
+    linted = lint_text(
+        "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"), VERSION
+    )[0]
     assert [finding.rule for finding in linted] == ["srun-cpus"]
 
 
