@@ -8,6 +8,7 @@ https://github.com/huggingface/safetensors#format
 Beside it lies its SHA-256, in the form that `sha256sum --check` reads. Without torch.
 """
 
+import errno
 import json
 import math
 import os
@@ -164,7 +165,10 @@ def write_digest(path: Path, digest: str) -> None:
 
 def recorded_digest(path: Path) -> str:
     """Returns the digest that lies beside a file. OSError, ValueError: there is none."""
-    return digest_path(path).read_text(encoding="ascii").partition(" ")[0]
+    beside = digest_path(path)
+    if not beside.is_file():  # A pipe would be waited for.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(beside))
+    return beside.read_text(encoding="ascii").partition(" ")[0]
 
 
 def digest_of(path: Path) -> str:

@@ -46,6 +46,10 @@ def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp
 
     ellipsoid.prepare(tmp_path, CARS)
     digest_path(tmp_path / "train.safetensors").unlink()
+    os.mkfifo(digest_path(tmp_path / "train.safetensors"))  # Is not waited for.
+    with refusal("packed-data-unverified"):
+        check()
+    digest_path(tmp_path / "train.safetensors").unlink()
     with refusal("packed-data-unverified") as caught:
         check()
     subprocess.run(caught.value.fix.partition("      ")[0], shell=True, check=True)
