@@ -57,7 +57,7 @@ def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
     order = np.argsort(relative_l2, kind="stable").tolist()
     seen: dict[int, str] = {}
     chosen = (order[0], median_sample(relative_l2), *order[::-1][:3])
-    for label, index in zip(("best", "median", "worst", "2. worst", "3. worst"), chosen, strict=False):
+    for label, index in zip(("best", "median", "worst", "2nd worst", "3rd worst"), chosen, strict=False):
         seen.setdefault(index, label)
     return [(label, index) for index, label in seen.items()]
 

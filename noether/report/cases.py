@@ -14,7 +14,16 @@ from noether.report.field_picture import field_pictures
 from noether.report.grid import Frame, frame_around
 from noether.report.numbers import Array
 from noether.report.run import ReportedRun
-from noether.report.views import Space, View, section_view, side, space_of, surface_extent, surface_view
+from noether.report.views import (
+    Space,
+    View,
+    section_view,
+    side,
+    space_by_extent,
+    space_of,
+    surface_extent,
+    surface_view,
+)
 
 
 class NothingToDraw(ValueError):
@@ -104,8 +113,18 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
     return "", [(title, b64encode(picture).decode()) for title, picture in zip(titles, pictures, strict=True)]
 
 
-def _case(run: ReportedRun, k: int, name: str) -> DrawnCase | None:
-    about, arrays, space = run.meta["cases"][k], run.arrays, space_of(run.meta.get("space"))
+def _space(run: ReportedRun, name: str) -> Space:
+    space = space_of(run.meta.get("space"))
+    if space.wind or _on_surface(run, name):
+        return space
+    keys = (f"case/{k}/{name}/points" for k in range(len(run.meta["cases"])))
+    shapes = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
+    solid = [points for points in shapes if points.ndim == 2 and points.shape[1] == 3]
+    return space_by_extent(solid) if solid else space
+
+
+def _case(run: ReportedRun, k: int, name: str, space: Space) -> DrawnCase | None:
+    about, arrays = run.meta["cases"][k], run.arrays
     keys = [f"case/{k}/{name}/{part}" for part in ("points", "truth", "prediction")]
     if not all(key in arrays for key in keys):
         return None
@@ -143,12 +162,13 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
     Raises:
         NothingToDraw: no sample was kept, or its points are not in three dimensions.
     """
-    cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name)) is not None]
+    space = _space(run, name)
+    cases = [case for k in range(len(run.meta["cases"])) if (case := _case(run, k, name, space)) is not None]
     if not cases:
         raise NothingToDraw("No sample of this field was kept.")
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
         raise NothingToDraw("Pictures are drawn of points in three dimensions only.")
-    on_surface, space = _on_surface(run, name), space_of(run.meta.get("space"))
+    on_surface = _on_surface(run, name)
     if on_surface:
         frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
     else:

@@ -18,6 +18,9 @@ from noether.report.numbers import Array
 
 GRID_WIDTH = 352  # pixels that a field is interpolated at across a picture; about its width on the page
 
+LOCAL, HOLE = 13, 2.2
+"""Points further apart than HOLE times the distance to the twelfth nearest point have a hole between them."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -130,6 +133,19 @@ def shape_triangles(points: Array) -> NDArray[np.integer[Any]]:
         if not peeled.any():
             return np.asarray(triangles[kept])
         kept &= ~peeled
+
+
+def spans_a_hole(points: Array, simplices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Which edges or triangles (T, k) of points (N, d) reach much further than the points about them lie apart.
+
+    A mesh is fine about a hole, so that what spans the hole is long beside the distances there, and what joins
+    coarse parts is not.
+    """
+    local = np.asarray(cKDTree(points).query(points, k=min(LOCAL, len(points)))[0])[:, -1]
+    corners = points[simplices]
+    longest = np.max([np.linalg.norm(corners - np.roll(corners, k, axis=1), axis=2).max(axis=1)
+                      for k in range(1, simplices.shape[1])], axis=0)  # fmt: skip
+    return np.asarray(longest > HOLE * local[simplices].max(axis=1))
 
 
 def smooth_outline(inside: NDArray[np.bool_], frame: Frame, blur: float, level: float) -> Outline | None:

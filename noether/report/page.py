@@ -27,7 +27,7 @@ OF_THE_TASK: Sections = {
     "errors": ("Errors", errors_section),
     "classes": ("Classes", classes_section),
     "cases": ("Cases", cases_section),
-    "scalars": ("Force coefficients", scalars_section),
+    "scalars": ("Numbers of a case", scalars_section),
     "distributions": ("Distributions", distributions_section),
 }
 OF_EVERY_RUN: Sections = {

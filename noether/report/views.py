@@ -3,17 +3,26 @@
 Points are turned to the pictures' axes first: x lateral, y up, z along the wind, in metres.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.path import Path as Outline
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import binary_closing, gaussian_filter
 from scipy.spatial import ConvexHull, Delaunay
 
-from noether.report.grid import GRID_WIDTH, Frame, pixel_centres, rasterise, shape_triangles, smooth_outline, spacing
+from noether.report.grid import (
+    GRID_WIDTH,
+    Frame,
+    pixel_centres,
+    rasterise,
+    shape_triangles,
+    smooth_outline,
+    spacing,
+    spans_a_hole,
+)
 from noether.report.numbers import Array
 
 SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
@@ -51,6 +60,15 @@ def space_of(about: Mapping[str, Any] | None) -> Space:
     second /= np.linalg.norm(second)
     turn = np.stack([np.cross(second, third), second, third])
     return Space(turn, wind=bool(about.get("wind")), ground=bool(about.get("ground")))
+
+
+def space_by_extent(shapes: Sequence[Array]) -> Space:
+    """The space of data that names no directions, by the boxes of its points (N, 3): the longest side lies across.
+
+    The shortest side is the depth, so that a plate is seen from its face.
+    """
+    depth, up, across = np.argsort(np.median([np.ptp(points, axis=0) for points in shapes], axis=0), kind="stable")
+    return Space(np.eye(3)[[depth, up, across]], wind=False, ground=False)
 
 
 CARS = Space(np.eye(3))
@@ -138,36 +156,47 @@ def surface_extent(points: Array, space: Space = CARS) -> Array:
 
 
 def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
-    """The view of the vertical mid-plane x = 0 of a volume: points (N, 3) in m, and the body's (M, 3) if known.
+    """The view of a plane through a volume: points (N, 3) in m, and the body's (M, 3) if known.
 
-    Values are interpolated linearly in three dimensions from the points nearest to the plane: where an edge of
-    their Delaunay tetrahedra passes through it, the plane has a value; between those, triangles.
+    In a flow it is the vertical plane x = 0; else the middle of the depth, and nothing is drawn in holes. Values are
+    interpolated linearly in three dimensions from the points nearest to the plane: where an edge of their Delaunay
+    tetrahedra passes through it, the plane has a value; between those, triangles.
 
     Raises:
         QhullError: too few points, or all in a plane.
         ValueError: all points lie on one side of the mid-plane.
     """
+    is_solid = body is None and not space.wind
+    if is_solid:
+        points = points - [(points[:, 0].min() + points[:, 0].max()) / 2, 0, 0]
     near = np.argsort(np.abs(points[:, 0]), kind="stable")[:SECTION_POINTS]
     tetrahedra = near[Delaunay(points[near]).simplices]
     behind = points[tetrahedra, 0] < 0
     pairs = [(i, j) for i in range(3) for j in range(i + 1, 4)]
     edges = np.concatenate([tetrahedra[behind[:, i] != behind[:, j]][:, [i, j]] for i, j in pairs])
     edges = np.unique(np.sort(edges, axis=1), axis=0)
+    if is_solid:
+        edges = edges[~spans_a_hole(points, edges)]
     depth = points[edges, 0]
     if len(edges) < 4:
         raise ValueError("the points lie on one side of the mid-plane")
     share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
     flat = np.sum(side(points)[edges] * share[..., None], axis=1)
-    corners, weights, _ = rasterise(flat, Delaunay(flat).simplices, frame)
+    triangles = Delaunay(flat).simplices
+    if is_solid:
+        triangles = triangles[~spans_a_hole(flat, triangles)]
+    corners, weights, inside = rasterise(flat, triangles, frame)
     vertices = edges[corners].reshape(len(corners), -1)
     weights = (share[corners] * weights[..., None]).reshape(len(corners), -1)
 
-    outline = ground = None
+    clip = outline = ground = None
+    if is_solid:
+        clip = smooth_outline(binary_closing(inside, iterations=2), frame, blur=1.0, level=0.5)
     if body is not None:
         shadow = side(body)
         outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
         ground = float(body[:, 1].min()) if space.ground else None
-    return View(frame, vertices, weights, body=outline, ground=ground)
+    return View(frame, vertices, weights, clip=clip, body=outline, ground=ground)
 
 
 def _on_ground(points: Array) -> Array:

@@ -15,6 +15,7 @@ from noether.report.views import (
     project,
     section_view,
     side,
+    space_by_extent,
     surface_extent,
     surface_view,
     visible,
@@ -71,6 +72,29 @@ def test_section_refuses_points_on_one_side() -> None:
     points = sphere(200) + np.array([5, 0, 0])
     with pytest.raises(ValueError, match="one side of the mid-plane"):
         section_view(points, None, frame_around([side(points)], 0.0))
+
+
+def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
+    across, up, depth = (axis.ravel() for axis in np.meshgrid(np.arange(0, 16.1, 0.5), np.arange(0, 6.1, 0.5), [0, 1]))
+    distance = np.hypot(across - 8, up - 3)
+    ring = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    rim = np.stack([8 + 1.5 * np.cos(ring), 3 + 1.5 * np.sin(ring)])
+    plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # far from the origin, as CAD has it
+    rims = [np.column_stack([*rim, np.full(24, 100 + level)]) for level in (0, 1)]
+    points = np.concatenate([plate, *rims])
+    space = space_by_extent([points])
+    turned = space.turned(points)
+    assert np.ptp(turned, axis=0) == pytest.approx([1, 6, 16])
+    view = section_view(turned, None, frame_around([side(turned)], 0.0), space)
+    assert view.clip is not None
+    edge, hole = sorted(map(np.asarray, view.clip.to_polygons()), key=np.ptp, reverse=True)
+    assert np.ptp(edge, axis=0) == pytest.approx([16, 6], abs=0.3)
+    assert (hole.min(axis=0) + hole.max(axis=0)) / 2 == pytest.approx([8, 3], abs=0.2)
+    assert np.ptp(hole, axis=0) == pytest.approx([3, 3], abs=0.5)
+    columns = view.frame.axes()[0]
+    values = np.sum((2.0 * turned[:, 2])[view.vertices] * view.weights, axis=1).reshape(view.frame.grid_shape)
+    row = len(values) // 8
+    np.testing.assert_allclose(values[row, 20:-20], 2 * columns[20:-20], atol=1e-9)
 
 
 def test_picture_has_the_colours_of_the_scale() -> None:

@@ -58,9 +58,9 @@ def test_a_constant_prediction_has_no_rank_correlation() -> None:
 @pytest.mark.parametrize(
     ("errors", "cases"),
     [
-        ([0.3, 0.1, 0.2, 0.5, 0.4], [("best", 1), ("median", 0), ("worst", 3), ("2. worst", 4)]),
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [("best", 0), ("median", 3), ("worst", 5), ("2. worst", 4)]),
-        (list(range(9)), [("best", 0), ("median", 4), ("worst", 8), ("2. worst", 7), ("3. worst", 6)]),
+        ([0.3, 0.1, 0.2, 0.5, 0.4], [("best", 1), ("median", 0), ("worst", 3), ("2nd worst", 4)]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [("best", 0), ("median", 3), ("worst", 5), ("2nd worst", 4)]),
+        (list(range(9)), [("best", 0), ("median", 4), ("worst", 8), ("2nd worst", 7), ("3rd worst", 6)]),
         ([0.5], [("best", 0)]),
     ],
     ids=["five", "six", "nine", "one"],
