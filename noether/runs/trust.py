@@ -1,8 +1,9 @@
 """Decides whether a run is the user's own: code named in the settings of another user's run is not run unasked.
 
 A run that is started gets a mark, `started-by.json`: its settings for what is code of the user's own, signed with a
-key that only this user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Where there is no such key, as
-in a container with a home of its own, it counts who owns the file of the settings.
+key that only this user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Who owns a file proves
+nothing: a run that was copied or unpacked belongs to whoever did so. So without the key, as in a container with a home
+of its own, a run is trusted only if the user says so.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> str:
         return f"the file belongs to user {owner}"
     key = _own_key(make=False)
     if key is None:
-        return ""
+        return "this user has no key that could have signed it"
     try:
         signature = str(json.loads(read_plain(folder.path / MARK))["signature"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -123,7 +123,7 @@ DATA: dict[str, dict[str, Change]] = {
         "in another order": _metadata(lambda about: about["splits"]["train"].reverse()),
         "one fewer": _metadata(lambda about: about["splits"]["train"].pop()),
         "a validation case to train on": _train_on("validation"),
-        "the only test case to train on": Change("empty-split", _train_on("test").make),
+        "the only test case to train on": Change("prepared-split-empty", _train_on("test").make),
         "another density": _metadata(lambda about: about["constants"].update(density=1.0)),
         "two exchanged": Change(OTHER_DATA, _exchange_cases),
         "two folders exchanged": Change("case-damaged", _exchange_folders),

@@ -21,6 +21,7 @@ from noether.errors import RequestError
 from noether.models.build import REGISTRY
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, approved_code, mark_own
+from tests.refusal import refusal
 
 RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
 CHECKPOINT = Path("checkpoints") / "update-000000002"
@@ -96,8 +97,12 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
     assert "belongs to user 65534" in refused.value.seen
 
 
-def test_without_a_key_the_owner_counts(home: Path, tmp_path: Path) -> None:
-    assert approved(run_with(tmp_path, CODE)) == ["os.system"]
+def test_without_a_key_nothing_is_trusted_unasked(home: Path, tmp_path: Path) -> None:
+    """Whoever has never run code of their own has no key, and owns a stranger's run that they have copied."""
+    folder = run_with(tmp_path, CODE)
+    with refusal("untrusted-run"):
+        approved(folder)
+    assert approved(folder, trust=True) == ["os.system"]
 
 
 @pytest.mark.parametrize(
@@ -181,10 +186,9 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_evaluation_runs_nothing_of_a_stranger(noether, home: Path, tmp_path: Path, attack: Attack) -> None:
-    """This user has a key, and the folder is no run of theirs."""
+    """The folder is no run of this user's, who has never run code of their own, and has no key."""
     run = tmp_path / "run"
     shutil.copytree(RUN, run)
-    mark_own(RunFolder(tmp_path), CODE)
     (tmp_path / "evil.py").write_text(EVIL)
     settings = attack.config(yaml.safe_load((run / "config.yaml").read_text()))
     (run / "config.yaml").write_bytes(yaml.safe_dump(settings).encode() + attack.broken)

@@ -154,7 +154,7 @@ def check_cases(root: Path) -> dict[str, Any]:
     for split, cases in about["splits"].items():
         if not cases and split != "validation":
             raise RequestError(
-                "empty-split",
+                "prepared-split-empty",
                 f"the {split} split of the prepared cases in {root} is empty",
                 seen="0 cases",
                 expected="at least one",

@@ -102,7 +102,7 @@ def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> N
 
 def test_a_split_without_cases_is_refused_before_any_worker_starts(prepared: Path) -> None:
     DATA["cases"]["the only test case to train on"].make(prepared)
-    with refusal("empty-split"):
+    with refusal("prepared-split-empty"):
         verify(prepared)
 
 
