@@ -7,19 +7,13 @@ from pathlib import Path
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
-from noether.lint import (
-    claim_rules,
-    ending_rules,
-    launcher_rules,
-    options_rules,
-    rank_rules,
-    rendezvous_rules,
-    step_rules,
-)
+from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
+from noether.lint.claim_rules import arithmetic, comments
 from noether.lint.finding import Finding, counted
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
 from noether.lint.script import Script
+from noether.lint.shell import ends_parser
 from noether.lint.trial import checked, taken_by_sbatch
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
@@ -32,10 +26,12 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
     rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces,
     ending_rules.exit_code, ending_rules.unread_status, ending_rules.background_jobs, ending_rules.signals,
-    ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda, claim_rules.comments,
+    ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
 """Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""
+_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")
+"""What no script needs, and a parser may die of."""
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
@@ -59,7 +55,7 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
 
 def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     if path.suffix.lower() in _PROSE and not text.startswith("#!"):
-        found = list(claim_rules.arithmetic(list(enumerate(text.split("\n"), 1))))
+        found = list(arithmetic(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
     else:
         found, scripts = [], [Script(path, text)]
@@ -87,7 +83,9 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 
 
 def summarise(job: Job) -> Iterator[str]:
-    """Yields a line for each thing the script starts: nodes × tasks × GPUs → ranks."""
+    """Yields a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
+    if not job.script.is_shell:
+        yield f"{job.script.lines[0]}: options read, body not read"
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
         if not (launch.trains or under_srun or launch.layer("mpirun")):
@@ -140,6 +138,8 @@ def lint_file(path: Path, requested: Requested | None = None) -> Report:
         return _unread(path, error.strerror or str(error))
     try:
         text = data.decode("utf-8", "replace")
+        if _UNUSUAL.search(text) and ends_parser(text):
+            return _unread(path, "bash's grammar cannot read it to its end", data)
         findings, summary = lint_text(text, path, requested)
     except (RecursionError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
         return _unread(path, f"a fault in noether lint: {type(error).__name__}: {error}", data)

@@ -41,13 +41,9 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
     "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED", "leave it out"),
     "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
-    "wait": (
-        "a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"
-    ),
-    "then": (
-        "the script ends with {by}: a failed {name} ends as COMPLETED",
-        "code=$? after it and exit $code at the end, or set -e before it",
-    ),
+    "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
+    "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
+             "code=$? after it and exit $code at the end, or set -e before it"),
 }  # fmt: skip
 
 
@@ -94,20 +90,16 @@ def unread_status(job: Job) -> Iterator[Finding]:
 
 def conda(job: Job) -> Iterator[Finding]:
     """conda-without-hook."""
-    commands = job.script.commands
-    for command in commands:
-        if command.name not in ("conda", "mamba") or command.texts[1:2] != ["activate"]:
-            continue
-        before = [c for c in commands if c.node.start_byte < command.node.start_byte]
-        ready = any(c.name in (".", "source", "eval", "module", "ml", "spack", "conda_init") for c in before)
-        login = re.match(r"#!.*\s-\w*[li]", job.script.lines[0]) or "--login" in job.script.lines[0]
-        defined = any(name in job.script.text for name in ("conda()", "function conda", "BASH_ENV"))
-        if not ready and not login and not defined and command.parent_type == "program":
+    ready = re.search(r"\A#!.*\s-(\w*[li]|-login)|conda\(\)|function conda|BASH_ENV", job.script.text) is not None
+    for command in job.script.commands:
+        ready |= command.name in (".", "source", "eval", "module", "ml", "spack", "conda_init")
+        activates = command.name in ("conda", "mamba") and command.texts[1:2] == ["activate"]
+        if activates and not ready and command.parent_type == "program":
             message = f"a batch script has no shell function {command.name}: activate fails, and the job goes on"
             hook = f'eval "$({command.name} shell.bash hook)"'
             edit = Edit(command.line, (hook, job.script.source(command.line)))
             yield Finding(command.line, "conda-without-hook", message, edit=edit)
-        return
+            return
 
 
 def background_jobs(job: Job) -> Iterator[Finding]:

@@ -20,14 +20,13 @@ def launchers(job: Job) -> Iterator[Finding]:
             yield _deprecated(job, per_node.line, "use_env" in per_node.options)
         if shape is None:
             continue
-        # What starts processes on other nodes by itself is inside no other such program, but for a launcher under srun.
         nested = [pair for pair in itertools.pairwise(chain) if (pair[0].kind, pair[1].kind) != ("srun", "per-node")]
         for outer, inner in nested:
             number = job.number(launch, outer, "np", "n") if outer.kind == "mpirun" else shape.tasks
             inside = outer.kind == "per-node" and inner.kind == "srun"
             if inside or (number and number > shape.nodes and inner.kind != "srun"):
-                number = number if outer.kind == "mpirun" else workers(job, launch, outer, shape) if inside else number
-                message = f"each of the {number} processes of {outer.name} runs {inner.name}, which starts a whole run"
+                each = "each worker" if inside else f"each of the {number} processes"
+                message = f"{each} of {outer.name} runs {inner.name}, which starts a whole run"
                 fix = f"{outer.name} python …, or {inner.name} alone"
                 yield Finding(inner.line, "launcher-in-launcher", message, fix)
         if per_node and not nested:

@@ -1,5 +1,6 @@
 """Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -74,6 +75,12 @@ def form(job: Job) -> Iterator[Finding]:
 def syntax(job: Job) -> Iterator[Finding]:
     """shell-syntax: what bash cannot read. The grammar only raises the question; bash itself answers it."""
     script = job.script
+    if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.text):
+        try:
+            ast.parse(script.text.replace("\r", ""))
+        except SyntaxError as error:
+            line, message = script.first_line - 1 + (error.lineno or 1), f"python cannot read the script: {error.msg}"
+            yield Finding(line, "shell-syntax", message, certain=bool(python[1]))
     other = re.match(r"#!.*\b(z|k)sh\b", script.text) is not None or _TEMPLATE.search(script.text) is not None
     if not script.is_shell or not script.shell.root.has_error or script.expanded or other:
         return
@@ -263,13 +270,11 @@ _FORMS: Mapping[str, _Form] = {
 
 def together(job: Job) -> Iterator[Finding]:
     """memory-options, gpu-options, memory-in-megabytes: options that sbatch refuses together, and MB that may be GB."""
+    for step in job.steps:
+        yield from _two_memories(step.layers[0].slurm)
     for options, shape in zip(job.components, job.shapes, strict=True):
-        memory = [found for name in MEMORY if (found := options.last(name))]
-        if len(memory) > 1:
-            names = " and ".join(f"--{option.name}" for option in memory)
-            line = max(option.line for option in memory)
-            yield Finding(line, "memory-options", f"sbatch refuses {names} together", "keep one of them")
-        for option in memory:
+        yield from _two_memories(options)
+        for option in (found for name in MEMORY if (found := options.last(name))):
             if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
                 message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
                 edit = job.script.with_option(option.name, f"{option.value}G", option.line)
@@ -277,6 +282,13 @@ def together(job: Job) -> Iterator[Finding]:
         for given, message, fix, value in _gpu_contradictions(options, shape.nodes):
             other = job.script.with_option(given.name, value, given.line) if value else None
             yield Finding(given.line, "gpu-options", message, fix, other)
+
+
+def _two_memories(options: Options) -> Iterator[Finding]:
+    memory = [found for name in MEMORY if (found := options.last(name))]
+    if len(memory) > 1:
+        message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in memory)} together"
+        yield Finding(max(option.line for option in memory), "memory-options", message, "keep one of them")
 
 
 def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str, int]]:

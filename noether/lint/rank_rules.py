@@ -25,7 +25,6 @@ class Requested:
     hp: str | None = None
     overrides: tuple[str, ...] = ()
     slurm: float | None = None
-    """The version of Slurm, of which some findings depend; None: they are left out."""
 
 
 def world_size(job: Job, launch: Launch) -> int | None:

@@ -13,6 +13,7 @@ from noether.lint.shell import Word, unquote
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
+_ENDPOINT = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
 _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
 _PORT_NAMES = ("MASTER_PORT", "master_port", "main_process_port")
@@ -150,14 +151,12 @@ def backend(job: Job) -> Iterator[Finding]:
         if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
             given = "--master_addr is not read: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
-            fix = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
-            yield Finding(layer.line, "c10d-without-endpoint", message, fix)
+            yield Finding(layer.line, "c10d-without-endpoint", message, _ENDPOINT)
         once = shape is not None and shape.tasks == shape.nodes and agents and unquote(agents) != "1"
         own = {"node_rank", "standalone", "rdzv_conf", "rdzv_backend"} & set(layer.options)
         if once and not own and "PET_" not in job.script.text:
             message = "without --node_rank every node takes itself for the first (the backend is static by default)"
-            fix = '--rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
-            yield Finding(layer.line, "node-rank-missing", message, fix)
+            yield Finding(layer.line, "node-rank-missing", message, f"--rdzv_backend=c10d {_ENDPOINT}")
 
 
 def too_early(job: Job) -> Iterator[Finding]:
@@ -169,11 +168,10 @@ def too_early(job: Job) -> Iterator[Finding]:
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
         marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
         words = [word for command in launch.per_task for _, word in command.assignments]
-        for layer in (layer for layer in launch.layers if layer.kind in ("per-node", "python", "noether")):
-            options = layer.options.items() if layer.kind == "per-node" else ()
-            unread = {"node_rank"} if _uses_c10d(launch) else set()
-            words += [Word(raw, layer.line) for name, raw in options if name not in unread]
-            words += layer.words[1:] if layer.kind != "per-node" else ()
+        for layer in launch.layers:
+            words += layer.words[1:] if layer.kind in ("python", "noether") else ()
+            read = layer.options.items() if layer.kind == "per-node" else ()
+            words += [Word(raw, layer.line) for name, raw in read if name != "node_rank" or not _uses_c10d(launch)]
         for word in words:
             match = re.search(marked, word.raw)
             if match and not word.raw.startswith("'"):
@@ -185,7 +183,6 @@ def too_early(job: Job) -> Iterator[Finding]:
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
-    array = job.options.last("array")
     for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
         text = setting.word.text
         if setting.name == "rdzv_endpoint":
@@ -198,7 +195,7 @@ def port(job: Job) -> Iterator[Finding]:
             edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
             fix = f"{PORT[12:]}      (in place of {expanded})"
             yield Finding(line, "fixed-port", message, fix, edit)
-        elif array and "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
+        elif "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
             message = "all jobs of the array have this port: two of them on one node collide"
             yield Finding(setting.word.line, "fixed-port", message, edit=_assigned(job, setting, f"export {PORT}"))
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):

@@ -27,7 +27,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH102", "no-shebang", "error", "sbatch refuses a script whose first line does not begin with #!. (For a file that has #SBATCH lines, or is called .sbatch, .slurm or .job.)"),
     Rule("NTH103", "dos-line-ends", "error", "sbatch refuses lines that end in \\r\\n."),
     Rule("NTH104", "null-character", "error", "The controller refuses a script with a NUL character."),
-    Rule("NTH105", "shell-syntax", "error", "bash itself (`bash -n`, which runs nothing) cannot read the script: a quote or a block is left open, say."),
+    Rule("NTH105", "shell-syntax", "error", "bash itself (`bash -n`, which runs nothing) cannot read the script: a quote or a block is left open, say. A script for python is compiled, a warning where its first line does not say which python; of one for another language (tcsh, R) the options alone are read."),
     Rule("NTH106", "unknown-option", "error", "sbatch refuses options that it does not know, srun's among them; srun likewise."),
     Rule("NTH107", "site-option", "warning", "The option is not plain sbatch's; your site may add it (Shifter, pyxis, uenv and others are plugins)."),
     Rule("NTH108", "missing-value", "error", "An option that needs a value takes the next word for it, or is refused."),

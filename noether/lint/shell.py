@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from multiprocessing import get_context
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
@@ -19,6 +20,7 @@ _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "sub
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(.*)", re.DOTALL)
+PARSE_LIMIT_S = 60
 _BASH = Language(tree_sitter_bash.language())
 # The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
 # libc's table, and the process dies. So each character beyond ASCII is shown to it as four letters from U+00C0 on.
@@ -169,13 +171,16 @@ class ShellText:
                 stack += reversed(node.children)
         return found
 
+    def _nodes(self) -> Iterator[Node]:
+        stack = [self.root]
+        while stack:
+            yield (node := stack.pop())
+            stack += reversed(node.children)
+
     @property
     def heredocs(self) -> Iterator[tuple[str, int, bool]]:
         """Yields each here-document in order: its text, its first line and whether the shell expands it first."""
-        stack = [self.root]
-        while stack:
-            node = stack.pop()
-            stack += reversed(node.named_children)
+        for node in self._nodes():
             if node.type == "heredoc_redirect":
                 parts = {child.type: child for child in node.children}
                 if "heredoc_body" in parts and "heredoc_start" in parts:
@@ -188,10 +193,7 @@ class ShellText:
     def quoted_lines(self) -> set[int]:
         """The lines that begin inside quotes or a here-document."""
         found: set[int] = set()
-        stack = [self.root]
-        while stack:
-            node = stack.pop()
-            stack += node.children
+        for node in self._nodes():
             if node.type in ("string", "raw_string", "ansi_c_string", "heredoc_body"):
                 first = self.line_of(node) + (node.type != "heredoc_body")
                 found.update(range(first, self._line(node.end_point.row) + 1))
@@ -208,6 +210,17 @@ class ShellText:
             elif raw.strip() and child.type not in _NO_WORD:
                 words.append(Word(raw, line))
         return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)
+
+
+def ends_parser(text: str) -> bool:
+    """Says whether the grammar's parser dies of a text, or takes longer than PARSE_LIMIT_S: a child tries it."""
+    child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
+    child.start()
+    child.join(PARSE_LIMIT_S)
+    done = child.exitcode
+    child.kill()
+    child.join()
+    return done is None or done < 0
 
 
 def split_words(text: str, line: int) -> list[Word]:

@@ -84,8 +84,7 @@ class StatusFlow:
         """Returns the line that reads $? right after a statement at which `set -e` has ended the script; else None."""
         while node.parent is not None and node.parent.type == "redirected_statement":
             node = node.parent
-        after = next(_after(node), None)
-        above = node.parent.type if node.parent is not None else ""
+        after, above = next(_after(node), None), node.parent.type if node.parent is not None else ""
         plain = above in ("program", "do_group", "compound_statement") and not has_ampersand(node)
         if after is None or not plain or self.tracked or not self._errexit(self.shell.line_of(node)):
             return None

@@ -1,11 +1,10 @@
 """Rules about srun's steps: what a step takes of the job, and options that it does not read."""
 
-import re
 from collections.abc import Iterator
 
-from noether.lint.finding import Edit, Finding, counted
+from noether.lint.finding import Finding, counted
 from noether.lint.job import Job
-from noether.lint.options import MEMORY, names_in
+from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
 
@@ -54,16 +53,14 @@ def step_cpus(job: Job) -> Iterator[Finding]:
             message = f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={asked} from the job, "
             message += "so its tasks may be bound to one CPU each"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
-            source = job.script.source(srun.line)
-            begins = re.match(r"(\s*)srun\s", source)
-            edit = Edit(srun.line, (begins[1] + export, source)) if begins else None
+            edit = job.script.rewritten(srun.line, r"^(\s*)srun\s", rf"\1{export}\n\g<0>")
             yield Finding(srun.line, "srun-cpus", message, f"{export}      (before srun)", edit)
             return
 
 
 def too_large(job: Job) -> Iterator[Finding]:
-    """step-too-large, memory-options: what srun refuses inside this job."""
-    job_tasks = count(job.options.value("ntasks") or job.options.value("ntasks-per-node"))
+    """step-too-large: more nodes than the job has."""
+    job_tasks = job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
     for launch in job.steps if len(job.components) == 1 and job.shape.nodes_known else ():
         srun = launch.layer("srun")
         if srun is None or srun.option("jobid", "het-group"):
@@ -73,10 +70,6 @@ def too_large(job: Job) -> Iterator[Finding]:
         if min(nodes, tasks or nodes) > job.shape.nodes:
             message = f"srun refuses {nodes} nodes in a job of {counted(job.shape.nodes, 'node')}"
             yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
-        memory = [name for name in MEMORY if srun.option(name) is not None]
-        if len(memory) > 1:
-            names = " and ".join(f"--{name}" for name in memory)
-            yield Finding(srun.line, "memory-options", f"srun refuses {names} together", "keep one of them")
 
 
 def side_by_side(job: Job) -> Iterator[Finding]:

@@ -21,8 +21,7 @@ def apply(text: str, edit: Edit) -> str:
     original = lines[index].removesuffix("\r")
     # A line of the edit that is the line itself keeps its bytes, whatever they were read as.
     shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    instead = [(original if line == shown else line) + end for line in edit.instead]
-    lines[index : index + 1] = instead
+    lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
     if edit.above:
         lines.insert(edit.above[0] - 1, edit.above[1] + end)
     changed = "\n".join(lines)
@@ -43,12 +42,11 @@ def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequen
             continue
         changed = apply(text, edit)
         after = Counter(other.rule for other in lint(changed)) if changed != text else before
-        if after - before or after[finding.rule] >= before[finding.rule]:
-            yield replace(finding, fix="", edit=None)
-            continue
+        wrong = after - before or after[finding.rule] >= before[finding.rule]
         moved = [f"{edit.above[1]}      (above line {edit.above[0]})"] if edit.above else []
         new = [each.strip() for each in (*moved, *edit.instead, *edit.at_end) if each not in lines]
-        yield replace(finding, fix="\n".join(new) or finding.fix or "leave the line out")
+        shown = "\n".join(new) or finding.fix or "leave the line out"
+        yield replace(finding, fix="", edit=None) if wrong else replace(finding, fix=shown)
 
 
 def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -56,13 +54,10 @@ def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]
     for finding in findings:
         changed = apply(text, finding.edit) if finding.edit else text
         new = [line for line in changed.split("\n") if line.startswith("#SBATCH") and line not in text.split("\n")]
-        if new and _takes("#!/bin/bash\n") and not _takes(changed):
-            alone = "#!/bin/bash\n" + "\n".join(new) + "\n"
-            # Where sbatch refuses the script as it is, that may be for another fault: the line is tried alone.
-            if _takes(text) or not _takes(alone):
-                yield replace(finding, fix="", edit=None)
-                continue
-        yield finding
+        alone = "\n".join(["#!/bin/bash", *new, ""])
+        # Where sbatch refuses the script as it is, that may be for another fault: the line is tried alone.
+        refused = new and _takes("#!/bin/bash\n") and not _takes(changed) and (_takes(text) or not _takes(alone))
+        yield replace(finding, fix="", edit=None) if refused else finding
 
 
 @cache

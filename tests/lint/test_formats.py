@@ -12,6 +12,7 @@ import yaml
 from benchmarks.lint import precision
 from noether.cli.commands import read_train_line
 from noether.errors import RequestError
+from noether.lint import shell
 from noether.lint.check import MAX_SIZE, lint_files, lint_text
 from noether.lint.command import run_lint
 from tests.refusal import refusal
@@ -149,6 +150,18 @@ def test_a_file_that_cannot_be_read_hides_no_other_s_findings(job: Path, tmp_pat
     assert run(str(large), str(folder), str(job)) == 2
     said = capsys.readouterr().out
     assert said.count("could not be read") == 2
+    assert "[NTH122 bad-time]" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("<<A\n" * 400_000, False), ("echo \0\1\n", True), ("a=b\n" * 40_000, True)]
+)
+def test_a_text_that_holds_the_parser_hides_no_other_s_findings(job: Path, monkeypatch, capsys, text, read) -> None:
+    monkeypatch.setattr(shell, "PARSE_LIMIT_S", 3)
+    other = job.with_name("other.sbatch")
+    other.write_text("#!/bin/bash\n" + text)
+    assert run(str(other), str(job)) == (1 if read else 2)
+    assert ("could not be read" not in (said := capsys.readouterr().out)) == read
     assert "[NTH122 bad-time]" in said
 
 

@@ -214,6 +214,24 @@ def test_what_was_missed_is_found(options: str, body: str, expected: tuple[str, 
     assert found(f"#!/bin/bash\n{options}{body}\n") == [expected]
 
 
+BODIES = {  # name: (first line and body, the findings)
+    "tcsh": ("#!/bin/tcsh\n#SBATCH -n1\nsetenv A 1\nif ($?B) then\n", []),
+    "tcsh-with-a-wrong-option": ("#!/bin/tcsh\n#SBATCH --time=2h\nsetenv A 1\n", [(2, "bad-time", FAILS)]),
+    "python": ("#!/usr/bin/env python3\n#SBATCH -n1\nprint(f'{1}')\n", []),
+    "python-that-does-not-compile": ("#!/usr/bin/env python3\n#SBATCH -n1\nimport os\nprint 'x'\n", [(4, "shell-syntax", FAILS)]),
+    "python-of-no-version": ("#!/usr/bin/python\n#SBATCH -n1\nprint 'x'\n", [(3, "shell-syntax", WARNS)]),
+    "python-2": ("#!/usr/bin/env python2.7\n#SBATCH -n1\nprint 'x'\n", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), BODIES.values(), ids=BODIES.keys())
+def test_of_another_language_the_options_are_read(text: str, expected: list[tuple[int, str, str]]) -> None:
+    findings, summary = lint_text(text, JOB)
+    assert [(f.line, f.rule, f.level) for f in findings] == expected
+    unread = f"{text.partition(chr(10))[0]}: options read, body not read"
+    assert summary == (() if "shell-syntax" in {f.rule for f in findings} else (unread,))
+
+
 def test_an_en_dash_in_the_first_line_is_found() -> None:
     assert found("#!/bin/sh –l\n#SBATCH -n1\nhostname\n") == [("typographic-dash", "error")]
 
