@@ -26,11 +26,10 @@ from typing import Any
 
 from noether.environments.identity import RunIdentity
 from noether.runs.folder import RunFolder
-from tests.conftest import final_hashes
 from tests.misbehaving import processes_of
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-TINY = REPOSITORY / "tests" / "tiny.yaml"
+from .room import REPOSITORY, TINY, final_hashes, free_port
+
 LIMIT_S = 240.0
 SETTINGS = ("trainer.max_updates=12", "trainer.precision=float64", "trainer.log_every=1 updates")
 MOST_OPEN = 3000
@@ -146,11 +145,6 @@ class Stranger(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join(timeout=10)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

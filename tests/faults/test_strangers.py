@@ -8,18 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, final_hashes
 
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.runs.folder import RunFolder
 from tests.faults import strangers
+from tests.faults.room import REPOSITORY, final_hashes, free_port
 
 CONNECT_S = 0.5
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, str]:
-    folder, port = tmp_path_factory.mktemp("calm"), strangers.free_port()
+    folder, port = tmp_path_factory.mktemp("calm"), free_port()
     processes = [strangers.start(folder, node, port) for node in (0, 1)]
     said = strangers.finish(processes)
     assert [process.returncode for process in processes] == [0, 0], said
@@ -49,7 +49,7 @@ def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
 @pytest.mark.slow
 def test_a_start_that_is_disturbed_ends_in_time_with_what_was_seen(tmp_path: Path) -> None:
     """The other launcher never comes; strangers do."""
-    port, began = strangers.free_port(), time.monotonic()
+    port, began = free_port(), time.monotonic()
     with strangers.attacked(tmp_path, "zeros", 0, 400, port):
         process = strangers.start(tmp_path, 0, port, "distributed.init_timeout_s=5")
         (said,) = strangers.finish([process], 60)
