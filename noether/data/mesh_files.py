@@ -41,6 +41,9 @@ def import_pyvista() -> ModuleType:
             expected="noether with its extra `mesh`",
             fix="pip install '.[mesh]'      (in noether's checkout)",
         ) from None
+    from vtkmodules.vtkCommonCore import vtkLogger
+
+    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)  # What VTK says of a file is raised, and not printed too.
     return pyvista
 
 

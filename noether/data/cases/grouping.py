@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from noether.data.cases.layout import CASE, match_template, natural
-from noether.data.cases.mesh_source import SUFFIXES
+from noether.data.cases.mesh_source import DECKS, SUFFIXES
 from noether.data.cases.numbers import NUMBER_SUFFIXES
 
 
@@ -32,7 +32,7 @@ Namer = Callable[[str], str | None]
 
 def group_files(files: Sequence[str]) -> Grouping:
     """Groups files into cases: the part of their paths is chosen that leaves the fewest templates for all meshes."""
-    meshes = [file for file in files if is_mesh(file)]
+    meshes = _results([file for file in files if is_mesh(file)])
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
     if best is None:
         return Grouping([], {}, {}, [])
@@ -59,6 +59,14 @@ def is_mesh(file: str) -> bool:
         and "constant/triSurface" not in file
         and not re.search(r"_\d+_\d+\.vt[pu]$", file)
     )
+
+
+def _results(meshes: Sequence[str]) -> list[str]:
+    """Meshes without the pieces that a .pvtu, .pvd or .vtm names, and without decks where there are results."""
+    wholes = [re.escape(file.rpartition(".")[0]) for file in meshes if file.endswith((".pvtu", ".pvd", ".vtm"))]
+    piece = re.compile(rf"(?:{'|'.join(wholes)})[_/.-].*\d\.vt[a-z]$") if wholes else None
+    whole = [file for file in meshes if piece is None or not piece.match(file)]
+    return [file for file in whole if not file.lower().endswith(DECKS)] or whole
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:

@@ -1,5 +1,7 @@
 """One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
 
+import contextlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -13,7 +15,14 @@ from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygo
 from noether.data.mesh_files import import_pyvista, output_of, to_numpy
 from noether.errors import RequestError, one_line
 
-SUFFIXES = (".vtp", ".vtu", ".vtm", ".vtk", ".stl", ".obj", ".ply", ".case", ".encas", ".cgns", ".foam", ".npz")
+VTK_SUFFIXES = (
+    ".vtp", ".vtu", ".vtm", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", ".pvtu", ".pvd", ".exo", ".ex2",
+    ".stl", ".obj", ".ply", ".case", ".encas", ".cgns", ".foam",
+)  # fmt: skip
+DECKS = (".msh", ".inp", ".bdf", ".nas")
+"""Meshes that solvers read: they count only where no results lie beside them."""
+MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
+SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".npz")
 
 
 @dataclass
@@ -81,7 +90,6 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
     Raises:
         RequestError: the file is missing, of an unknown format, or cannot be read.
     """
-    pyvista = import_pyvista()
     foam = path.name == "polyMesh"
     if not path.exists() or (not foam and path.suffix.lower() not in SUFFIXES):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
@@ -94,19 +102,10 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
     if path.suffix == ".npz":
         return [Block("", _from_arrays(path))]
     try:
-        # VTK finds a case's folder by the file that every case has.
-        reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict") if foam else pyvista.get_reader(path)
-        if isinstance(reader, pyvista.OpenFOAMReader):
-            reader.cell_to_point_creation = False
-            reader.enable_all_patch_arrays()
-        if getattr(reader, "number_time_points", 0):
-            reader.set_active_time_value(reader.time_values[-1])
-        if arrays is not None:
-            _choose_arrays(reader, arrays)
-        mesh = output_of(reader)
+        mesh = _read_by_meshio(path) if path.suffix.lower() in MESHIO_SUFFIXES else _read_by_vtk(path, foam, arrays)
     except RequestError:
         raise
-    except Exception as error:  # whatever a parser raises on bytes that are not its format
+    except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
         raise RequestError(
             "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
         ) from None
@@ -116,6 +115,37 @@ def read_blocks(path: Path, arrays: set[str] | None = None) -> list[Block]:
             "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
         )
     return blocks
+
+
+def _read_by_vtk(path: Path, foam: bool, arrays: set[str] | None) -> Any:
+    pyvista = import_pyvista()
+    if path.suffix in (".exo", ".ex2") and not path.open("rb").read(4).startswith((b"CDF", b"\x89HDF")):
+        raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
+    # VTK finds a case's folder by the file that every case has.
+    reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict") if foam else pyvista.get_reader(path)
+    if isinstance(reader, pyvista.OpenFOAMReader):
+        reader.cell_to_point_creation = False
+        reader.enable_all_patch_arrays()
+    if getattr(reader, "number_time_points", 0):
+        reader.set_active_time_value(reader.time_values[-1])
+    if isinstance(reader, pyvista.PVDReader):
+        return reader.read()  # which reads one file for each part, in Python
+    if arrays is not None:
+        _choose_arrays(reader, arrays)
+    return output_of(reader)
+
+
+def _read_by_meshio(path: Path) -> Any:
+    """Reads what VTK does not. SystemExit: meshio ends the program on files that it cannot read."""
+    import meshio
+
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+        try:
+            mesh = meshio.read(path)
+            mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+            return import_pyvista().from_meshio(mesh)
+        except SystemExit:
+            raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
 
 
 def _from_arrays(path: Path) -> Any:
@@ -144,6 +174,8 @@ def _choose_arrays(reader: Any, arrays: set[str]) -> None:
 
 def _blocks(mesh: Any, name: str) -> Iterator[Block]:
     if not hasattr(mesh, "n_blocks"):
+        if hasattr(mesh, "dimensions"):  # images and grids whose cells follow from their points
+            mesh = mesh.cast_to_unstructured_grid()
         if mesh is not None:
             yield Block(name, mesh)
         return
