@@ -15,6 +15,7 @@ from noether.common.plain_file import is_plain
 from noether.common.suggest import nearest
 from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
+from noether.models.layers.norms import set_norms
 from noether.models.points import PointModel, fit_old_weights
 
 SHOWN = 12
@@ -106,6 +107,7 @@ def load_initial(model: nn.Module, where: str) -> InitialWeights:
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
+    set_norms(model)
     return found
 
 

@@ -14,6 +14,7 @@ from noether.data.padding import mask_of
 from noether.models.geometry import GeometryModel
 from noether.models.layers.attention import KeysValues
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.models.layers.norms import publish_norms
 from noether.models.points import (
     AnchoredModel,
     Latent,
@@ -92,6 +93,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         )
         self.head = nn.ModuleDict({points: nn.Linear(dim, layout.width(points)) for points in layout.outputs})
         self.apply(initialise_linear)
+        publish_norms(self)
 
     def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
         """What queries read, and the fields at the anchors themselves.

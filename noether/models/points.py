@@ -14,6 +14,7 @@ from noether.data.points import ANCHOR
 from noether.errors import RequestError
 from noether.models.layers.blocks import initialise_linear
 from noether.models.layers.conditioning import ParameterEmbedding
+from noether.models.layers.norms import fit_old_norms, set_norms
 from noether.models.layers.positions import rotary_table, sincos_embedding
 
 Batch = dict[str, Tensor]
@@ -155,6 +156,7 @@ class PointModel(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         fit_old_weights(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        set_norms(self)
 
     def _embed(self, points: Tensor) -> Tensor:
         return sincos_embedding(points, self.dim).to(self._dtype)
@@ -301,11 +303,12 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
-    """Reduces weights of the published layout to a layout of some of its fields.
+    """Reduces weights of the published layout to a layout of some of its fields, and adds the eps of their norms.
 
     Models used to have a head for surface pressure and volume velocity whichever of them was trained, so a checkpoint
     of a run on the surface alone has rows and layers that this model does not have. Nothing else is changed.
     """
+    fit_old_norms(state_dict, prefix, model)
     missing = [points for points in CAR_FLOW.outputs if points not in model.layout.outputs]
     known = all(CAR_FLOW.outputs.get(points) == fields for points, fields in model.layout.outputs.items())
     head = state_dict.get(f"{prefix}head.weight")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
 from noether.models.layers.blocks import MLP, TransformerBlock
+from noether.models.layers.norms import publish_norms
 from noether.models.points import SequenceModel
 
 
@@ -29,6 +30,7 @@ class Transformer(SequenceModel):
         super().__init__(layout, dim, heads, depth=depth)
         self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
         self._build(TransformerBlock(dim, heads, conditioned=self.conditioned) for _ in range(depth))
+        publish_norms(self)
 
     def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, int]]:
         return self._sequence(batch, self.point_mlp)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from noether.data.layout import CAR_FLOW, Layout
 from noether.models.geometry import GeometryModel
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.models.layers.norms import publish_norms
 from noether.models.points import Latent, blocks_of, in_full_precision, mean_token, split_fields
 
 
@@ -59,6 +60,7 @@ class UPT(GeometryModel):
         else:
             self.decoder = nn.ModuleList()
         self.apply(initialise_linear)
+        publish_norms(self)
 
     def encode(self, batch: dict[str, Tensor]) -> Latent:
         """The geometry as what each decoder block attends to.

@@ -1,0 +1,30 @@
+"""The eps of a model's layer norms: 1e-6 as published, and torch's 1e-5 for weights trained before that was so."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+DIGITS = "norm_eps_digits"
+"""A buffer, so that weights say with which eps they were trained: 6 for 1e-6. It goes wherever they go."""
+PUBLISHED, BEFORE = 6, 5
+
+
+def publish_norms(model: nn.Module) -> None:
+    """Gives the layer norms of a new model the eps 1e-6, and the model the buffer that says so."""
+    model.register_buffer(DIGITS, torch.tensor(PUBLISHED))
+    set_norms(model)
+
+
+def fit_old_norms(state_dict: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
+    """Adds the eps that weights without a record of it were trained with, for a model that records it."""
+    if hasattr(model, DIGITS) and any(key.startswith(prefix) for key in state_dict):
+        state_dict.setdefault(prefix + DIGITS, torch.tensor(BEFORE))
+
+
+def set_norms(model: nn.Module) -> None:
+    """Gives the layer norms the eps that the model's buffer says; without one they stay as they are."""
+    digits: Any = getattr(model, DIGITS, None)
+    for module in model.modules() if digits is not None else ():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = float(f"1e-{int(digits)}")
