@@ -56,6 +56,7 @@ RULES = {
     "trainer.max_skipped_updates": (ResumeRule.FREE, "what happens at numbers that are not finite"),
     "trainer.profile": (ResumeRule.FREE, "what is shown"),
     "trainer.compile": (ResumeRule.SAID, "a compiled model rounds differently"),
+    "trainer.tf32": (ResumeRule.SAID, "matrix products on a GPU are rounded differently"),
     "trainer.recompute": (ResumeRule.FREE, "the gradients are the same bit for bit"),
     "trainer.deterministic": (ResumeRule.SAID, "other algorithms round differently"),
     "trainer.clip_gradient_norm": (ResumeRule.SAID, "updates are clipped differently from here on"),

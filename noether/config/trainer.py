@@ -26,6 +26,11 @@ class TrainerConfig(Section):
     precision: Literal["float32", "float64", "bf16", "fp16"] = Field(
         "float32", description="bf16 and fp16 use autocast with float32 weights; float64 is for numerical checks."
     )
+    tf32: bool = Field(
+        True,
+        description="On GPUs, compute float32's matrix products in TF32, which rounds their factors to 10 bits and is "
+        "several times as fast; false: in float32.",
+    )
     clip_gradient_norm: float | None = Field(
         1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
     )

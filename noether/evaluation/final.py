@@ -22,7 +22,7 @@ from noether.evaluation.cases import ShownCase, choose_cases, point_errors, writ
 from noether.evaluation.evaluate import Evaluator, Figures
 from noether.evaluation.start import EvaluateRequest
 from noether.evaluation.tables import result_tables
-from noether.learning.precision import Precision
+from noether.learning.precision import choose_precision
 from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
@@ -133,7 +133,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
     checkpoint = request.chosen.checkpoint
     with joined_group(context) as group, code_granted(request.chosen.code):
-        precision = Precision(config.trainer.precision, group.device.type)
+        precision = choose_precision(config.trainer, group.device)
         problem = build_problem(config, request.data, group.device, precision)
         if request.vtk and not problem.task.fields:
             raise RequestError(

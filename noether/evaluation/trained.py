@@ -19,7 +19,7 @@ from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
 from noether.evaluation.shape_input import Shape, as_trained, volume_inputs
 from noether.evaluation.start import ChosenModel
-from noether.learning.precision import Precision
+from noether.learning.precision import Precision, choose_precision
 from noether.learning.setup import place_model, point_draw
 from noether.models.build import build_model
 from noether.models.points import PointModel
@@ -97,7 +97,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
             expected="a checkpoint of this version, of a data set with points",
             fix="train again, or resume the run for one update",
         )
-    precision = Precision(config.trainer.precision, device.type)
+    precision = choose_precision(config.trainer, device)
     with code_granted(chosen.code):
         built = build_model(config.model.kind, task.layout(), **config.model.options())
     model = place_model(built, device, precision)

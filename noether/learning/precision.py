@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from noether.config.trainer import TrainerConfig
+
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -36,6 +38,18 @@ class Precision:
     def scaler(self) -> torch.amp.GradScaler:
         """Returns the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
+
+
+def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
+    """Returns the precision of a run on a device, and sets how this process multiplies float32 matrices on GPUs.
+
+    The attribute is torch's own of CUDA alone: `set_float32_matmul_precision` would change sums on CPUs too, and torch
+    refuses to read the one after the other was set (2.13).
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = trainer.tf32
+        torch.backends.cudnn.allow_tf32 = trainer.tf32
+    return Precision(trainer.precision, device.type)
 
 
 @contextmanager

@@ -104,7 +104,12 @@ def plan_run(
         if batch.accumulation_steps > 1:
             steps = batch.accumulation_steps
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
-    return RunPlan(placement, batch, {**reasons, "batch": reason}, threads)
+    reasons["batch"] = reason
+    if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
+        reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
+        if not trainer.tf32:
+            reasons["products"] = "in float32 (trainer.tf32=false), at a fraction of the rate of TF32"
+    return RunPlan(placement, batch, reasons, threads)
 
 
 def render_plan(plan: RunPlan) -> list[Any]:

@@ -16,7 +16,7 @@ from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.evaluation.evaluate import Evaluator
 from noether.learning.first_sample import try_model
-from noether.learning.precision import Precision
+from noether.learning.precision import Precision, choose_precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
@@ -88,7 +88,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, goes_on: bo
     A run that `goes_on` has weights of its own, and need not find those that it began with.
     """
     trainer = config.trainer
-    precision = Precision(trainer.precision, group.device.type)
+    precision = choose_precision(trainer, group.device)
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
