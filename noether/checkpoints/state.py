@@ -24,6 +24,7 @@ class Progress:
     """How far a run has come: whole updates done, and the samples they used (over all ranks).
 
     rows: of the history so far, those that are written after their checkpoint left out.
+    evaluations_in_vain: in a row without a better selection metric.
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
     """
 
@@ -33,6 +34,7 @@ class Progress:
     skipped_in_a_row: int = 0
     rows: int = 0
     evaluation_pending: bool = False
+    evaluations_in_vain: int = 0
 
     def improved_by(self, metric: float | None) -> bool:
         """Whether a selection metric, if any, is better than the best: lower, and not NaN."""

@@ -51,6 +51,17 @@ class TrainerConfig(Section):
     checkpoint_every: Interval | None = Field(
         Interval(1, "epochs"), description="How often a checkpoint is written; null: only at the end."
     )
+    select_by: str = Field(
+        "loss",
+        min_length=1,
+        description="Figure of the validation split whose lowest value selects the best checkpoint, such as "
+        "surface_pressure/relative_l2; -accuracy: the highest accuracy.",
+    )
+    stop_after: int | None = Field(
+        None,
+        gt=0,
+        description="End the run after so many evaluations in a row without a better select_by; null: never.",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="How many of the newest checkpoints to keep, besides the best.")
     evaluation_batch_size: int | None = Field(
         None, gt=0, description="Samples that a device evaluates at once; null: as many as it trains on."

@@ -14,6 +14,7 @@ from noether.errors import ExitCode
 from noether.training.build import Run, build_run
 from noether.training.loop import update_batches
 from noether.training.request import TrainRequest
+from noether.training.selection import check_selection
 from noether.training.update import Updater
 from noether.training.update_figures import peak_memory_mib
 from noether.workers.context import WorkerContext
@@ -28,6 +29,7 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
+    check_selection(run)
     seconds, loss = _try_updates(run)
     evaluator = run.evaluator()
     test = run.problem.splits.test

@@ -14,6 +14,7 @@ from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
 from noether.training.profile import UpdateProfile
+from noether.training.selection import selection_metric
 from noether.training.time_use import Clock, Part
 from noether.training.update import Updater
 from noether.training.update_figures import EpochFigures, LogWindow
@@ -53,7 +54,7 @@ class Loop:
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates
-        for batches in update_batches(built, clock, last_update) if not reason else ():
+        for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
             group.line.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, built.schedule(progress.updates)))
             epoch.add(figures)
@@ -72,7 +73,7 @@ class Loop:
             clock.switch(Part.OTHER)
             progress.evaluation_pending = bool(built.problem.validation_indices) and (last or due_evaluation(update))
             reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
-            if reason:
+            if reason or built.is_over():
                 break
         updater.close()
         if self.profile is not None:
@@ -81,8 +82,7 @@ class Loop:
         made, seconds = progress.updates - first, time.perf_counter() - began
         self.time_use = {"updates": made, "seconds": seconds, **window.finish().as_dict()}
         self._log("time_use", **self.time_use)
-        complete = progress.updates == last_update and not progress.evaluation_pending
-        return 0 if complete else reason
+        return 0 if built.is_over() else reason
 
     def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:
         """Does what is due between two updates; returns why all ranks stop here, or 0."""
@@ -95,11 +95,12 @@ class Loop:
             try:
                 metric = self._evaluate()
                 improved = progress.improved_by(metric)
+                self._count_in_vain(improved)
             except StopAgreed as stopped:
                 reason = stopped.reason
             updater.clock.switch(Part.OTHER)
         self._tell_of_checkpoints()
-        leaving = bool(reason) or progress.updates == self.built.length.total_updates
+        leaving = bool(reason) or self.built.is_over()
         if checkpoint or leaving or improved:
             updater.clock.switch(Part.CHECKPOINT)
             updater.settle()
@@ -119,7 +120,8 @@ class Loop:
     def _evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
-        The metric is the loss under the selected weights (averaged if there are any), the same on every rank.
+        The metric is trainer.select_by under the selected weights (averaged if there are any), the same on every rank,
+        and lower is better.
 
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
@@ -127,9 +129,18 @@ class Loop:
         summaries = self.validate()
         for weights, summary in summaries.items():
             self._log("evaluation", split="validation", weights=weights, figures=summary)
-        metric = self.built.group.from_first(next((summary["loss"] for summary in summaries.values()), None))
+        name = self.built.config.trainer.select_by
+        own = next((selection_metric(name, summary) for summary in summaries.values()), None)
+        metric = self.built.group.from_first(own)
         self.built.state.progress.evaluation_pending = False
         return metric
+
+    def _count_in_vain(self, improved: bool) -> None:
+        progress, trainer = self.built.state.progress, self.built.config.trainer
+        progress.evaluations_in_vain = 0 if improved else progress.evaluations_in_vain + 1
+        if progress.updates < self.built.length.total_updates and self.built.is_over():
+            what = f"{progress.evaluations_in_vain} evaluations without a better {trainer.select_by}"
+            self._log("note", text=f"the run ends after update {progress.updates}: {what}")
 
     def _due(self, interval: Interval | None) -> Callable[[int], bool]:
         if interval is None:

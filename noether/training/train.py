@@ -24,6 +24,7 @@ from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
 from noether.training.request import TrainRequest
+from noether.training.selection import check_selection
 from noether.training.validation import Validation
 from noether.workers.context import WorkerContext
 
@@ -53,6 +54,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     built = build_run(config, request.data, group, goes_on=start.checkpoint is not None)
     run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
+    check_selection(run)
     if start.checkpoint is not None:
         _resume(run, CheckpointFolder(start.checkpoint), context.host)
     began_at = run.state.progress.updates
@@ -82,7 +84,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 
 
 def _is_unfinished(run: Run) -> bool:
-    return run.state.progress.updates < run.length.total_updates or run.state.progress.evaluation_pending
+    return not run.is_over()
 
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int) -> int:

@@ -1,0 +1,55 @@
+"""The figure of the validation split that selects the best checkpoint and ends a run."""
+
+from collections.abc import Mapping
+
+from noether.common.suggest import nearest
+from noether.errors import EndedByAnother, RequestError
+from noether.training.build import Run
+
+
+def selection_metric(name: str, summary: Mapping[str, float]) -> float:
+    """Returns the figure that trainer.select_by names; lower is better: with a minus before its name it is negated.
+
+    Raises:
+        RequestError: there is no such figure.
+    """
+    figure = name.removeprefix("-")
+    if figure not in summary:
+        raise RequestError(
+            "no-such-figure",
+            f"no figure {figure} to select checkpoints by",
+            seen=f"trainer.select_by={name}",
+            expected=f"one of {', '.join(sorted(summary))}",
+            fix=f"trainer.select_by={nearest(figure, summary) or 'loss'}",
+        )
+    return -summary[figure] if name.startswith("-") else summary[figure]
+
+
+def check_selection(run: Run) -> None:
+    """Refuses a selection that no evaluation could make, before the first update.
+
+    Every rank calls it, before a state is resumed: the evaluation may draw random numbers.
+
+    Raises:
+        RequestError: no validation split to stop a run by, or no such figure.
+    """
+    trainer, validation = run.config.trainer, run.problem.validation_indices
+    if trainer.stop_after is not None and not validation:
+        raise RequestError(
+            "stop-without-validation",
+            "trainer.stop_after needs a validation split",
+            seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
+            expected="dataset.validation_fraction above 0",
+            fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)",
+        )
+    if trainer.select_by == "loss" or not validation:
+        return
+    figures = run.evaluator().figures(run.state.model, run.problem.splits.train, validation[: run.group.world_size])
+    refusal: RequestError | None = None
+    if run.group.is_first:
+        try:
+            selection_metric(trainer.select_by, run.problem.task.summarise(figures))
+        except RequestError as error:
+            refusal = error
+    if (refusal := run.group.from_first(refusal)) is not None:
+        raise refusal if run.group.is_first else EndedByAnother(f"rank 0 refused the run: {refusal.summary}")

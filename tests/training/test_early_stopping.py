@@ -1,0 +1,82 @@
+"""Which checkpoint is the best, and a run that ends because none is better: complete, and the same when resumed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, final_hashes
+
+from noether.checkpoints.format import list_checkpoints
+from noether.errors import ExitCode
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
+
+TINY = str(REPOSITORY / "tests" / "tiny.yaml")
+WORSE = (
+    *("optimizer.learning_rate=1e-6", "trainer.select_by=-loss"),  # The loss falls slowly, so the first is the best.
+    *("trainer.evaluate_every=1 updates", "trainer.checkpoint_every=1 updates"),
+)
+FIGURE = "volume_velocity/relative_l2"
+
+
+@pytest.fixture
+def train(noether, tmp_path):
+    def run(name: str, *overrides: str):
+        words = ("--hp", TINY, f"output_path={tmp_path}", f"run_id={name}", "resume=auto", *overrides)
+        return noether("train", *words), RunFolder(tmp_path / name)
+
+    return run
+
+
+def last_update(folder: RunFolder) -> int:
+    return list_checkpoints(folder.checkpoints)[-1].updates
+
+
+def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train) -> None:
+    patient = (*WORSE, "trainer.stop_after=2")
+    done, calm = train("calm", *patient)
+    assert done.code == 0, done.out + done.err
+    assert (last_update(calm), calm.result.is_file()) == (3, True)
+    hashes = final_hashes(calm)
+
+    broken = RunFolder(calm.path.with_name("broken"))
+    shutil.copytree(calm.path, broken.path)
+    shutil.rmtree(list_checkpoints(broken.checkpoints)[-1].path)
+    broken.result.unlink()
+    assert train("broken", *patient)[0].code == 0
+    assert final_hashes(broken) == hashes
+
+    again, _ = train("calm", *patient)
+    assert (again.code, "the run is already complete" in again.out) == (0, True)
+    assert final_hashes(calm) == hashes
+    assert train("calm", *WORSE, "trainer.stop_after=4")[0].code == 0
+    assert last_update(calm) == 5
+
+
+@pytest.mark.parametrize(("select_by", "sign", "devices"), [(FIGURE, 1, "2"), (f"-{FIGURE}", -1, "1")])
+def test_any_figure_selects_the_best_checkpoint(select_by, sign, devices, train) -> None:
+    done, folder = train("run", f"trainer.select_by={select_by}", f"devices={devices}")
+    assert done.code == 0, done.out + done.err
+    rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "evaluation" and row["weights"] == "ema"]
+    figures = {row["update"]: sign * row["figures"][FIGURE] for row in rows}
+    saved = {one.updates: one.meta()["metric"] for one in list_checkpoints(folder.checkpoints)}
+    assert len(figures) > 1
+    assert saved == figures
+    selected = json.loads(folder.result.read_text())["checkpoint"]
+    assert int(Path(selected).name.removeprefix("update-")) == min(figures, key=figures.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code"),
+    [
+        (("trainer.select_by=volume_velocity/relativ_l2", "devices=2"), "no-such-figure"),
+        (("trainer.stop_after=2", "dataset.validation_fraction=0"), "stop-without-validation"),
+    ],
+    ids=["unknown-figure", "nothing-to-validate-on"],
+)
+def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(overrides, code, train) -> None:
+    done, folder = train("run", *overrides)
+    assert done.code == ExitCode.REQUEST
+    assert f"[{code}]" in done.err
+    assert list_checkpoints(folder.checkpoints) == []
