@@ -173,7 +173,11 @@ class FieldsTask(Task):
             "statistics": SCALINGS.dump_python(self.statistics, exclude_none=True),
             **SEEN.dump_python(self.seen),
             "described": {
-                "fields": {name: field.model_dump() for name, field in self.outputs.items()},
+                # Left out where there are none, as checkpoints of 0.1.0 have it.
+                "fields": {
+                    name: field.model_dump(exclude=set() if field.component_names else {"component_names"})
+                    for name, field in self.outputs.items()
+                },
                 "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
                 "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
             },
