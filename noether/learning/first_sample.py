@@ -1,6 +1,7 @@
-"""Gives the model one sample before the first update, and says in words where it cannot take it."""
+"""Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -10,14 +11,19 @@ from noether.errors import RequestError
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
 from noether.models.points import PointModel
-from noether.tasks.base import Task
+from noether.tasks.base import Predictions, Task
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
-    """Gives the model one training sample, without gradients, and says in words where it cannot take it.
+    """Gives model and task one training sample, without gradients, and says in words where they cannot take it.
 
     Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
-    place of a dictionary, or has nothing to train. Training meets any other one itself, with its traceback.
+    place of a dictionary, or has nothing to train; the loss or a metric has another shape than its own. Training meets
+    any other one of the model and the loss itself, with its traceback; one of the metrics ends the start, and not the
+    first evaluation.
+
+    Raises:
+        RequestError: one of these mistakes.
     """
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -50,6 +56,56 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             expected="predictions by name",
             fix=_output_line(task),
         )
+    with evaluation_mode(model), torch.no_grad():
+        _try_task(task, to_device(dict(predictions), device, precision.weights), prepared, batch)
+
+
+def _try_task(task: Task, predictions: Predictions, prepared: Batch, batch: Batch) -> None:
+    kind = type(task).__name__
+    loss: Any = None
+    try:
+        loss = task.loss(predictions, prepared)
+    except NotImplementedError:
+        raise RequestError(
+            "task-without-loss",
+            f"{kind} defines no loss",
+            seen=f"a task without `loss`, in {type(task).__module__}",
+            expected="def loss(self, predictions, batch): the mean loss over the batch's samples, a scalar tensor",
+            fix=f"add `loss` to {kind}",
+        ) from None
+    except Exception:  # The first update shows it, in training mode and with its traceback.
+        return
+    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
+        raise RequestError(
+            "loss-not-a-scalar",
+            f"the loss of {kind} is no single number",
+            seen=_kind_of(loss),
+            expected="a tensor () of a floating-point type: the mean over the batch's samples",
+            fix=f"return losses.mean() in {kind}.loss",
+        )
+    metrics: Any = task.metrics(predictions, batch)
+    if not isinstance(metrics, Mapping) or "loss" not in metrics:
+        raise RequestError(
+            "metrics-without-loss",
+            f"the metrics of {kind} have no loss",
+            seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
+            expected="a dictionary of each sample's figures, by which checkpoints are compared: `loss` among them",
+            fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
+        )
+    samples = len(next(iter(batch.values())))
+    for name, values in metrics.items():
+        if not isinstance(values, torch.Tensor) or tuple(values.shape) != (samples,):
+            raise RequestError(
+                "metric-not-of-each-sample",
+                f"the metric {name} of {kind} is not one number for each sample",
+                seen=_kind_of(values),
+                expected=f"a tensor ({samples},), for a batch of {samples}",
+                fix=f"return values.flatten(1).mean(dim=1), or the like, in {kind}.metrics",
+            )
+
+
+def _kind_of(value: object) -> str:
+    return f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else repr(value)[:80]
 
 
 def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:

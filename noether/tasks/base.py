@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from noether.config.task import FieldConfig
@@ -17,10 +18,10 @@ SampleFigures = dict[str, Tensor]
 
 
 class Task:
-    """Turns predictions into a loss and metrics. A user's own task derives from this and must define these two methods.
+    """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
 
-    The other methods have defaults. They say which figures and point errors an evaluation collects, which baselines
-    are scored beside it, and which parts a report has.
+    The other methods have defaults. The metrics are the loss of each sample; the others say which figures and point
+    errors an evaluation collects, which baselines are scored beside it, and which parts a report has.
     """
 
     reads_masks = False
@@ -82,8 +83,17 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
-        """Returns figures of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it."""
-        raise NotImplementedError
+        """Returns figures of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
+
+        Default: the loss of each sample by itself.
+        """
+        prepared = self.prepare(batch)
+        samples = range(len(next(iter(prepared.values()))))
+        each = [
+            self.loss(*({key: value[i : i + 1] for key, value in of.items()} for of in (predictions, prepared)))
+            for i in samples
+        ]
+        return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleFigures:
         """Returns sums over a training batch's samples, scalars by name, of which each epoch ends with the means.

@@ -16,6 +16,7 @@ from noether.learning.first_sample import try_model
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
 from noether.tasks.base import Task
+from tests.refusal import refusal
 
 HERE = "test_first_sample"
 CPU = torch.device("cpu")
@@ -101,6 +102,40 @@ class Unmasked(Task):
         return {"loss": predictions["surface_pressure"].square().mean(dim=(1, 2))}
 
 
+class OnlyLoss(Task):
+    def loss(self, predictions, batch):
+        return predictions["logits"].square().mean()
+
+
+class NoLoss(Task):
+    pass
+
+
+class VectorLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return predictions["logits"].square().mean(dim=1)
+
+
+class FloatLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return float(super().loss(predictions, batch))
+
+
+class WithoutLoss(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {"accuracy": predictions["logits"].mean(dim=1)}
+
+
+class ScalarMetric(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean()}
+
+
+class FloatMetric(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": 0.5}
+
+
 IMAGES = ["task=classification", "task.classes=3", f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor"]
 ADAPTER = ["model.input=image", "model.output=logits"]
 CARS = [f"dataset.kind={HERE}.Cars", "task=car_flow", "task.scalars={}", "dataset.points_per_update={}"]
@@ -177,6 +212,34 @@ def test_the_look_at_the_model_leaves_no_trace() -> None:
     try_model(problem, CPU, precision)
     assert torch.equal(before, torch.get_rng_state())
     assert problem.model.training
+
+
+OWN_TASK = [f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor", *ADAPTER, f"task.kind={HERE}."]
+TASK_MISTAKES = {
+    "NoLoss": "task-without-loss",
+    "VectorLoss": "loss-not-a-scalar",
+    "FloatLoss": "loss-not-a-scalar",
+    "WithoutLoss": "metrics-without-loss",
+    "ScalarMetric": "metric-not-of-each-sample",
+    "FloatMetric": "metric-not-of-each-sample",
+}
+
+
+def own_task(name: str) -> list[str]:
+    return [*OWN_TASK[:-1], OWN_TASK[-1] + name]
+
+
+@pytest.mark.parametrize("task", TASK_MISTAKES)
+def test_a_task_with_a_wrong_loss_or_metric_is_refused_before_the_first_update(task: str) -> None:
+    with refusal(TASK_MISTAKES[task]):
+        start(own_task(task))
+
+
+def test_a_task_that_only_has_a_loss_is_scored_by_it(tmp_path: Path, noether) -> None:
+    start(own_task("OnlyLoss"))
+    predictions = {"logits": torch.arange(6.0).reshape(3, 2)}
+    found = OnlyLoss().metrics(predictions, {"image": torch.zeros(3, 1)})
+    assert found["loss"].tolist() == [0.5, 6.5, 20.5]
 
 
 UNEVEN = ["dataset.wrong=uneven", "dataset.validation_fraction=0", f"task.kind={HERE}.Unmasked",
