@@ -174,12 +174,12 @@ def test_a_lint_rule(house: House) -> None:
         "RULES: tuple[Rule, ...] = (",
         'RULES: tuple[Rule, ...] = (\n    Rule("NTH999", "no-moon", "warning", "Nobody asks for the moon."),',
     )
-    with (house.root / "noether/lint/claim_rules.py").open("a") as file:
+    with (house.root / "noether/lint/ending_rules.py").open("a") as file:
         file.write(
             "\n\ndef moon(job: Job) -> Iterator[Finding]:\n"
             '    if "moon" in job.script.text:\n        yield Finding(1, "no-moon", "the moon", "the sun")\n'
         )
-    house.change("noether/lint/check.py", "claim_rules.comments,", "claim_rules.comments, claim_rules.moon,")
+    house.change("noether/lint/check.py", "ending_rules.conda,", "ending_rules.conda, ending_rules.moon,")
     house.write("job.sbatch", "#!/bin/bash\n#SBATCH --ntasks=1\n#SBATCH --job-name=moon\nsrun -K hostname\n")
     assert "NTH999" in house.run("lint", "job.sbatch")
 
