@@ -36,9 +36,9 @@ from noether.data.loader import to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group, joined_group
 from noether.environments.devices import DeviceInventory
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, LaunchRequest
-from noether.environments.surroundings import Surroundings
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import build_run
 from noether.training.update import Updater
@@ -149,7 +149,7 @@ def measured(kind: str, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
     """Runs all cases in so many ranks of this machine."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
     inventory = DeviceInventory(kind, devices, "benchmark", max(2, ranks))
-    placement = local_placement(LaunchRequest(devices=str(ranks)), Surroundings({}, inventory, "localhost"))
+    placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
     with tempfile.TemporaryDirectory() as folder:
         asked = {**asked, "out": str(Path(folder) / "found.json")}
         code = run_placement(placement, "gpu.rank", asked, Path(folder))

@@ -108,14 +108,14 @@ class FirstWords(io.StringIO):
 
 def measure(ranks: int) -> dict[str, float]:
     from noether.environments.devices import DeviceInventory
+    from noether.environments.launch_context import LaunchContext
     from noether.environments.local import local_placement
     from noether.environments.placement import Device, LaunchRequest
-    from noether.environments.surroundings import Surroundings
     from noether.workers.spawner import start_workers, warm_up
     from noether.workers.watcher import watch_workers
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", ranks)
-    placement = local_placement(LaunchRequest(devices=str(ranks)), Surroundings({}, inventory, "localhost"))
+    placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
     warm_up()
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) / "logs"

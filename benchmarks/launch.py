@@ -68,14 +68,14 @@ def noether_worker(context, marks: str) -> int:
 
 def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.environments.devices import DeviceInventory
+    from noether.environments.launch_context import LaunchContext
     from noether.environments.local import local_placement
     from noether.environments.placement import Device, LaunchRequest
-    from noether.environments.surroundings import Surroundings
     from noether.workers.run import run_placement
 
     # An inventory of its own: two CPU workers a core is the most that a user may ask for.
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
-    placement = local_placement(LaunchRequest(devices=str(workers)), Surroundings({}, inventory, "localhost"))
+    placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     sys.exit(run_placement(placement, "launch.noether_worker", str(marks), marks.parent))
 
 

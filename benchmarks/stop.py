@@ -75,13 +75,13 @@ def main() -> None:
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
     from noether.environments.devices import DeviceInventory
+    from noether.environments.launch_context import LaunchContext
     from noether.environments.local import local_placement
     from noether.environments.placement import Device, LaunchRequest
-    from noether.environments.surroundings import Surroundings
     from noether.workers.run import run_placement
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
-    placement = local_placement(LaunchRequest(devices=str(workers)), Surroundings({}, inventory, "localhost"))
+    placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(run_placement(placement, "stop.worker", asked, Path(folder)))
 

@@ -30,7 +30,7 @@ from noether.data.cases.dataset import CasesDataset
 from noether.data.cases.layout import find_cases
 from noether.data.cases.make_case import CaseJob, make_case
 from noether.data.order import SampleKey
-from noether.data.points import PointDraw
+from noether.data.points import PointSampler
 
 MOST_SECONDS = 20.0  # of cold and of warm reads each, after the first few
 MAP = """
@@ -127,7 +127,7 @@ def main() -> None:
         }
         numbers = {"parameters": {}, "outputs": {}, "forces": {}}
         data = CasesDataset(folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {}}})
-        draw = PointDraw(0, {"volume": drawn}, None, shuffled=True)
+        draw = PointSampler(0, {"volume": drawn}, None, shuffled=True)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found["store"] = measure("store", folder / "out", lambda epoch: draw.for_training(data[0], SampleKey(epoch, 0)))
         arrays = {key: value.numpy() for key, value in data[0].items()}

@@ -15,10 +15,10 @@ from noether.checkpoints.format import list_checkpoints
 from noether.data.order import GlobalOrder
 from noether.environments.devices import DeviceInventory, Gpu, read_mask
 from noether.environments.endpoint import hold_port
+from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Device, Endpoint, LaunchRequest
 from noether.environments.rendezvous import derived_port
 from noether.environments.slurm.placement import slurm_placement
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 
@@ -67,7 +67,7 @@ def test_fault_2_several_cpu_processes_train_different_models(train) -> None:
 
 
 def test_fault_3_ntasks_without_ntasks_per_node_becomes_silent_duplicates() -> None:
-    placement = slurm_placement(LaunchRequest(accelerator="cpu"), Surroundings(STEP, CPU, "n2"))
+    placement = slurm_placement(LaunchRequest(accelerator="cpu"), LaunchContext(STEP, CPU, "n2"))
     assert placement is not None
     assert (placement.world_size, placement.workers[0].rank, placement.node_rank) == (4, 3, 1)
 
@@ -83,7 +83,7 @@ def test_fault_5_one_visible_gpu_for_each_task_is_refused() -> None:
     one = DeviceInventory("cuda", (Device("cuda", 0, "0"),), "CUDA_VISIBLE_DEVICES=0", 8)
     environ = {**STEP, "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_LOCALID": "1"}
     environ |= {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "2"}
-    placement = slurm_placement(LaunchRequest(accelerator="gpu"), Surroundings(environ, one, "n2"))
+    placement = slurm_placement(LaunchRequest(accelerator="gpu"), LaunchContext(environ, one, "n2"))
     assert placement is not None
     assert [str(worker.device) for worker in placement.workers] == ["cuda:0"]
     assert "peer-to-peer" in placement.warnings[0]

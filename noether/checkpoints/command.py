@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
-from noether.common.whole_file import ANYBODY
+from noether.common.whole_file import UNFENCED
 from noether.config.compose import read_dumped
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
@@ -38,7 +38,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
         kept = int(keep) if keep is not None else read_dumped(folder.config).trainer.keep_checkpoints
         doomed = choose_to_prune(rows, kept)
         for row in doomed if yes else ():
-            ANYBODY.drop(folder.checkpoints / row.name)
+            UNFENCED.drop(folder.checkpoints / row.name)
     left = [row for row in rows if row not in doomed]
     if as_json:
         gone = {"removed" if yes else "would_remove": [row.name for row in doomed]} if prune else {}

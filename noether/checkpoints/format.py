@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.plain_file import create_plain, open_plain, read_plain
-from noether.common.whole_file import ANYBODY, REPLACED, Publisher, flush, say_if_forbidden
+from noether.common.whole_file import REPLACED, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
@@ -261,7 +261,7 @@ def write_checkpoint(
     files: Mapping[str, Iterable[bytes | memoryview]],
     meta: dict[str, Any],
     *,
-    by: Publisher = ANYBODY,
+    by: Publisher = UNFENCED,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
     """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
@@ -323,7 +323,7 @@ def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int, by: Publisher = ANYBODY) -> None:
+def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
     """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes."""
     best = best_checkpoint(folder)
     for checkpoint in list_checkpoints(folder)[:-keep]:
@@ -338,7 +338,7 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def drop_checkpoints_after(folder: Path, updates: int, by: Publisher = ANYBODY) -> None:
+def drop_checkpoints_after(folder: Path, updates: int, by: Publisher = UNFENCED) -> None:
     """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
     for checkpoint in list_checkpoints(folder):
         if checkpoint.updates > updates:

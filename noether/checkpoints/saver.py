@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from noether.checkpoints.snapshot import Shadow, Snapshot
+from noether.checkpoints.snapshot import Snapshot, StagingBuffer
 from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
 from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written
 from noether.distributed.deadline import Deadline
@@ -29,7 +29,7 @@ class Saver:
     deadline: Deadline | None = None
     _best_before: float | None = field(default=None, init=False)
     _patience_s: float = field(default=0.0, init=False)
-    _shadow: Shadow = field(default_factory=Shadow, init=False)
+    _shadow: StagingBuffer = field(default_factory=StagingBuffer, init=False)
 
     def __enter__(self) -> "Saver":
         return self

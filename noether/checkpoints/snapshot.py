@@ -43,7 +43,7 @@ class Snapshot:
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
 
-class Shadow:
+class StagingBuffer:
     """Memory for one copy of a state, kept from one checkpoint to the next.
 
     Memory that is new costs more than the copy itself: the system clears every page of it first. From a GPU the

@@ -13,7 +13,7 @@ from typing import Literal
 
 from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_checkpoints, write_checkpoint
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
-from noether.common.whole_file import ANYBODY, Publisher
+from noether.common.whole_file import UNFENCED, Publisher
 from noether.errors import NoetherError
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
@@ -51,7 +51,12 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, folder: Path, *, keep: int, by: Publisher = ANYBODY, before_rename: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        by: Publisher = UNFENCED,
+        before_rename: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes the run's checkpoints folder.
 

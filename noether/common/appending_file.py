@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from noether.common.plain_file import open_to_append
-from noether.common.whole_file import ANYBODY, Publisher, written_whole
+from noether.common.whole_file import UNFENCED, Publisher, written_whole
 
 MOST_HELD_BACK = 64 * 2**20
 """Bytes kept in memory while the disk takes none; what comes after them is lost, and said so."""
@@ -20,7 +20,7 @@ class AppendingFile:
     removed is written again from what this process still has open; `by` is asked first, and `warn` is told.
     """
 
-    def __init__(self, path: Path, by: Publisher = ANYBODY, warn: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, path: Path, by: Publisher = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
         self.path, self._by, self._warn = path, by, warn
         self._descriptor = self._open()
         self._held_back = bytearray()

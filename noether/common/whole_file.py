@@ -62,7 +62,7 @@ class Publisher:
             remove(doomed)
 
 
-ANYBODY = Publisher()
+UNFENCED = Publisher()
 
 
 def _beside(path: Path, ending: str = "") -> Path:
@@ -78,19 +78,19 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def write_json(path: Path, content: Any, by: Publisher = ANYBODY) -> None:
+def write_json(path: Path, content: Any, by: Publisher = UNFENCED) -> None:
     """Writes JSON as `written_whole` does; numbers that are not finite become null."""
     write_whole(path, strict_json(content, indent=2) + "\n", by)
 
 
-def write_whole(path: Path, text: str, by: Publisher = ANYBODY) -> None:
+def write_whole(path: Path, text: str, by: Publisher = UNFENCED) -> None:
     """Writes a text as `written_whole` does."""
     with written_whole(path, by) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def written_whole(path: Path, by: Publisher = ANYBODY) -> Iterator[BinaryIO]:
+def written_whole(path: Path, by: Publisher = UNFENCED) -> Iterator[BinaryIO]:
     """Opens a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
 
     Makes the file's folder.

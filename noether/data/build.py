@@ -24,7 +24,7 @@ from noether.data.cases.store import refuse_missing
 from noether.data.cases.verify import verify_cases
 from noether.data.own import OwnDataset
 from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
-from noether.data.shared_work import Progress, untold
+from noether.data.shared_work import Progress, silent
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DataSource:
     without_root: str = "made by its own code"
 
 
-def prepare_data(config: RunConfig, progress: Progress = untold) -> Path | None:
+def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
     """Makes what can be made and checks what must be there, before any worker starts.
 
     Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError

@@ -13,7 +13,7 @@ import numpy as np
 from noether.data.about import CAR_SPACE
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
-from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
+from noether.data.shared_work import Progress, cache_root, locked, process_map, silent
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
     return cache_root() / "noether" / "ellipsoid" / name
 
 
-def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1, progress: Progress = untold) -> None:
+def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1, progress: Progress = silent) -> None:
     """Make the split files that `folder` lacks.
 
     Each file appears complete or not at all. Processes that prepare one folder at the same time wait for

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from noether.common.signals import STOP_SIGNALS
 from noether.data.order import RankOrder, SampleKey
 from noether.data.padding import pad_samples
-from noether.data.points import PointDraw, Sample
+from noether.data.points import PointSampler, Sample
 from noether.errors import RequestError
 from noether.workers.death_signal import die_with_parent
 
@@ -37,7 +37,7 @@ def training_batches(
     dataset: Dataset,
     indices: Sequence[int],
     order: RankOrder,
-    draw: PointDraw,
+    draw: PointSampler,
     *,
     num_workers: int = 0,
     pin_memory: bool = False,
@@ -64,7 +64,7 @@ def evaluation_batches(
     dataset: Dataset,
     indices: Sequence[int],
     batch_size: int,
-    draw: PointDraw,
+    draw: PointSampler,
     *,
     num_workers: int = 0,
 ) -> Iterator[Batch]:

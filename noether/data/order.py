@@ -81,6 +81,6 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
     return sorted(shuffled[held_out:].tolist()), sorted(shuffled[:held_out].tolist())
 
 
-def deal_evaluation(samples: int, rank: int, world_size: int) -> range:
+def share_evaluation(samples: int, rank: int, world_size: int) -> range:
     """Returns the samples that a rank evaluates: together the ranks count each sample exactly once."""
     return range(rank, samples, world_size)

@@ -23,7 +23,7 @@ KNOWN = ("points", "normals", "sdf")
 
 
 @dataclass(frozen=True)
-class PointDraw:
+class PointSampler:
     """Draws points of a sample for one use of it in training.
 
     The draw follows from (seed, epoch, sample) alone, so that neither the world size nor the number of

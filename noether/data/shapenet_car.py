@@ -19,7 +19,7 @@ from noether.common.cpus import usable_cpus
 from noether.data.about import CAR_SPACE
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
-from noether.data.shared_work import Progress, cache_root, locked, process_map, untold
+from noether.data.shared_work import Progress, cache_root, locked, process_map, silent
 from noether.errors import RequestError, one_line
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def find_cars(root: Path | None) -> list[Path]:
     return folders
 
 
-def ensure_packed(root: Path | None, progress: Progress = untold, *, out: Path | None = None) -> Path:
+def ensure_packed(root: Path | None, progress: Progress = silent, *, out: Path | None = None) -> Path:
     """Returns the packed file of a data folder, made if it is missing or older than the folder's files.
 
     It lies in `out`, which can then be `dataset_root` by itself. Without `out` it lies in the folder, or where that

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from noether.data.packed import digest_of
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, RawCar, list_cars, make_car, raw_cars
-from noether.data.shared_work import Progress, locked, partial_name, process_map, untold
+from noether.data.shared_work import Progress, locked, partial_name, process_map, silent
 from noether.errors import RequestError
 
 DIGESTS = "sha256.json"
@@ -36,7 +36,7 @@ class Prepared:
         ]
 
 
-def prepare_folder(source: Path, out: Path, *, workers: int = 1, progress: Progress = untold) -> Prepared:
+def prepare_folder(source: Path, out: Path, *, workers: int = 1, progress: Progress = silent) -> Prepared:
     """Makes the cars that the folder lacks. What is there and verifies is kept, what does not verify is made again.
 
     Args:

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 """Called with (samples made, samples to make)."""
 
 
-def untold(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     """The progress of work that nobody watches."""
 
 

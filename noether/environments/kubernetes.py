@@ -9,17 +9,17 @@ Source: Kubernetes' documentation, "Job" (completion mode) and "DNS for Services
 
 from dataclasses import replace
 
+from noether.environments.launch_context import LaunchContext
 from noether.environments.nodes import agree_on_nodes, multinode_placement
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.slurm.step import number
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 INDEX = "JOB_COMPLETION_INDEX"
 OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains a run of its own)"
 
 
-def kubernetes_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
+def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place this pod's workers among those of the Job; return None outside of one, or if each pod is its own run.
 
     Raises:
@@ -64,7 +64,7 @@ def kubernetes_placement(request: LaunchRequest, here: Surroundings) -> Placemen
     )
 
 
-def _master(request: LaunchRequest, here: Surroundings, index: int, seen: str) -> tuple[str, str]:
+def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) -> tuple[str, str]:
     for name, address in (
         (f"master_addr={request.master_addr}", request.master_addr),
         (f"MASTER_ADDR={here.environ.get('MASTER_ADDR')}", here.environ.get("MASTER_ADDR")),

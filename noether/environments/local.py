@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from noether.environments.devices import DeviceInventory, choose_devices
+from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
 from noether.environments.rendezvous import asked_port
-from noether.environments.surroundings import Surroundings
 
 
-def local_placement(request: LaunchRequest, here: Surroundings) -> Placement:
+def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
     Raises:

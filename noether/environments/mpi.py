@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
 from noether.environments.slurm.step import number, restart_count
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 # Each family's variables: rank, size, local rank, local size.
@@ -136,7 +136,7 @@ def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
     return None
 
 
-def mpi_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
+def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place one process of mpirun or mpiexec; return None if neither started it.
 
     Raises:

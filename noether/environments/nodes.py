@@ -8,15 +8,15 @@ Each machine starts a worker on each of its chosen devices; all must have the sa
 """
 
 from noether.environments.devices import choose_devices
+from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"
 
 
-def multinode_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
+def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
 
     Raises:

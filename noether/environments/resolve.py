@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from noether.environments.devices import GpuDriver, find_devices, nvml_gpus
 from noether.environments.kubernetes import kubernetes_placement
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_placement
 from noether.environments.nodes import multinode_placement
@@ -11,11 +12,10 @@ from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.slurm.outside_step import refuse_wrong_place
 from noether.environments.slurm.placement import slurm_placement
-from noether.environments.surroundings import Surroundings
 from noether.environments.torchrun import torchrun_placement
 from noether.errors import RequestError
 
-Launcher = Callable[[LaunchRequest, Surroundings], Placement | None]
+Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
 """A launcher is one file and one pure function: (request, surroundings) -> the placement, or None if something else
 started this process. If it did start the process but its variables make no sense, it raises RequestError: an incomplete
 environment must not fall through to the next launcher."""
@@ -52,7 +52,7 @@ def resolve_placement(
         # Without a GPU this may be a login node. Being in the wrong place is then the cause, so report that first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
-    here = Surroundings(environ, inventory, host, facts)
+    here = LaunchContext(environ, inventory, host, facts)
     for launcher in LAUNCHERS:
         placement = launcher(request, here)
         if placement is not None:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
+from noether.environments.launch_context import LaunchContext
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
 from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
@@ -39,7 +39,7 @@ class RankedTask(LaunchedTask):
     elastic: bool
 
 
-def torchrun_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
+def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from noether.common.whole_file import ANYBODY, Publisher, written_whole
+from noether.common.whole_file import UNFENCED, Publisher, written_whole
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.evaluation.evaluate import Figures
@@ -72,7 +72,7 @@ def write_cases(
     names: Sequence[str],
     about: Mapping[str, Any],
     most_points: int | None = None,
-    by: Publisher = ANYBODY,
+    by: Publisher = UNFENCED,
 ) -> None:
     """Writes what the report draws, as one compressed npz file of plain arrays.
 

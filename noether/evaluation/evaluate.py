@@ -11,7 +11,7 @@ from torch import nn
 
 from noether.config.schema import RunConfig
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
-from noether.data.order import deal_evaluation
+from noether.data.order import share_evaluation
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.learning.precision import Precision, evaluation_mode
@@ -65,7 +65,7 @@ class Evaluator:
             On rank 0 the figures of all samples; on the others an empty dict.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
-        own = [indices[position] for position in deal_evaluation(len(indices), group.rank, group.world_size)]
+        own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
         rows: list[dict[str, np.ndarray]] = []
         with evaluation_mode(model):

@@ -17,7 +17,7 @@ from torch import Tensor
 from noether import __version__
 from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
-from noether.common.whole_file import ANYBODY
+from noether.common.whole_file import UNFENCED
 from noether.data.layout import CASE
 from noether.data.packed import digest_of, write_digest
 from noether.data.points import KNOWN
@@ -40,7 +40,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     """Writes the export beside its final name, checks it as a user will load it, and says what it takes."""
     console, out = Console(None, speaks=True), request.out
     try:
-        partial = ANYBODY.partial(out)
+        partial = UNFENCED.partial(out)
         partial.mkdir()
     except OSError as error:
         raise RequestError(
@@ -65,7 +65,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
                     f"at {', '.join(f'{count:,}' for count in COUNTS)} points of each set"
                 )
                 console.say(_cost(program, trained, physical))
-        ANYBODY.publish(partial, out)  # start.py has asked for --overwrite where anything was in it
+        UNFENCED.publish(partial, out)  # start.py has asked for --overwrite where anything was in it
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -13,7 +13,7 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.strict_json import strict_json
-from noether.common.whole_file import ANYBODY, Publisher
+from noether.common.whole_file import UNFENCED, Publisher
 from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
 from noether.distributed.group import joined_group
@@ -44,7 +44,7 @@ class RunEvaluation:
     folder: RunFolder
     about: Mapping[str, Any]
     vtk: bool = False
-    by: Publisher = ANYBODY
+    by: Publisher = UNFENCED
 
     def result(self, model: nn.Module, split: str) -> dict[str, Any]:
         """Evaluates a split with a model's weights. Every rank calls it.

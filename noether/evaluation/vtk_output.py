@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noether.common.plain_file import create_plain
-from noether.common.whole_file import ANYBODY
+from noether.common.whole_file import UNFENCED
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
 
@@ -88,7 +88,7 @@ def _save(mesh: Any, path: Path) -> None:
     """Saves a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
     pyvista = import_pyvista()
     try:
-        made = ANYBODY.partial(path)
+        made = UNFENCED.partial(path)
         partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
         create_plain(partial).close()  # the reason why a folder cannot be written, which VTK does not give
         try:

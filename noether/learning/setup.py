@@ -16,7 +16,7 @@ from noether.data.checks import checked_samples
 from noether.data.identity import data_identity
 from noether.data.loader import type_like
 from noether.data.order import split_validation
-from noether.data.points import GEOMETRY, PointDraw, shape_key
+from noether.data.points import GEOMETRY, PointSampler, shape_key
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.models.build import REGISTRY, build_model, model_class
@@ -34,7 +34,7 @@ class Problem:
     splits: Splits
     train_indices: list[int]
     validation_indices: list[int]
-    draw: PointDraw
+    draw: PointSampler
     task: Task
     model: nn.Module
     data: Mapping[str, Any]
@@ -74,11 +74,11 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
     return model
 
 
-def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointDraw:
+def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
     """Returns which points of a sample a run uses; shuffled: they are in random order already."""
     pad = task.reads_masks and getattr(model, "reads_masks", False)
     settings = config.dataset
-    return PointDraw(
+    return PointSampler(
         config.seed,
         getattr(model, "points_per_update", {}) if settings.points_per_update is None else settings.points_per_update,
         settings.geometry_points,

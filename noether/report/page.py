@@ -11,7 +11,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from noether import __version__
-from noether.common.whole_file import ANYBODY, Publisher, write_whole
+from noether.common.whole_file import UNFENCED, Publisher, write_whole
 from noether.report.cases import cases_section
 from noether.report.colours import COLOURS
 from noether.report.elements import fill
@@ -39,7 +39,7 @@ OF_EVERY_RUN: Sections = {
 }
 
 
-def write_report(folder: RunFolder, by: Publisher = ANYBODY) -> Path:
+def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
     """Writes report.html into a run folder and returns its path.
 
     The page says what is missing. An older report is replaced at once and whole, by `by`, where it may.

@@ -188,7 +188,7 @@ def take_lease(
         began=round(time.time(), 3),
     )
     if holder is not None:
-        _refuse_to_rob(folder, holder, own)
+        _refuse_a_live_holder(folder, holder, own)
     write_record(folder.attempt, asdict(own))
     # Twice, so that no single damaged file makes an older start believe that the run is still its own.
     with suppress(OSError):
@@ -206,7 +206,7 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
     return [path for place in places for name in (pattern, ".removed-*") for path in place.glob(name)]
 
 
-def _refuse_to_rob(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
+def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     same_job = own.job is not None and own.job == holder.job
     if same_job and own.restarts < holder.restarts:
         raise RequestError(

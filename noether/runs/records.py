@@ -18,7 +18,7 @@ from zlib import crc32
 from noether.common.appending_file import AppendingFile
 from noether.common.plain_file import read_plain
 from noether.common.strict_json import strict_json
-from noether.common.whole_file import ANYBODY, Publisher, write_json
+from noether.common.whole_file import UNFENCED, Publisher, write_json
 
 Row = dict[str, Any]
 Warn = Callable[[str], None]
@@ -42,7 +42,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     return content
 
 
-def write_record(path: Path, content: Mapping[str, Any], by: Publisher = ANYBODY) -> None:
+def write_record(path: Path, content: Mapping[str, Any], by: Publisher = UNFENCED) -> None:
     """Writes a record whole, with its SHA-256. Raises OSError where the disk refuses."""
     plain = json.loads(strict_json(content))
     write_json(path, {**plain, _DIGEST: _digest(plain)}, by)

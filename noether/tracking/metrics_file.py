@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from noether.common.appending_file import AppendingFile
-from noether.common.whole_file import ANYBODY, Publisher, remove, write_whole
+from noether.common.whole_file import UNFENCED, Publisher, remove, write_whole
 from noether.runs.records import Row, read_metrics, row_line, rows_text
 from noether.tracking.tracker import Tracker
 
@@ -27,7 +27,7 @@ class MetricsFile(Tracker):
         self,
         path: Path,
         resumed_from: int,
-        by: Publisher = ANYBODY,
+        by: Publisher = UNFENCED,
         warn: Callable[[str], None] = lambda text: None,
         *,
         rows: int = 0,

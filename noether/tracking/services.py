@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from noether.common.dotted_path import load_object
-from noether.common.whole_file import ANYBODY, Publisher
+from noether.common.whole_file import UNFENCED, Publisher
 from noether.errors import RequestError
 from noether.runs.records import Row, read_record, write_record
 from noether.tracking.tracker import Tracker, flat_numbers
@@ -60,7 +60,7 @@ class ServiceTracker(Tracker):
     """Passes rows to one service through a thread of its own. `sync` promises nothing of what a service has."""
 
     def __init__(
-        self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], by: Publisher = ANYBODY
+        self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], by: Publisher = UNFENCED
     ) -> None:
         self._name, self._service, self._facts, self._warn, self._by = name, service, facts, warn, by
         self._rows: queue.Queue[tuple[dict[str, float], int] | None] = queue.Queue(HELD_ROWS)

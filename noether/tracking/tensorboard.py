@@ -11,7 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
-from noether.common.whole_file import ANYBODY, Publisher
+from noether.common.whole_file import UNFENCED, Publisher
 from noether.runs.records import Row
 from noether.tracking.tracker import Tracker, flat_numbers
 
@@ -27,7 +27,7 @@ class TensorBoardFile(Tracker):
 
     file: AppendingFile
 
-    def __init__(self, folder: Path, resumed_from: int, by: Publisher = ANYBODY) -> None:
+    def __init__(self, folder: Path, resumed_from: int, by: Publisher = UNFENCED) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from noether.training.build import Run
-from noether.training.rehearsal import loss_of, rehearsal_batch, without_trace
+from noether.training.rehearsal import loss_of, rehearsal_batch, restored_afterwards
 
 CEILING_S = 0.05
 """For so long matrix products are timed."""
@@ -49,7 +49,7 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
     device = run.group.device
     batch = rehearsal_batch(run.problem, run.plan.micro, device, run.precision)
     try:
-        with without_trace(run.state.model, device), FlopCounter() as counter:
+        with restored_afterwards(run.state.model, device), FlopCounter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for a figure.

@@ -10,14 +10,14 @@ from noether.checkpoints.state import TrainingState
 from noether.data.loader import Batch
 from noether.errors import NoetherError
 from noether.learning.precision import Precision, evaluation_mode
-from noether.training.rehearsal import loss_of, without_trace
+from noether.training.rehearsal import loss_of, restored_afterwards
 
 
 class NonFiniteError(NoetherError):
     """The gradient was not finite, and the policy says to stop."""
 
 
-class LateLook:
+class DeferredFiniteCheck:
     """Reads whether a gradient was finite one update later, when reading it no longer waits for the device."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
         return float(loss_of(state.model, state.task, precision, batch))
 
     device = next((value.device for value in batches[0].values()), torch.device("cpu"))
-    with without_trace(state.model, device):
+    with restored_afterwards(state.model, device):
         with evaluation_mode(state.model):
             losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
         found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]

@@ -88,10 +88,10 @@ class Run:
         )
 
 
-def build_run(config: RunConfig, data: Path | None, group: Group, *, goes_on: bool = False) -> Run:
+def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: bool = False) -> Run:
     """Builds everything a run trains with, at its first update. Every rank calls it.
 
-    A run that `goes_on` has weights of its own, and need not find those that it began with.
+    A run that is resumed (`resuming`) has weights of its own, and need not find those that it began with.
     """
     trainer = config.trainer
     precision = choose_precision(trainer, group.device)
@@ -102,7 +102,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, goes_on: bo
     if group.is_first:
         problem.fit_task()
     problem.task.load_state(group.from_first(problem.task.state()))
-    begun_with = begin_with(problem.model, None if goes_on else config.initial_weights, trainer.freeze)
+    begun_with = begin_with(problem.model, None if resuming else config.initial_weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)
     try_model(problem, group.device, precision)

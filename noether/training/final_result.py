@@ -7,7 +7,7 @@ from typing import Any
 from noether.checkpoints.format import selected_checkpoint
 from noether.checkpoints.state import load_weights, model_tensors
 from noether.common.console import Console
-from noether.common.whole_file import ANYBODY, Publisher
+from noether.common.whole_file import UNFENCED, Publisher
 from noether.distributed.group import LONGEST_FINISH_S
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.errors import NoetherError
@@ -73,7 +73,7 @@ def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
         report_run(folder, console, run.lease)
 
 
-def report_run(folder: RunFolder, console: Console, by: Publisher = ANYBODY) -> None:
+def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) -> None:
     """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
     from noether.report import write_report
 

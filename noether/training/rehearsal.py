@@ -34,7 +34,7 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 @contextmanager
-def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
+def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Puts back the model's buffers and every random number generator after the block. Gradients stay as they are."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
@@ -76,5 +76,5 @@ def largest_micro_batch(problem: Problem, precision: Precision, group: Group, mo
         # The smallest device decides, so that every rank tries the same sizes.
         return bool(group.sum(torch.tensor(int(not fitted), device=group.device)).item() == 0)
 
-    with without_trace(problem.model, group.device):
+    with restored_afterwards(problem.model, group.device):
         return most if fits(most) else bisect_left(range(1, most), True, key=lambda size: not fits(size))

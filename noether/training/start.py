@@ -31,7 +31,7 @@ from noether.runs.trust import mark_own
 from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler
 from noether.training.request import TrainRequest
-from noether.workers.context import DistributedTerms, RunTerms
+from noether.workers.context import DistributedTerms, RunInfo
 from noether.workers.run import run_placement
 
 
@@ -120,7 +120,7 @@ def _run(
     config, environ = request.config, os.environ
     settings = config.model_dump(mode="json")
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
-    terms = RunTerms(
+    terms = RunInfo(
         run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
         key=run_key(settings, environ),
         distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),

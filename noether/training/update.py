@@ -15,9 +15,9 @@ from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.learning.precision import Precision
-from noether.training.bad_numbers import LateLook, NonFiniteError, all_finite, find_bad_numbers
+from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.ddp import LightDDP
-from noether.training.rehearsal import loss_of, without_trace
+from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part
 from noether.training.update_figures import UpdateFigures
 
@@ -61,7 +61,7 @@ class Updater:
         self._reducing = False
         self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
-        self.look = LateLook() if late else None
+        self.look = DeferredFiniteCheck() if late else None
         # Last: DDP waits for all ranks, so that here their clocks start together.
         self.clock = Clock(group.device)
 
@@ -135,7 +135,7 @@ class Updater:
         first updates of a resumed run would otherwise round differently from those of the undisturbed run.
         """
         passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
-        with without_trace(self.state.model, self.group.device):
+        with restored_afterwards(self.state.model, self.group.device):
             for _ in range(passes):
                 loss = loss_of(self.forward, self.state.task, self.precision, batch)
                 with self.group.line.waiting("all_reduce of the gradients"):

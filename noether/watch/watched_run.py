@@ -18,10 +18,10 @@ from noether.runs.status import shown_figures
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.history import Evaluation, History
 from noether.watch.inside import KeptReadings, changed
+from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.logs import log_part, rank_logs
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
-from noether.watch.signs import Signs, signs
 
 READ_S = 0.4
 """Seconds for which one answer may read a history; the next answer goes on."""
@@ -49,12 +49,12 @@ class WatchedRun:
         rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
         training = [row for row in rows if row["kind"] == "training"]
         return {
-            **self._summary(signs(self.folder, training[-20:]), training),
+            **self._summary(read_liveness(self.folder, training[-20:]), training),
             "update": max((row["update"] for row in rows), default=None),
             "loss": number(training[-1], "loss") if training else None,
         }
 
-    def _summary(self, seen: Signs, recent: Sequence[Row]) -> dict[str, Any]:
+    def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
         """What a list of runs and the page of one show alike."""
         total = mapping(self._record(self.folder.plan), "length").get("total_updates")
         total = total if is_count(total) and total else None
@@ -69,7 +69,7 @@ class WatchedRun:
         with self._lock:
             self._read_on()
             history, recent = self._history, list(self._history.recent)
-            seen, pace = signs(self.folder, recent), history.recent_pace()
+            seen, pace = read_liveness(self.folder, recent), history.recent_pace()
             plan = self._record(self.folder.plan)
             return {
                 **self._summary(seen, recent),

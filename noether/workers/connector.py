@@ -17,7 +17,7 @@ from noether.environments.network import find_address, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.errors import NoetherError, RequestError
-from noether.workers.context import RunTerms
+from noether.workers.context import RunInfo
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
 
 LOOK_S = 5.0
@@ -60,7 +60,7 @@ class AddressLookup(threading.Thread):
 class Connector(AddressLookup):
     """Tries the listener at an endpoint until it accepts this launcher of `ranks`: `connection` is set then."""
 
-    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunTerms) -> None:
+    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunInfo) -> None:
         super().__init__("connector", self._reach)
         self._endpoint, self._host, self._ranks, self._terms = endpoint, host, ranks, terms
         self.deadline = math.inf

@@ -8,7 +8,7 @@ from typing import Literal
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
-from noether.workers.rank_state import BEFORE_ALL, LauncherLine, Standing
+from noether.workers.rank_state import BEFORE_ALL, LauncherLink, RankPosition
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DistributedTerms:
 
 
 @dataclass(frozen=True)
-class RunTerms:
+class RunInfo:
     """What all ranks of a run are given alike.
 
     `key` proves that a launcher is of this run, without being sent. `distributed` says how long ranks wait for each
@@ -58,8 +58,8 @@ class WorkerContext:
     threads: int
     listen_socket: socket.socket | None = None
     store_port: int = 0
-    terms: RunTerms = RunTerms()
-    line: LauncherLine = field(default_factory=LauncherLine, compare=False)
+    terms: RunInfo = RunInfo()
+    line: LauncherLink = field(default_factory=LauncherLink, compare=False)
 
 
 ReportKind = Literal["finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"]
@@ -87,7 +87,7 @@ class WorkerReport:
     pid: int = 0
     time: float = field(default_factory=time.time)
     traceback: str = ""
-    standing: Standing = BEFORE_ALL
+    standing: RankPosition = BEFORE_ALL
     code: str = ""
     follows: Consequence = ""
     waited_s: float = 0.0

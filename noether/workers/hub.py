@@ -10,7 +10,7 @@ from typing import Any
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.workers.connector import QUIET_S, AddressLookup, own_address, say_waiting
-from noether.workers.context import RunTerms, WorkerReport
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.listener import RunListener
 from noether.workers.rank_state import MeetingPoint, listed
@@ -23,7 +23,7 @@ class Hub(Link):
         self,
         own_ranks: Collection[int],
         host: str,
-        terms: RunTerms,
+        terms: RunInfo,
         endpoint: Endpoint,
         listener: RunListener | None = None,
     ) -> None:

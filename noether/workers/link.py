@@ -14,8 +14,8 @@ from typing import Any, get_args
 from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.context import ReportKind, RunTerms, WorkerReport
-from noether.workers.rank_state import MeetingPoint, Standing, listed
+from noether.workers.context import ReportKind, RunInfo, WorkerReport
+from noether.workers.rank_state import MeetingPoint, RankPosition, listed
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Link:
 
     own_ranks: tuple[int, ...]
     host: str
-    terms: RunTerms
+    terms: RunInfo
     endpoint: Endpoint
     world_size: int
     peers: list[Peer] = field(default_factory=list)
@@ -132,4 +132,4 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
     # Clocks differ between hosts: what counts is when it was heard here.
-    return WorkerReport(**{**fields, "standing": Standing(**fields["standing"]), "time": time.time()})
+    return WorkerReport(**{**fields, "standing": RankPosition(**fields["standing"]), "time": time.time()})

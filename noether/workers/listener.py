@@ -17,7 +17,7 @@ from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
-from noether.workers.context import RunTerms, WorkerContext
+from noether.workers.context import RunInfo, WorkerContext
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
 from noether.workers.link import Peer
 
@@ -137,7 +137,7 @@ class RunListener:
         self._held.close()
 
 
-def open_listener(placement: Placement, terms: RunTerms) -> RunListener | None:
+def open_listener(placement: Placement, terms: RunInfo) -> RunListener | None:
     """Opens the listener where this process answers for rank 0 and other launchers for other ranks; else returns None.
 
     Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
@@ -152,7 +152,7 @@ def open_listener(placement: Placement, terms: RunTerms) -> RunListener | None:
     return RunListener(_hold(placement, terms), terms.identity, terms.key)
 
 
-def _hold(placement: Placement, terms: RunTerms) -> HeldPort:
+def _hold(placement: Placement, terms: RunInfo) -> HeldPort:
     endpoint = placement.endpoint
     if endpoint.served_by:
         return hold_port(beside_served(placement))

@@ -33,7 +33,7 @@ class LocalRanks:
 
     def __init__(self, running: Sequence[RunningWorker]) -> None:
         self.workers = {worker.rank: worker for worker in running}
-        self.context, self._bystanders = running[0].context, running[0].bystanders
+        self.context, self._spared = running[0].context, running[0].spared
         self.alive = set(self.workers)
         self.reports: dict[int, WorkerReport] = {}
         self.forwarded: dict[int, float] = {}
@@ -135,7 +135,7 @@ class LocalRanks:
         while self.alive and (left := deadline - time.monotonic()) > 0:
             ready = wait([self.workers[rank].ended for rank in self.alive], left)
             self.alive = {rank for rank in self.alive if self.workers[rank].ended not in ready}
-        end_descendants(os.getpid(), self._bystanders, patience_s=LEFTOVER_S if clean else 0.0)
+        end_descendants(os.getpid(), self._spared, patience_s=LEFTOVER_S if clean else 0.0)
         adopt_orphans(False)
         for worker in self.workers.values():
             worker.reports.close()

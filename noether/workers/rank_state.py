@@ -25,7 +25,7 @@ COLLECTIVES = (
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankPosition:
     """Where a rank is: in which update (0: before the first), in which collective, and how many it has entered."""
 
     update: int = 0
@@ -43,7 +43,7 @@ class Standing:
         return f"of update {self.update}" if self.update else "before the first update"
 
 
-BEFORE_ALL = Standing()
+BEFORE_ALL = RankPosition()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ WAIT_STEP_S = 0.0005
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
-class LauncherLine:
+class LauncherLink:
     """A worker's line to its launcher; one made without arguments leads nowhere."""
 
     def __init__(self, messages: Connection | None = None, board: Any = None) -> None:
@@ -152,6 +152,6 @@ def new_board(multiprocess: Any = None) -> Any:
     return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
-def read_board(board: Any) -> Standing:
+def read_board(board: Any) -> RankPosition:
     """Returns where the rank of a board stands."""
-    return Standing(board[UPDATE], COLLECTIVES[board[COLLECTIVE]], board[ENTERED])
+    return RankPosition(board[UPDATE], COLLECTIVES[board[COLLECTIVE]], board[ENTERED])

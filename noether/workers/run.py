@@ -13,7 +13,7 @@ from noether.common.cpus import read_cpus
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
 from noether.runs.folder import refusals_told
-from noether.workers.context import RunTerms
+from noether.workers.context import RunInfo
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
 from noether.workers.listener import beside_served, open_listener
@@ -25,7 +25,7 @@ from noether.workers.worker import call_target, changed_environment, error_file,
 
 
 def run_placement(
-    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunTerms | None = None
+    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunInfo | None = None
 ) -> int:
     """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
 
@@ -41,7 +41,7 @@ def run_placement(
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()
-    terms = replace(terms or RunTerms(), log_folder=log_folder)
+    terms = replace(terms or RunInfo(), log_folder=log_folder)
     if placement.world_size == 1:
         return _run_here(placement, target, payload, log_folder)
     listener = open_listener(placement, terms)

@@ -23,7 +23,7 @@ from noether.common.processes import ProcessId, descendants, process_table
 from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Placement
 from noether.errors import RequestError
-from noether.workers.context import RunTerms, WorkerContext
+from noether.workers.context import RunInfo, WorkerContext
 from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adopt_orphans
 from noether.workers.listener import beside_served
 from noether.workers.openmp import openmp_defaults
@@ -41,7 +41,7 @@ class RunningWorker:
 
     `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
     asked; `board` says where it stands. `ended` is a file descriptor that becomes readable when the process is gone.
-    `bystanders` are the launcher's own children from before, which are spared when the run's are swept.
+    `spared` are the launcher's own children from before, which are spared when the run's are swept.
     """
 
     context: WorkerContext
@@ -50,7 +50,7 @@ class RunningWorker:
     stacks: Connection
     board: Any
     ended: int
-    bystanders: frozenset[ProcessId]
+    spared: frozenset[ProcessId]
 
     @property
     def rank(self) -> int:
@@ -65,7 +65,7 @@ class RunningWorker:
 
 
 def start_workers(
-    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunTerms | None = None
+    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunInfo | None = None
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
@@ -83,7 +83,7 @@ def start_workers(
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
     methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
     packed = pickle.dumps(payload)
-    terms = replace(terms or RunTerms(), log_folder=log_folder)
+    terms = replace(terms or RunInfo(), log_folder=log_folder)
     log_folder.mkdir(parents=True, exist_ok=True)
     for worker in placement.workers:
         error_file(log_folder, worker.rank).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def worker_contexts(
     held: HeldPort | None,
     environ: Mapping[str, str],
     cpus: UsableCpus,
-    terms: RunTerms = RunTerms(),  # noqa: B008 - frozen
+    terms: RunInfo = RunInfo(),  # noqa: B008 - frozen
 ) -> list[WorkerContext]:
     """Return each worker's context."""
     threads = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size).threads
@@ -209,13 +209,13 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
         warm_up()
     if method != "fork":
         multiprocessing.resource_tracker.ensure_running()
-    # Taken while no worker exists: the fork server and the tracker are bystanders, and stay for the next run.
-    bystanders = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
+    # Taken while no worker exists: the fork server and the tracker are spared, and stay for the next run.
+    spared = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
     running: list[RunningWorker] = []
     try:
         with _hidden_main():
             for context in contexts:
-                running.append(_start_one(method, context, work, bystanders))
+                running.append(_start_one(method, context, work, spared))
     except BaseException:
         for worker in running:
             with contextlib.suppress(ProcessLookupError):
@@ -225,7 +225,7 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
 
 
 def _start_one(
-    method: str, context: WorkerContext, work: tuple[str, bytes], bystanders: frozenset[ProcessId]
+    method: str, context: WorkerContext, work: tuple[str, bytes], spared: frozenset[ProcessId]
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
     reports, reports_writer = multiprocess.Pipe()  # The launcher answers when all ranks have come.
@@ -251,7 +251,7 @@ def _start_one(
     ended = process.sentinel
     if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
         ended = os.pidfd_open(process.pid)
-    return RunningWorker(context, process, reports, stacks, board, ended=ended, bystanders=bystanders)
+    return RunningWorker(context, process, reports, stacks, board, ended=ended, spared=spared)
 
 
 @contextlib.contextmanager

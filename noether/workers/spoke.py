@@ -8,7 +8,7 @@ from typing import Any
 from noether.environments.placement import Endpoint
 from noether.errors import EndedByAnother
 from noether.workers.connector import Connector
-from noether.workers.context import RunTerms, WorkerReport
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.rank_state import MeetingPoint
 
@@ -19,7 +19,7 @@ HANGING_S = 2.0
 class Spoke(Link):
     """The link of a launcher to rank 0's launcher, the hub."""
 
-    def __init__(self, own_ranks: Collection[int], host: str, terms: RunTerms, endpoint: Endpoint) -> None:
+    def __init__(self, own_ranks: Collection[int], host: str, terms: RunInfo, endpoint: Endpoint) -> None:
         super().__init__(tuple(own_ranks), host, terms, endpoint, terms.identity.world_size)
         self._connector: Connector | None = None
         self._owed: list[Mapping[str, Any]] = []

@@ -26,7 +26,7 @@ from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, Noet
 from noether.workers.backend_errors import consequence_of
 from noether.workers.context import ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
-from noether.workers.rank_state import LauncherLine, read_board
+from noether.workers.rank_state import LauncherLink, read_board
 
 Target = Callable[[WorkerContext, Any], int]
 
@@ -75,7 +75,7 @@ def worker_main(
     if torch is not None:
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
 
-    line = LauncherLine(reports, board)
+    line = LauncherLink(reports, board)
     report = replace(call_target(target, replace(context, line=line), packed_payload), standing=read_board(board))
     flush_output()
     with contextlib.suppress(OSError):

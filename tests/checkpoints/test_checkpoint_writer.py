@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import list_checkpoints, newest_intact
-from noether.checkpoints.snapshot import DTYPES, Shadow, Snapshot, safetensors_parts
+from noether.checkpoints.snapshot import DTYPES, Snapshot, StagingBuffer, safetensors_parts
 from noether.checkpoints.writer import CheckpointWriter, Written
 from noether.errors import NoetherError
 from noether.runs.lease import FencedError
@@ -28,14 +28,14 @@ TENSORS = {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_type_is_read_back_by_safetensors(dtype, tmp_path) -> None:
-    tensors = Shadow().copy({"f": {"a": torch.ones(3).to(dtype), "b": torch.zeros(2, 2).to(dtype)}})["f"]
+    tensors = StagingBuffer().copy({"f": {"a": torch.ones(3).to(dtype), "b": torch.zeros(2, 2).to(dtype)}})["f"]
     (tmp_path / "f").write_bytes(b"".join(bytes(part) for part in safetensors_parts(tensors)))
     found = load_file(tmp_path / "f")
     assert all(torch.equal(found[name], tensors[name]) and found[name].dtype == dtype for name in tensors)
 
 
 def test_what_safetensors_reads_is_what_it_would_have_written(tmp_path) -> None:
-    tensors = Shadow().copy({"f": TENSORS})["f"]
+    tensors = StagingBuffer().copy({"f": TENSORS})["f"]
     (tmp_path / "own").write_bytes(b"".join(bytes(part) for part in safetensors_parts(tensors)))
     save_file({name: value.contiguous() for name, value in TENSORS.items()}, tmp_path / "theirs")
     own, theirs = load_file(tmp_path / "own"), load_file(tmp_path / "theirs")
@@ -44,7 +44,7 @@ def test_what_safetensors_reads_is_what_it_would_have_written(tmp_path) -> None:
 
 
 def test_a_shadow_is_a_copy_in_memory_that_is_kept() -> None:
-    shadow, weight = Shadow(), torch.zeros(1000)
+    shadow, weight = StagingBuffer(), torch.zeros(1000)
     first = shadow.copy({"f": {"w": weight}})["f"]["w"]
     weight += 1
     assert float(first.sum()) == 0, "training goes on without touching what is written"

@@ -53,7 +53,7 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "goes_on"),
+    ("accept", "resuming"),
     [
         pytest.param("model.dim,seed", True, id="each-key"),
         pytest.param("model,seed", True, id="a-section"),
@@ -62,10 +62,10 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
         pytest.param("mod,seed", False, id="half-a-word"),
     ],
 )
-def test_a_change_is_accepted_by_key_or_section(accept, goes_on) -> None:
+def test_a_change_is_accepted_by_key_or_section(accept, resuming) -> None:
     now = load_config(["model.dim=48", "seed=3", f"accept_changes='{accept}'"], TINY)
     changes = compare_configs(BEFORE, now)
-    if goes_on:
+    if resuming:
         assert len(accepted_changes(changes, now.accept_changes, "runs/a")) == 2
     else:
         with pytest.raises(RequestError):

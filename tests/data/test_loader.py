@@ -6,7 +6,7 @@ import torch
 from noether.data.loader import evaluation_batches, stack_samples, training_batches
 from noether.data.order import GlobalOrder, RankOrder, SampleKey
 from noether.data.padding import mean_of_points
-from noether.data.points import GEOMETRY, PointDraw, point_keys
+from noether.data.points import GEOMETRY, PointSampler, point_keys
 from noether.errors import RequestError
 from tests.refusal import refusal
 
@@ -25,7 +25,7 @@ class Samples:
         }
 
 
-DRAW = PointDraw(seed=1, per_update={"surface": 8}, geometry=5)
+DRAW = PointSampler(seed=1, per_update={"surface": 8}, geometry=5)
 
 
 def read(num_workers: int, limit: tuple[int, ...] = (4,), rank: int = 0) -> list[dict[str, torch.Tensor]]:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noether.data.order import GlobalOrder, RankOrder, deal_evaluation, split_validation
+from noether.data.order import GlobalOrder, RankOrder, share_evaluation, split_validation
 from noether.planning.batches import plan_batches
 
 
@@ -51,5 +51,5 @@ def test_validation_is_cut_from_training_without_overlap(samples: int, fraction:
 
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_evaluation_counts_each_sample_once(samples: int, world: int) -> None:
-    dealt = [index for rank in range(world) for index in deal_evaluation(samples, rank, world)]
+    dealt = [index for rank in range(world) for index in share_evaluation(samples, rank, world)]
     assert sorted(dealt) == list(range(samples))

@@ -16,9 +16,9 @@ from noether.distributed.stop import (
     AgreedStop,
 )
 from noether.environments.devices import DeviceInventory
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Worker
-from noether.environments.surroundings import Surroundings
 from noether.errors import InterruptedStartError
 from noether.workers.context import WorkerContext
 from noether.workers.run import run_placement
@@ -91,7 +91,7 @@ def test_the_handlers_before_come_back() -> None:
 )
 def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
     inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", 2)
-    placement = local_placement(LaunchRequest(devices="2"), Surroundings({}, inventory, "testbox"))
+    placement = local_placement(LaunchRequest(devices="2"), LaunchContext({}, inventory, "testbox"))
     code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
     assert code == 0
     ends = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]

@@ -10,10 +10,10 @@ import pytest
 
 from noether.common.cpus import UsableCpus
 from noether.environments.devices import DeviceInventory, Gpu
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint, local_placement
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement
 from noether.environments.resolve import LAUNCHERS, resolve_placement
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 from noether.workers.context import WorkerContext
 from noether.workers.spawner import worker_contexts
@@ -30,7 +30,7 @@ CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
 
 
 def placed(inventory: DeviceInventory, devices: str | None = None, **environ: str) -> Placement:
-    return local_placement(LaunchRequest(devices=devices), Surroundings(environ, inventory, "box"))
+    return local_placement(LaunchRequest(devices=devices), LaunchContext(environ, inventory, "box"))
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict
     if shown:
         assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
         assert "--node-rank 1" in warnings[0]
-    assert local_placement(LaunchRequest(nodes=1), Surroundings(environ, CPU_2, "box")).warnings == ()
+    assert local_placement(LaunchRequest(nodes=1), LaunchContext(environ, CPU_2, "box")).warnings == ()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from noether.config.compose import load_config
-from noether.data.points import PointDraw
+from noether.data.points import PointSampler
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import Evaluator, predict
@@ -68,7 +68,7 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     task.fit(samples)
     model = Transformer(dim=24, heads=2, depth=2).double()
     group = one_rank()
-    problem = Problem(None, [], [], PointDraw(0, {"surface": 6, "volume": 6}), task, model, {})
+    problem = Problem(None, [], [], PointSampler(0, {"surface": 6, "volume": 6}), task, model, {})
 
     def figures(*settings):
         evaluator = Evaluator(load_config(settings), problem, group, Precision("float64", "cpu"), usual_batch_size=3)
@@ -93,7 +93,7 @@ def test_figures_and_fields_are_of_the_same_predictions() -> None:
     """Complex values keep their imaginary part, and counts stay counts."""
     measured: list[dict[str, torch.Tensor]] = []
     task = SimpleNamespace(prepare=lambda batch: batch, to_physical=lambda predictions: predictions)
-    problem, samples = Problem(None, [], [], PointDraw(0, {}), task, ComplexModel(), {}), cars(1)
+    problem, samples = Problem(None, [], [], PointSampler(0, {}), task, ComplexModel(), {}), cars(1)
     evaluator = Evaluator(load_config([]), problem, one_rank(), Precision("float32", "cpu"), usual_batch_size=1)
 
     def measure(predictions, batch):

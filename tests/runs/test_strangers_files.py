@@ -14,7 +14,7 @@ from noether.checkpoints.format import META, CheckpointFolder
 from noether.common.appending_file import AppendingFile
 from noether.common.console import Console
 from noether.common.plain_file import LARGEST, NotPlainFile, create_plain, open_to_append, read_plain
-from noether.common.whole_file import ANYBODY, write_json, write_whole
+from noether.common.whole_file import UNFENCED, write_json, write_whole
 from noether.config.compose import read_dumped
 from noether.environments.identity import RunIdentity
 from noether.environments.published_port import PublishedPort
@@ -138,7 +138,7 @@ def test_nothing_is_written_through_a_link(
 
 def test_the_name_before_the_name_cannot_be_guessed(tmp_path: Path) -> None:
     """A link that lies under what would be the next partial name would be written through."""
-    names = {ANYBODY.partial(tmp_path / "report.html").name for _ in range(20)}
+    names = {UNFENCED.partial(tmp_path / "report.html").name for _ in range(20)}
     assert len(names) == 20
     assert not any(str(os.getpid()) in name.split(".") for name in names)
 

@@ -168,10 +168,10 @@ def test_geometry_points_of_the_samples_are_kept() -> None:
     from own_fields import Bodies
 
     from noether.data.order import SampleKey
-    from noether.data.points import PointDraw
+    from noether.data.points import PointSampler
 
     sample = Bodies("train", bad="geometry")[0]
-    for drawn in (PointDraw(0).for_training(sample, SampleKey(0, 0)), PointDraw(0).for_evaluation(sample)):
+    for drawn in (PointSampler(0).for_training(sample, SampleKey(0, 0)), PointSampler(0).for_evaluation(sample)):
         assert torch.equal(drawn["geometry_points"].sort(dim=0).values, sample["geometry_points"].sort(dim=0).values)
 
 

@@ -12,7 +12,7 @@ from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.learning.precision import Precision
 from noether.tasks.base import Task
-from noether.training.bad_numbers import LateLook, NonFiniteError
+from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError
 from noether.training.update import Clipping, Updater
 from noether.workers.context import WorkerContext
 
@@ -222,18 +222,18 @@ def test_the_report_names_what_brought_it(change, batches, found) -> None:
 def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and_before_anything_is_kept() -> None:
     """As on a GPU under nan_policy=stop, where reading the norm of every update would stop the host each time."""
     updater = make(CONFIG, 1)
-    updater.look = LateLook()
+    updater.look = DeferredFiniteCheck()
     updater.update([broken(make_batch(7))], 0.1)
     with pytest.raises(NonFiniteError, match="update 1 is not finite"):
         updater.settle()
     updater = make(CONFIG, 1)
-    updater.look = LateLook()
+    updater.look = DeferredFiniteCheck()
     updater.update([broken(make_batch(7))], 0.1)
     with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
         updater.update([make_batch(7)], 0.1)
     assert "rank 0: sample 3, t" in str(caught.value)
     updater = make(CONFIG, 1)
-    updater.look = LateLook()
+    updater.look = DeferredFiniteCheck()
     for _ in range(3):
         updater.update([make_batch(7)], 0.1)
     updater.settle()

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from noether.environments.devices import DeviceInventory
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, LaunchRequest
-from noether.environments.surroundings import Surroundings
 from noether.workers import spawner
 from noether.workers.run import run_placement
 
@@ -19,7 +19,7 @@ with open(Path(folder) / "launchers", "a") as launchers:
 if preload:
     spawner.PRELOAD = preload[0]
 inventory = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
-placement = local_placement(LaunchRequest(devices=count), Surroundings({}, inventory, "testbox"))
+placement = local_placement(LaunchRequest(devices=count), LaunchContext({}, inventory, "testbox"))
 code = run_placement(placement, f"launch_targets.{target}", Path(folder), Path(folder) / "logs")
 print("torch" if "torch" in sys.modules else "light")
 sys.exit(code)

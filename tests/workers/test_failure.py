@@ -18,7 +18,7 @@ from noether.workers.failure import (
     run_exit_code,
     where_in_stack,
 )
-from noether.workers.rank_state import Standing
+from noether.workers.rank_state import RankPosition
 from noether.workers.worker import REPORT_CHARACTERS, failing_code, failure_report, shortened, write_error_file
 
 
@@ -33,7 +33,7 @@ def context_of(rank: int) -> WorkerContext:
 
 
 ECHO, LATE = {"follows": "lost-peer"}, {"follows": "timed-out"}
-WAITING = replace(ending(0, "died", 134, 2.0), standing=Standing(3, "barrier", 9))
+WAITING = replace(ending(0, "died", 134, 2.0), standing=RankPosition(3, "barrier", 9))
 DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
 
 

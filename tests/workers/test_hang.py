@@ -5,25 +5,27 @@ import pytest
 from noether.config.distributed import DistributedConfig
 from noether.workers.context import WorkerReport
 from noether.workers.hang import name_missing, own_frames
-from noether.workers.rank_state import Standing
+from noether.workers.rank_state import RankPosition
 
 GRADIENTS = "all_reduce of the gradients"
-WAITED = WorkerReport(0, "n1", "failed", "", standing=Standing(7, GRADIENTS, 40), follows="timed-out", waited_s=5.0)
+WAITED = WorkerReport(0, "n1", "failed", "", standing=RankPosition(7, GRADIENTS, 40), follows="timed-out", waited_s=5.0)
 
 
-def doing(rank: int, standing: Standing, stopped: bool = False) -> WorkerReport:
+def doing(rank: int, standing: RankPosition, stopped: bool = False) -> WorkerReport:
     return WorkerReport(rank, f"n{rank}", "stopped" if stopped else "busy", "in f (x.py:3)", standing=standing)
 
 
 @pytest.mark.parametrize(
     ("others", "missing"),
     [
-        pytest.param([doing(1, Standing(7, "", 39))], [1], id="in no collective"),
-        pytest.param([doing(1, Standing(6, "barrier", 39))], [1], id="in the one before"),
-        pytest.param([doing(1, Standing(7, GRADIENTS, 40))], [], id="waits as well"),
-        pytest.param([doing(1, Standing(7, GRADIENTS, 40), stopped=True)], [1], id="stopped inside it"),
-        pytest.param([doing(1, Standing(7, GRADIENTS, 40)), doing(3, Standing())], [3], id="no answer from its host"),
-        pytest.param([doing(2, Standing(7, "", 39)), doing(1, Standing(7, "", 39))], [1, 2], id="two"),
+        pytest.param([doing(1, RankPosition(7, "", 39))], [1], id="in no collective"),
+        pytest.param([doing(1, RankPosition(6, "barrier", 39))], [1], id="in the one before"),
+        pytest.param([doing(1, RankPosition(7, GRADIENTS, 40))], [], id="waits as well"),
+        pytest.param([doing(1, RankPosition(7, GRADIENTS, 40), stopped=True)], [1], id="stopped inside it"),
+        pytest.param(
+            [doing(1, RankPosition(7, GRADIENTS, 40)), doing(3, RankPosition())], [3], id="no answer from its host"
+        ),
+        pytest.param([doing(2, RankPosition(7, "", 39)), doing(1, RankPosition(7, "", 39))], [1, 2], id="two"),
     ],
 )
 def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
@@ -40,7 +42,7 @@ def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
 
 
 def test_the_first_timeout_is_the_one_for_joining() -> None:
-    found = name_missing([WAITED], {1: doing(1, Standing())}, DistributedConfig(init_timeout_s=5))
+    found = name_missing([WAITED], {1: doing(1, RankPosition())}, DistributedConfig(init_timeout_s=5))
     assert found is not None
     assert "for 5 s (distributed.init_timeout_s)" in found.message
 

@@ -14,16 +14,16 @@ from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
-from noether.workers.context import RunTerms, WorkerReport
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
 from noether.workers.link import Link
 from noether.workers.listener import MOST_UNPROVEN, RunListener
-from noether.workers.rank_state import MeetingPoint, Standing
+from noether.workers.rank_state import MeetingPoint, RankPosition
 from noether.workers.spoke import Spoke
 
 LIMIT_S = 20
-AT_3 = Standing(3, "all_reduce of the gradients", 7)
+AT_3 = RankPosition(3, "all_reduce of the gradients", 7)
 RUN = RunIdentity("multinode", 5, 0, "01234567", "cpu")
 
 
@@ -47,9 +47,9 @@ class Links:
         terms = self.terms(self.identity, 1.0)
         self.hub = Hub((0, 1), "n1", terms, self.endpoint, RunListener(held, self.identity, terms.key))
 
-    def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunTerms:
+    def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
-        return RunTerms(identity, key, waits, self.folder, self.folder / "logs")
+        return RunInfo(identity, key, waits, self.folder, self.folder / "logs")
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
         terms = self.terms(identity or self.identity, silence_s, key or "a key of the test")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from noether.environments.devices import DeviceInventory
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, LaunchRequest, Placement
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 from noether.workers.run import run_placement
 from noether.workers.spawner import server_environment, start_methods, start_workers
@@ -25,7 +25,9 @@ CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
 
 
 def workers(count: int, master_port: int | None = None) -> Placement:
-    return local_placement(LaunchRequest(devices=str(count), master_port=master_port), Surroundings({}, CPU, "testbox"))
+    return local_placement(
+        LaunchRequest(devices=str(count), master_port=master_port), LaunchContext({}, CPU, "testbox")
+    )
 
 
 def run(target: str, payload: Any, folder: Path) -> tuple[int, str]:

@@ -16,16 +16,16 @@ It never waits for tasks that were not started, and never silently trains on onl
 from collections.abc import Mapping
 from dataclasses import replace
 
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_process
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.slurm.step import SRUN, OutsideStep, describe_nodes, restart_count, slurm_process
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
-def outside_placement(request: LaunchRequest, here: Surroundings, process: OutsideStep) -> Placement:
+def outside_placement(request: LaunchRequest, here: LaunchContext, process: OutsideStep) -> Placement:
     """Place a run on this node of a Slurm job, as launcher "local".
 
     Raises:

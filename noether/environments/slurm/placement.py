@@ -14,6 +14,7 @@ Processes that are not tasks of srun are handled in `outside_step.py`.
 from collections.abc import Mapping
 
 from noether.environments.binding import agree_with_rank_variables, bind_devices
+from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
@@ -21,11 +22,10 @@ from noether.environments.rendezvous import asked_port, derived_port, master_fro
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
 from noether.environments.slurm.step import OutsideStep, SrunTask, describe_nodes, restart_count, slurm_process
-from noether.environments.surroundings import Surroundings
 from noether.errors import RequestError
 
 
-def slurm_placement(request: LaunchRequest, here: Surroundings) -> Placement | None:
+def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place a task of srun, or another process inside a Slurm job; return None outside Slurm.
 
     Raises:
@@ -44,7 +44,7 @@ def slurm_placement(request: LaunchRequest, here: Surroundings) -> Placement | N
     return _place_task(request, here, process)
 
 
-def _place_task(request: LaunchRequest, here: Surroundings, task: SrunTask) -> Placement:
+def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> Placement:
     environ, inventory = here.environ, here.inventory
     step = f"srun, step {task.step_id} of job {task.job_id}"
     agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}")

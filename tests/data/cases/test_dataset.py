@@ -15,7 +15,7 @@ from noether.data.build import open_splits, prepare_data
 from noether.data.cases.dataset import open_cases
 from noether.data.cases.prepare import prepare_cases
 from noether.data.order import SampleKey
-from noether.data.points import STATISTICS_POINTS, PointDraw
+from noether.data.points import STATISTICS_POINTS, PointSampler
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
@@ -32,7 +32,7 @@ def test_a_draw_is_of_points_that_follow_one_another(prepared: Path) -> None:
     train, _, _ = open_cases(prepared)
     sample = train[0]
     count = len(sample["surface_points"])
-    draw = PointDraw(0, {"surface": 40, "volume": 10**9}, 25, shuffled=True)
+    draw = PointSampler(0, {"surface": 40, "volume": 10**9}, 25, shuffled=True)
     starts = set()
     for epoch in range(200):
         drawn = draw.for_training(sample, SampleKey(epoch, 0))
@@ -50,7 +50,7 @@ def test_a_draw_is_of_points_that_follow_one_another(prepared: Path) -> None:
 
 def test_every_point_is_drawn_as_often() -> None:
     sample = {"surface_points": torch.arange(30.0)[:, None].expand(30, 3)}
-    draw = PointDraw(3, {"surface": 7}, None, shuffled=True)
+    draw = PointSampler(3, {"surface": 7}, None, shuffled=True)
     seen = torch.cat([draw.for_training(sample, SampleKey(e, 0))["surface_points"][:, 0] for e in range(3000)])
     counts = torch.bincount(seen.long(), minlength=30).double()
     assert float((counts / counts.mean() - 1).abs().max()) < 0.15
@@ -59,12 +59,12 @@ def test_every_point_is_drawn_as_often() -> None:
 def test_evaluation_and_statistics_take_the_first_points() -> None:
     points = torch.rand(STATISTICS_POINTS + 10, 3)
     sample = {"volume_points": points, "volume_velocity": points, "wind_speed": torch.ones(1)}
-    draw = PointDraw(0, {"volume": 5}, None, shuffled=True, evaluation={"volume": 100})
+    draw = PointSampler(0, {"volume": 5}, None, shuffled=True, evaluation={"volume": 100})
     shown = draw.for_evaluation(sample)
     assert torch.equal(shown["volume_velocity"], points[:100])
     assert torch.equal(shown["anchor_volume_points"], points[:5])
     assert len(draw.for_statistics(sample)["volume_velocity"]) == STATISTICS_POINTS
-    unshuffled = PointDraw(0, {}, None)
+    unshuffled = PointSampler(0, {}, None)
     assert len(unshuffled.for_statistics(sample)["volume_velocity"]) == len(points)
 
 
@@ -103,9 +103,9 @@ def test_a_set_that_cases_do_not_have_is_refused(prepared: Path) -> None:
 def test_a_case_with_fewer_points_than_are_drawn_gives_what_it_has(prepared: Path) -> None:
     prepare_data(config(prepared, "dataset.points_per_update={surface: 100000}"))
     train, _, _ = open_cases(prepared)
-    drawn = PointDraw(0, 100_000, shuffled=True).for_training(train[0], SampleKey(0, 0))
+    drawn = PointSampler(0, 100_000, shuffled=True).for_training(train[0], SampleKey(0, 0))
     assert len(drawn["surface_points"]) == len(train[0]["surface_points"])
-    drawn = PointDraw(0, 7, shuffled=True).for_training(train[0], SampleKey(0, 0))
+    drawn = PointSampler(0, 7, shuffled=True).for_training(train[0], SampleKey(0, 0))
     assert (len(drawn["surface_points"]), len(drawn["volume_points"])) == (7, 7)
 
 

@@ -12,7 +12,7 @@ from noether.common.processes import process_id
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt, boot_id
 from noether.runs.records import write_record
-from noether.watch.signs import LEAST_PATIENCE_S, patience_s, signs
+from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
 
 NOW = time.time()
 
@@ -84,7 +84,7 @@ def submitted(folder: RunFolder) -> None:
 def test_the_state_of_a_run(folder: RunFolder, make, silent_for: float, state: str, word: str) -> None:
     make(folder)
     age(folder, silent_for)
-    seen = signs(folder, [], NOW)
+    seen = read_liveness(folder, [], NOW)
     assert seen.state == state
     assert word in seen.why
 
@@ -93,7 +93,7 @@ def test_a_log_that_grows_is_a_sign_of_life(folder: RunFolder) -> None:
     elsewhere(folder)
     age(folder, 500)
     (folder.logs / "rank-3.log").write_text("still here\n")
-    assert signs(folder, [], NOW).state == "running"
+    assert read_liveness(folder, [], NOW).state == "running"
 
 
 def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
@@ -101,5 +101,5 @@ def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
     assert patience_s(rows) == 500
     elsewhere(folder)
     age(folder, 300)
-    assert signs(folder, rows, NOW).state == "running"
-    assert signs(folder, [], NOW).state == "silent"
+    assert read_liveness(folder, rows, NOW).state == "running"
+    assert read_liveness(folder, [], NOW).state == "silent"

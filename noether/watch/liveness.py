@@ -17,7 +17,7 @@ _PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class Signs:
+class Liveness:
     """A run's state and what it was read from.
 
     last_sign: when it last wrote anything, in seconds since the epoch; None where it has written nothing.
@@ -28,7 +28,7 @@ class Signs:
     last_sign: float | None
 
 
-def signs(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Signs:
+def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Liveness:
     """Reads a run's state from its folder; its process is looked up only where it runs on this host.
 
     `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
@@ -40,14 +40,14 @@ def signs(folder: RunFolder, recent: Sequence[Row], now: float | None = None) ->
     times = map(changed, (folder.metrics, folder.attempt, folder.plan, *logs))
     sign = max((moment for moment in times if moment is not None), default=None)
     if process is None and state == LOST and (job := submitted_job(folder)):
-        return Signs(WAITING, f"submitted as job {job}, not started yet", sign)
+        return Liveness(WAITING, f"submitted as job {job}, not started yet", sign)
     if state == LOST and process is not None and process.exit_code is None and process.alive() is None:
         patience, silent_for = patience_s(recent), now - (sign or process.began)
         where = f"on {process.host}, as its folder tells"
         if silent_for <= patience:
-            return Signs(RUNNING, where, sign)
-        return Signs(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
-    return Signs(state, why, sign)
+            return Liveness(RUNNING, where, sign)
+        return Liveness(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
+    return Liveness(state, why, sign)
 
 
 def patience_s(recent: Sequence[Row]) -> float:

@@ -8,7 +8,7 @@ from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LaunchContext:
     """Where this process was started: its variables, its devices, its host's name, and what else the system shows."""
 
     environ: Mapping[str, str]
