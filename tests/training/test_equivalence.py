@@ -40,7 +40,7 @@ def test_the_same_weights_however_a_batch_is_spread(way, train, reference) -> No
     for name in ("model.safetensors", "ema.safetensors"):
         expected, found = weights(reference, name), weights(other, name)
         assert expected.keys() == found.keys()
-        assert {value.dtype for value in found.values()} == {torch.float64}
+        assert {value.dtype for value in found.values() if value.is_floating_point()} == {torch.float64}
         assert max(float((expected[key] - found[key]).abs().max()) for key in expected) < 1e-10
     first = weights(reference, "model.safetensors", 0)
     last = weights(reference, "model.safetensors")

@@ -13,7 +13,7 @@ PUBLISHED, BEFORE = 6, 5
 def publish_norms(model: nn.Module) -> None:
     """Gives the layer norms of a new model the eps 1e-6, and the model the buffer that says so."""
     model.register_buffer(DIGITS, torch.tensor(PUBLISHED))
-    set_norms(model)
+    _give_eps(model, PUBLISHED)
 
 
 def fit_old_norms(state_dict: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
@@ -25,6 +25,11 @@ def fit_old_norms(state_dict: dict[str, Tensor], prefix: str, model: nn.Module) 
 def set_norms(model: nn.Module) -> None:
     """Gives the layer norms the eps that the model's buffer says; without one they stay as they are."""
     digits: Any = getattr(model, DIGITS, None)
-    for module in model.modules() if digits is not None else ():
+    if digits is not None:
+        _give_eps(model, int(digits))
+
+
+def _give_eps(model: nn.Module, digits: int) -> None:
+    for module in model.modules():
         if isinstance(module, nn.LayerNorm):
-            module.eps = float(f"1e-{int(digits)}")
+            module.eps = float(f"1e-{digits}")
