@@ -1,10 +1,10 @@
 """Which settings may change when a run is resumed, and why: one table, and functions that apply it. No torch here."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.errors import RequestError
+from noether.runs.resuming import continue_line
 
 
 class ResumeRule(Enum):
@@ -134,7 +135,6 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     if refused:
         widest = max(len(str(change)) for change in refused)
         keys = ",".join([*accept, *(change.key for change in refused)])  # what was accepted before stays accepted
-        own = f"--hp {shlex.quote(f'{run}/config.yaml')} {shlex.quote(f'resume={run}')}"
         other = f"'accept_changes=[{keys}]'      (or run_id=ANOTHER_NAME for a run of its own)"
         if any(_changes_sizes(change.key) for change in refused):
             other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
@@ -143,7 +143,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
             f"the run {run} has other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the resumed run, or accept_changes if the change is intended",
-            fix=f"{own}      (the run's own settings)\n" + other,
+            fix=f"{continue_line(Path(run))}      (the run's own settings)\n" + other,
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.FREE]
 

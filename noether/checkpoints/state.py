@@ -16,6 +16,7 @@ from noether.checkpoints.format import CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.runs.records import parse_object
+from noether.runs.resuming import continue_line
 from noether.tasks.base import Task
 
 
@@ -126,7 +127,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
             f"checkpoint {checkpoint.path.name} was written by another model",
             seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
             expected="the model of the run that is resumed",
-            fix=f"--hp {checkpoint.path.parent.parent / 'config.yaml'} resume={checkpoint.path.parent.parent}",
+            fix=continue_line(checkpoint.path.parent.parent),
         ) from None
 
 

@@ -15,6 +15,7 @@ from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_ch
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.errors import NoetherError
+from noether.runs.resuming import continue_line
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 
@@ -184,7 +185,7 @@ class CheckpointWriter:
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
             f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a writable disk\n"
-            f"  fix       make room and run the same command with resume=auto; {reached}"
+            f"  fix       make room, then {continue_line(self.folder.parent)}; {reached}"
         )
 
     def _serve(self) -> None:

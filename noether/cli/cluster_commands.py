@@ -18,9 +18,9 @@ def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: 
     from noether.doctor.examine import doctor_here, read_seconds
 
     def load() -> Any:
-        from noether.config.compose import load_config
+        from noether.runs.resuming import load_run_config
 
-        return load_config(overrides, hp)
+        return load_run_config(overrides, hp)
 
     return doctor_here(load, read_seconds(timeout), json)
 

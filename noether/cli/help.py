@@ -12,7 +12,7 @@ Settings may be written as Hydra overrides or as flags, in any order:
   noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
 
 Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (to continue:
-  the same command with resume=RUN).
+  noether train resume=RUN; the run keeps its settings).
 """
 
 

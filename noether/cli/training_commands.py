@@ -41,8 +41,6 @@ def train(
         tb: serve TensorBoard during the run, on this machine's loopback address, and print the address
         json: with --dry-run: print the result as one JSON object
     """
-    from noether.config.compose import load_config
-
     if json and (multirun or not dry_run):
         raise RequestError(
             "json-needs-dry-run",
@@ -63,9 +61,10 @@ def train(
                 fix="noether train -m …      (without them, and with another run_id)",
             )
         return sweep_here(overrides, hp, dry_run=dry_run)
+    from noether.runs.resuming import load_run_config
     from noether.training.begin import check_flags, train_here
 
-    config = load_config(overrides, hp)
+    config = load_run_config(overrides, hp)
     check_flags(config, reset, tb and not dry_run)
     if dry_run:
         from noether.training.start import dry_run_here
@@ -83,10 +82,10 @@ def plan(*overrides: str, hp: str | None = None, visible_devices: str | None = N
         overrides: settings and groups, as for train
         visible_devices: plan for a machine with these devices instead: 0,1,2,3
     """
-    from noether.config.compose import load_config
     from noether.planning.plan import plan_run, render_plan
+    from noether.runs.resuming import load_run_config
 
-    config = load_config(overrides, hp)
+    config = load_run_config(overrides, hp)
     plan = plan_run(config, visible_devices=visible_devices)
     if visible_devices is None:
         from noether.training.preflight import check_as_train_does

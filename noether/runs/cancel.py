@@ -1,7 +1,6 @@
 """`noether cancel RUN`: tells a run to stop, waits until everything is saved, and keeps it out of the queue."""
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
 from noether.runs.overview import find_run, has_begun, job_in_queue, leader, queue_of, run_state
 from noether.runs.records import read_record
+from noether.runs.resuming import continue_line
 
 LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""
@@ -94,7 +94,7 @@ def _say_end(folder: RunFolder, verb: str) -> int:
     if stopped:
         print(
             f"stopped after update {shown_name(str(stopped.get('update')))}, everything is saved; to continue:\n"
-            f"  noether {verb} --hp {shlex.quote(str(folder.config))} resume=auto"
+            f"  {continue_line(folder.path, verb)}"
         )
         return ExitCode.DONE
     state = run_state(folder, {})

@@ -35,7 +35,9 @@ def mark_own(folder: RunFolder, config: RunConfig) -> None:
         write_json(folder.path / MARK, {"signature": _signature(key, config)})
 
 
-def approved_code(folder: RunFolder, config: RunConfig, written_in: Path, trust: bool) -> Collection[str]:
+def approved_code(
+    folder: RunFolder, config: RunConfig, written_in: Path, trust: bool, fix: str = ""
+) -> Collection[str]:
     """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
 
     Args:
@@ -43,6 +45,7 @@ def approved_code(folder: RunFolder, config: RunConfig, written_in: Path, trust:
         config: its settings as they are about to be built.
         written_in: the file that they were read from.
         trust: whether the user has said that this run's code may run.
+        fix: the words by which the user says so; by default --trust.
 
     Raises:
         RequestError: the run names code, this user did not start it and does not trust it.
@@ -55,7 +58,7 @@ def approved_code(folder: RunFolder, config: RunConfig, written_in: Path, trust:
             f"{folder.path.name} was not started by you, and names code that would run with your rights",
             seen=f"{', '.join(f'{setting}={path}' for path, setting in code.items())} in {written_in}; {why}",
             expected="a run that you have started, or settings that you have read",
-            fix=f"--trust      (after reading {written_in.name}; trust=True in Python)",
+            fix=fix or f"--trust      (after reading {written_in.name}; trust=True in Python)",
         )
     return code
 

@@ -19,6 +19,7 @@ from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import RunFolder, new_run_id
+from noether.runs.resuming import on_own_settings
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
 """Settings that the job sets itself, so that a requeued job continues the same run, and those that are its options."""
@@ -84,6 +85,8 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
             resumed; or the runs of one array need different resources.
     """
+    if not multirun:
+        overrides, hp = on_own_settings(overrides, hp)
     expanded = expand_sweep(overrides) if multirun else [list(overrides)]
     configs = [load_config(run, hp) for run in expanded]
     if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):

@@ -17,6 +17,7 @@ from noether.errors import ExitCode, NoetherError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task
 from noether.runs.records import is_count, read_record
+from noether.runs.resuming import continue_line
 from noether.slurm.job import TrainingJob, job_options
 from noether.slurm.script import STALLED_LIMIT, STRIPPED, outcomes
 
@@ -77,9 +78,8 @@ class TrainJob:
                 run_slurm(["scontrol", "requeue", job_of_task() or ""])
                 said = texts["requeued"]
             except SlurmError as error:
-                here, config = shlex.quote(os.getcwd()), shlex.quote(str(folder.config))
                 said = f"{texts['requeue_refused']}: {error}\n"
-                said += f"noether: to continue: cd {here} && noether submit --hp {config} resume=auto"
+                said += f"noether: to continue: cd {shlex.quote(os.getcwd())} && {continue_line(folder.path, 'submit')}"
         print(said, flush=True)
 
 

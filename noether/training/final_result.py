@@ -39,7 +39,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
             f"the result of the run cannot be written to {run.folder.path}; training is complete and saved\n"
             f"  seen      {refusal.seen}\n"
             f"  expected  {refusal.expected}\n"
-            "  fix       make room and run the same command with resume=auto: only the evaluation is repeated"
+            "  fix       make room, then {continue_line(run.folder.path)}: only the evaluation is repeated"
         ) from None
     # A launcher may end what is left a while after the first rank has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)

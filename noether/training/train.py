@@ -17,6 +17,7 @@ from noether.runs.attempts import attempts_without_progress, record_outcome, rec
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
+from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
 from noether.training.conditions import conditions_of, data_changes, differences_of_resume
@@ -118,7 +119,7 @@ def _leave(reason: int, run: OpenRun) -> int:
     if group.is_first:
         run.console.say(
             f"stopped by {outcome} after update {updates} of {run.length.total_updates}, everything is saved; "
-            f"to continue: the same command with\n  resume={run.folder.path}"
+            f"to continue:\n  {continue_line(run.folder.path)}"
         )
     return ExitCode.CHECKPOINTED
 

@@ -34,7 +34,7 @@ def test_an_old_run_evaluates_to_its_old_figures(old_run: Path, noether) -> None
 
 @pytest.mark.parametrize("old_run", ["upt", "transolver"], indirect=True)
 def test_an_old_run_goes_on(old_run: Path, noether) -> None:
-    done = noether("train", "--hp", str(old_run / "config.yaml"), f"resume={old_run}", "trainer.max_updates=4")
+    done = noether("train", f"resume={old_run}", "trainer.max_updates=4")
     assert done.code == 0, done.err
     assert json.loads((old_run / "result.json").read_text())["updates"] == 4
 

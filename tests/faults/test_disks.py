@@ -143,7 +143,7 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     assert process.wait(120) == 1, log.read_text()
     said = log.read_text()
     assert "the last checkpoint cannot be written" in said
-    assert "make room and run the same command with resume=auto; it continues after update" in said
+    assert f"make room, then noether train resume={disk}/run; it continues after update" in said
     assert "Traceback" not in said
     assert list_checkpoints(folder.checkpoints)[-1].updates >= good.updates
     host.seen(disk / "rest").unlink()

@@ -160,7 +160,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
     assert "running" in noether("status", "--output-path", str(tmp_path)).out
     done = noether("cancel", str(folder.path))
     assert done.code == 0, done.err
-    assert f"everything is saved; to continue:\n  noether train --hp {folder.config} resume=auto" in done.out
+    assert f"everything is saved; to continue:\n  noether train resume={folder.path}" in done.out
     assert running.wait(timeout=30) == 75
     assert json.loads(folder.stopped.read_text())["reason"] == signal.Signals.SIGTERM.name
     (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]

@@ -141,9 +141,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_p
     assert "was written by another model" in done.err
     assert "Traceback" not in done.err
     # The refused attempt left the run as it was: what the message advises works.
-    again = noether(
-        "train", "--hp", str(tmp_path / "small/config.yaml"), f"resume={tmp_path}/small", "trainer.max_updates=6"
-    )
+    again = noether("train", f"resume={tmp_path}/small", "trainer.max_updates=6")
     assert again.code == 0, again.err
 
 

@@ -1,0 +1,80 @@
+"""The settings of a run that goes on: its own, changed by what is typed; and the line that continues it. No torch."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from noether.config.compose import compose_settings, load_config, read_dumped
+from noether.config.overrides import parse_overrides
+from noether.config.schema import RunConfig
+from noether.config.sweep import override_value
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder, newest_run
+from noether.runs.trust import approved_code
+
+
+def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
+    """Composes the configuration of a run, on the settings of the run that `resume` names.
+
+    Raises:
+        RequestError: as `config.compose.load_config` and `on_own_settings`.
+    """
+    return load_config(*on_own_settings(overrides, hp))
+
+
+def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str], str | None]:
+    """Returns the words and the settings file to compose, for words that may name a run to resume.
+
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, the file is the run's own config.yaml;
+    the words are changes to it. What was accepted at an earlier start has to be accepted anew.
+
+    Raises:
+        RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
+    """
+    words, typed = list(overrides), {} if hp is not None else _typed(overrides)
+    folder = _resumed(typed)
+    if folder is None or not folder.config.exists():
+        return words, hp  # Whether there is anything to resume is said where the run starts.
+    again = f"--hp {shlex.quote(str(folder.config))} {_resume_word(folder.path)}"
+    try:
+        own = read_dumped(folder.config)
+    except RequestError as error:
+        raise RequestError(
+            "own-settings-unreadable",
+            f"the settings of {folder.path} cannot be read",
+            seen=error.summary,
+            expected=f"{folder.config} as the run wrote it",
+            fix=f"--hp FILE {_resume_word(folder.path)}      (the settings that the run was started with)",
+        ) from None
+    if not own.own_code().keys() <= {str(value) for value in typed.values()}:
+        approved_code(folder, own, folder.config, trust=False, fix=f"{again}      (after reading that file)")
+    if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
+        words.append(f"resume={override_value(str(folder.path))}")
+    return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], str(folder.config)
+
+
+def continue_line(folder: Path, verb: str = "train") -> str:
+    """Returns the command that continues a run with its own settings."""
+    return f"noether {verb} {_resume_word(folder)}"
+
+
+def _resume_word(folder: Path) -> str:
+    return shlex.quote(f"resume={override_value(str(folder))}")
+
+
+def _typed(words: Sequence[str]) -> dict[str, Any]:
+    """Returns the value that each setting was given last."""
+    return {override.key_or_group: override.value() for override in parse_overrides(words)}
+
+
+def _resumed(typed: Mapping[str, Any]) -> RunFolder | None:
+    """Returns the folder that `resume` names, which may not exist; None where it names none."""
+    named = typed.get("resume")
+    if not isinstance(named, str) or named == "auto":
+        return None
+    if named == "latest":
+        place = typed.get("output_path") or compose_settings()["output_path"]
+        return newest_run(Path(str(place)).expanduser())
+    path = Path(named).expanduser()
+    return RunFolder(path.parent.parent if path.parent.name == "checkpoints" else path)

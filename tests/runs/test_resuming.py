@@ -1,0 +1,100 @@
+"""A run that goes on has its own settings, and what is typed beside resume= changes them."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from noether.config.compose import dump_config, load_config
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.resuming import continue_line, load_run_config, on_own_settings
+from noether.runs.trust import mark_own
+
+OWN = ("seed=7", "model=transformer", "trainer.max_updates=9", "accept_changes=[seed]")
+
+
+def make_run(parent: Path, name: str, *words: str) -> RunFolder:
+    folder = RunFolder(parent / name)
+    checkpoint = folder.checkpoints / "update-000000004"
+    checkpoint.mkdir(parents=True)
+    config = load_config([*OWN, *words, f"run_id={name}", f"output_path={parent}"])
+    mark_own(folder, config)
+    folder.config.write_text(dump_config(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "resume",
+    ["{run}", "{run}/checkpoints/update-000000004", "latest"],
+    ids=["the-run", "one-of-its-checkpoints", "the-newest"],
+)
+def test_a_resumed_run_keeps_its_settings_but_for_what_is_typed(resume: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "cars")
+    config = load_run_config(
+        ["trainer.max_updates=20", f"resume={resume.format(run=run.path)}", f"output_path={tmp_path}"], None
+    )
+    assert (config.seed, config.model.kind) == (7, "transformer")
+    assert config.trainer.max_updates == 20
+    assert config.accept_changes == (), "what was accepted once is accepted once"
+
+
+def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_path: Path) -> None:
+    make_run(tmp_path / "old", "cars")
+    (tmp_path / "old").rename(tmp_path / "new")
+    config = load_run_config(["resume=latest", f"output_path={tmp_path / 'new'}"], None)
+    assert (config.resume, config.output_path) == (str(tmp_path / "new/cars"), tmp_path / "new")
+    config = load_run_config([f"resume={tmp_path / 'new/cars'}"], None)
+    assert config.output_path == tmp_path / "new"
+
+
+@pytest.mark.parametrize("words", [("resume=auto", "run_id=cars"), ("resume=null",), ()], ids=["auto", "null", "unset"])
+def test_other_starts_have_the_settings_that_are_typed(words: tuple[str, ...], tmp_path: Path) -> None:
+    make_run(tmp_path, "cars")
+    assert on_own_settings(words, None) == (list(words), None)
+
+
+def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "cars")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("seed: 3\n")
+    assert load_run_config([f"resume={run.path}"], str(mine)).seed == 3
+
+
+def test_a_name_with_spaces_and_commas_is_continued_by_the_printed_line(tmp_path: Path) -> None:
+    make_run(tmp_path / "plain", "cars")
+    run = RunFolder((tmp_path / "plain").rename(tmp_path / "a b,c") / "cars")
+    noether, train, *words = shlex.split(continue_line(run.path))
+    assert (noether, train) == ("noether", "train")
+    assert load_run_config(words, None).seed == 7
+
+
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "cars")
+    run.config.write_text(run.config.read_text() + "defaults: [/tmp/theirs]\n")
+    with pytest.raises(RequestError) as raised:
+        load_run_config([f"resume={run.path}"], None)
+    assert raised.value.code == "own-settings-unreadable"
+    assert str(run.path) in raised.value.fix
+
+
+def test_code_in_the_settings_of_another_users_run_is_refused_unless_it_is_typed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "cars")
+    settings = yaml.safe_load(run.config.read_text())
+    settings["model"] = {"kind": "subprocess.run", "args": ["id"]}
+    run.config.write_text(yaml.safe_dump(settings))
+    with pytest.raises(RequestError) as raised:
+        load_run_config([f"resume={run.path}"], None)
+    assert raised.value.code == "untrusted-run"
+    assert shlex.split(raised.value.fix)[:3] == ["--hp", str(run.config), f"resume={run.path}"]
+    typed = load_run_config([f"resume={run.path}", "model.kind=subprocess.run"], None)
+    assert typed.model.kind == "subprocess.run"
+
+
+def test_own_code_of_an_own_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = make_run(tmp_path, "own", "model.kind=examples.pendulum.Net")
+    assert os.access(run.path / "started-by.json", os.R_OK)
+    assert load_run_config([f"resume={run.path}"], None).model.kind == "examples.pendulum.Net"
