@@ -1,17 +1,19 @@
 """How long from the command to the first all-reduce, the first DDP step, and the exit: noether against torchrun.
 
-    python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--json FILE]
+    python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--json FILE]
 
 Both start the same function in so many gloo ranks on this machine, in turn: torchrun with torch's DDP and AdamW,
 noether with those of `noether train`, which leave torch's compiler out. Then the whole command of one update in two
 ranks: `noether train` with its plan, data check, evaluation, checkpoint and figures in TensorBoard, with its report and
 without (Lightning makes none), against a script of Lightning with its defaults that makes one update of a model of the
-same size and validates it. Seconds are wall time from the exec of the launching program; ratios
-are taken pair by pair. A launch that fails is said, and tried once more.
+same size and validates it. Last, one rank: the processor time, user and system of all processes, of one update by
+`noether train` against a plain script that imports torch and makes the same update. Seconds are wall time otherwise,
+from the exec of the launching program; ratios are taken pair by pair. A launch that fails is said, and tried once more.
 """
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,10 +27,11 @@ POINTS = ("first all-reduce", "first DDP step", "exit")
 GOALS = {2: 0.45, 8: 0.2}
 WHOLE_GOAL = 0.4
 WHOLE = ("lightning", "noether", "noether with report")
+ONE_RANK = ("plain script", "noether")
+ONE_RANK_GOAL = 1.1
 LONGEST_S = 180
 ONE_UPDATE = (
     "accelerator=cpu",
-    "devices=2",
     "trainer.max_updates=1",
     "dataset.train_shapes=16",
     "dataset.test_shapes=4",
@@ -153,7 +156,7 @@ def train_with_lightning(folder: str) -> None:
 def whole_command(arm: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         here = str(Path(__file__).resolve())
-        train = [sys.executable, "-m", "noether", "train", *ONE_UPDATE, f"output_path={folder}"]
+        train = [sys.executable, "-m", "noether", "train", *ONE_UPDATE, "devices=2", f"output_path={folder}"]
         command = {
             "noether": [*train, "tracker.report=false"],
             "noether with report": train,
@@ -163,13 +166,55 @@ def whole_command(arm: str) -> float:
         return run(command, f"one update with {arm}", PYTHONWARNINGS="ignore") - started
 
 
+def update_plainly(settings: str) -> None:
+    """The update of `noether train` with the same data, statistics, model and batch, as a script would make it."""
+    import torch
+
+    from noether.config.compose import read_dumped
+    from noether.data.build import prepare_data
+    from noether.data.loader import training_batches
+    from noether.data.order import GlobalOrder, RankOrder
+    from noether.learning.precision import choose_precision
+    from noether.learning.setup import build_problem
+
+    config, device = read_dumped(Path(settings)), torch.device("cpu")
+    problem = build_problem(config, prepare_data(config), device, choose_precision(config.trainer, device))
+    problem.fit_task()
+    model, size = problem.model, config.trainer.effective_batch_size
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.optimizer.learning_rate)
+    order = RankOrder(GlobalOrder(len(problem.train_indices), size, config.seed), [size], 0, 0, 1)
+    batch = problem.task.prepare(
+        next(training_batches(problem.splits.train, problem.train_indices, order, problem.draw))
+    )
+    problem.task.loss(model(batch), batch).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def processor_time(arm: str) -> float:
+    """Returns the seconds, user and system, that one update on one rank takes of all processes together."""
+    with tempfile.TemporaryDirectory() as folder:
+        from noether.config.compose import dump_config, load_config
+
+        words = [*ONE_UPDATE, "devices=1", f"output_path={folder}", "tracker.report=false"]
+        settings = Path(folder) / "settings.yaml"
+        settings.write_text(dump_config(load_config(words)))
+        plain = [str(Path(__file__).resolve()), "plain script", str(settings)]
+        command = {"noether": ["-m", "noether", "train", *words], "plain script": plain}[arm]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run([sys.executable, *command], f"one update on one rank with {arm}")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def main() -> None:
     own = parser(__doc__)
     own.add_argument("--workers", type=int, nargs="+", default=[2, 8])
     own.add_argument("--no-lightning", action="store_true")
+    own.add_argument("--one-rank", action="store_true", help="only the processor time of one update on one rank")
     options = own.parse_args()
     rows: list[dict[str, Any]] = []
-    for workers in options.workers:
+    for workers in () if options.one_rank else options.workers:
         rounds = options.rounds or (5 if workers < 8 else 3)
         # One round more, uncounted: it reads files into the page cache.
         pairs = [{arm: measure(arm, workers) for arm in ("torchrun", "noether")} for _ in range(rounds + 1)][1:]
@@ -180,7 +225,7 @@ def main() -> None:
             rows.append(row(f"{workers} workers: {point}, noether / torchrun", ratios, goal, at_least=False))
             for arm in ("torchrun", "noether"):
                 rows.append(row(f"{workers} workers: {point}, seconds of {arm}", [pair[arm][point] for pair in pairs]))
-    if not options.no_lightning:
+    if not (options.no_lightning or options.one_rank):
         rounds = min(options.rounds or 3, 2)
         times = [{arm: whole_command(arm) for arm in WHOLE} for _ in range(rounds + 1)][1:]
         for arm in WHOLE[1:]:
@@ -189,6 +234,13 @@ def main() -> None:
             rows.append(row(said, ratios, WHOLE_GOAL, at_least=False))
         for arm in WHOLE:
             rows.append(row(f"whole command of one update: seconds of {arm}", [one[arm] for one in times]))
+    pairs = [{arm: processor_time(arm) for arm in ONE_RANK} for _ in range((options.rounds or 5) + 1)][1:]
+    ratios = [pair["noether"] / pair["plain script"] for pair in pairs]
+    rows.append(
+        row("one update on one rank, processor time: noether / plain script", ratios, ONE_RANK_GOAL, at_least=False)
+    )
+    for arm in ONE_RANK:
+        rows.append(row(f"one update on one rank: processor seconds of {arm}", [pair[arm] for pair in pairs]))
     finish("launch", rows, options.json)
 
 
@@ -199,5 +251,7 @@ if __name__ == "__main__":
         launched_by_torchrun(Path(sys.argv[3]))
     elif sys.argv[1:2] == ["lightning"]:
         train_with_lightning(sys.argv[2])
+    elif sys.argv[1:2] == ["plain script"]:
+        update_plainly(sys.argv[2])
     else:
         main()

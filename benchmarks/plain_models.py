@@ -67,10 +67,15 @@ class SelfAttention(nn.Module):
         return self.output(attention(rotate(q, at), rotate(k, context_at), v))
 
 
+def layer_norm(dim: int) -> nn.Module:
+    """The layer norm of all but Transolver, with the published eps."""
+    return nn.LayerNorm(dim, eps=1e-6)
+
+
 class TransformerBlock(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention_norm, self.mlp_norm = layer_norm(dim), layer_norm(dim)
         self.attention, self.mlp = SelfAttention(dim, heads), MLP(dim, 4 * dim)
 
     def forward(self, x, at, context=None, context_at=None):
@@ -94,7 +99,7 @@ class CrossAttention(nn.Module):
 class PerceiverBlock(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.attention_norm, self.context_norm, self.mlp_norm = (nn.LayerNorm(dim) for _ in range(3))
+        self.attention_norm, self.context_norm, self.mlp_norm = (layer_norm(dim) for _ in range(3))
         self.attention, self.mlp = CrossAttention(dim, heads), MLP(dim, 4 * dim)
 
     def forward(self, x, context, at, context_at):
@@ -151,7 +156,7 @@ class UPT(nn.Module):
         self.encoder = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(encoder_depth))
         self.query_mlp = nn.ModuleDict({name: MLP(dim, dim) for name in FIELDS})
         self.decoder = nn.ModuleList(PerceiverBlock(dim, heads) for _ in range(decoder_depth))
-        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 4)
+        self.norm, self.head = layer_norm(dim), nn.Linear(dim, 4)
 
     def forward(self, batch):
         geometry = batch["geometry_points"]
@@ -217,7 +222,7 @@ class Transformer(nn.Module):
         self.dim, self.heads = dim, heads
         self.point_mlp = nn.ModuleDict({name: MLP(dim, dim) for name in FIELDS})
         self.blocks = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 4)
+        self.norm, self.head = layer_norm(dim), nn.Linear(dim, 4)
 
     def forward(self, batch):
         points, sizes = points_of(batch)

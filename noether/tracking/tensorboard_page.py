@@ -18,11 +18,12 @@ from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
 
 LOOPBACK = "127.0.0.1"
+ENDING = (signal.SIGINT, signal.SIGTERM)
 ENDS_WITHIN_S = 5.0
 
 
 def serve_here(paths: tuple[str, ...], port: str | None) -> NoReturn:
-    """Serves runs, and those in folders of runs, until Ctrl-C, which ends this process with exit code 0.
+    """Serves runs, and those in folders of runs, until Ctrl-C or SIGTERM, which end this process with exit code 0.
 
     Without a port it is the first free one from 6006 on.
 
@@ -37,13 +38,13 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> NoReturn:
             fix="--port 0",
         )
     folders = event_folders(paths or ("runs",))
+    # Blocked in TensorBoard's threads too: where one of them took a Ctrl-C, this thread would go on waiting.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
         address = _serve(folders, Path(logdir), int(port) if port else None)
         print(f"tensorboard  {address}      (Ctrl-C ends it)", flush=True)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            print(flush=True)
+        signal.sigwait(ENDING)
+        print(flush=True)
     os._exit(ExitCode.DONE)  # A thread of TensorBoard's that is reading may keep the interpreter from ending.
 
 

@@ -69,7 +69,7 @@ def test_several_runs_are_served_by_their_names(start, tmp_path: Path) -> None:
     assert curve(address, "a", 2) == [(1, 3.0), (2, 2.0)]
     assert curve(address, "b") == [(1, 5.0)]
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert second.is_dir()
 
 

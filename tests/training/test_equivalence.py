@@ -63,9 +63,10 @@ def test_evaluation_counts_each_sample_once_on_two_ranks(train, reference) -> No
 
 
 @pytest.mark.slow
-def test_a_compiled_model_learns_the_same(train) -> None:
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_compiled_model_learns_the_same(ranks, train) -> None:
     """To single precision: the compiler fuses, and so rounds, in another order."""
-    short = ("trainer.max_updates=4", "trainer.evaluate_every=null", "optimizer=sgd")
+    short = ("trainer.max_updates=4", "trainer.evaluate_every=null", "optimizer=sgd", f"devices={ranks}")
     plain = train("plain", *short)
     compiled = train("compiled", *short, "trainer.compile=true", timeout=500)  # The compiler is slow on busy cores.
     expected, found = weights(plain, "model.safetensors"), weights(compiled, "model.safetensors")
