@@ -88,6 +88,7 @@ SITE_REPORT ?= runs/site/report.html
 
 site: $(READY) $(SITE_REPORT)
 	NO_MKDOCS_2_WARNING=1 NOETHER_SITE_REPORT=$(SITE_REPORT) $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html, or serve it: python3 -m http.server --bind 127.0.0.1 --directory site"
 
 runs/site/report.html: | $(READY)
 	$(BIN)/noether train run_id=site output_path=runs resume=auto $(ARGS)

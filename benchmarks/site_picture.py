@@ -8,23 +8,13 @@ Needs the extra `dev` and Debian's chromium.
 import argparse
 import io
 import shutil
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-SITE, PAGE = Path("site"), "concepts/"
+SITE, PAGE = Path("site"), "concepts.html"
 COLOURS = 64
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files, and says nothing about it."""
-
-    def log_message(self, *words: object) -> None:
-        """Says nothing."""
 
 
 def main() -> None:
@@ -34,13 +24,10 @@ def main() -> None:
     out = parser.parse_args().out
     if not (SITE / PAGE).exists():
         parser.error(f"there is no {SITE / PAGE}: run `make site` first")
-    # From a server: a page that is opened as a file has no search.
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = chromium.new_page(viewport={"width": 1280, "height": 860})
-        page.goto(f"http://127.0.0.1:{server.server_port}/{PAGE}")
+        page.goto((SITE / PAGE).absolute().as_uri())
         page.wait_for_load_state("networkidle")
         shot = Image.open(io.BytesIO(page.screenshot(type="png"))).convert("RGB")
         chromium.close()

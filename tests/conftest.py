@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sharing import group_of, needs_machines, reorder, session_number
@@ -20,6 +22,7 @@ from noether.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY = REPOSITORY / "tests" / "tiny.yaml"
+BROWSER_LIMIT_MS = 120_000
 TIME_LIMIT = 180
 
 
@@ -134,6 +137,23 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
         return folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, driven by playwright."""
+    program = shutil.which("chromium")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no chromium: apt-get install chromium")
+    from playwright.sync_api import expect as expectations
+    from playwright.sync_api import sync_playwright
+
+    expectations.set_options(timeout=BROWSER_LIMIT_MS)
+    with sync_playwright() as playwright:
+        # The sandbox needs user namespaces, which root in a container does not have.
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture

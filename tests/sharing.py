@@ -31,6 +31,7 @@ MACHINES = (
     "tests/workers/test_other_launchers.py",
     "tests/data/cases/test_openfoam.py",
     "tests/data/cases/test_plates.py",
+    "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.
     "tests/doctor/test_doctor.py",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands_reference import commands_reference
-from conftest import REPOSITORY
+from conftest import BROWSER_LIMIT_MS, REPOSITORY
 
 MANIFEST = REPOSITORY / "examples" / "kubernetes" / "pytorchjob.yaml"
 
@@ -24,6 +24,27 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "site" / "index.html").read_text()
     outside = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', page)
     assert not outside, "the site must open without the network"
+
+
+def test_the_pages_open_as_files_and_can_be_searched(browser, tmp_path: Path) -> None:
+    """From the disk, in a browser that may not use the network: links lead to pages, and a word is found in another."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120)
+    context = browser.new_context(offline=True)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    page.get_by_role("link", name="Concepts", exact=True).first.click()
+    page.wait_for_url("**/site/concepts.html")
+    page.get_by_role("textbox", name="Search").press_sequentially("preemption")
+    found = page.locator(".md-search-result__link").first
+    found.wait_for(timeout=BROWSER_LIMIT_MS)
+    found.click()
+    page.wait_for_url("**/site/slurm.html*")
+    context.close()
+    assert not complaints
 
 
 def test_a_report_is_a_page_of_the_site(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 dark and light. What is asserted is what is seen."""
 
 import json
-import os
 import re
 import shutil
 import time
@@ -12,13 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import TINY
+from conftest import BROWSER_LIMIT_MS, TINY
 
 from watch.test_page import MARKUP, RUN, write_run
 from watch.watching import Page, kill, serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-LIMIT_MS = 120_000
 PAINTED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     let seen = 0;
@@ -28,23 +26,6 @@ PAINTED = """canvas => {
 SHIFTS = """window.shifts = 0;
 const count = one => { if (!one.hadRecentInput) window.shifts += one.value; };
 new PerformanceObserver(list => list.getEntries().forEach(count)).observe({type: "layout-shift", buffered: true});"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's chromium, driven by playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no chromium: apt-get install chromium")
-    from playwright.sync_api import expect as expectations
-    from playwright.sync_api import sync_playwright
-
-    expectations.set_options(timeout=LIMIT_MS)
-    with sync_playwright() as playwright:
-        # The sandbox needs user namespaces, which root in a container does not have.
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
@@ -57,7 +38,7 @@ def opened(browser) -> Iterator[Any]:
         contexts.append(context)
         context.add_init_script(SHIFTS)
         page = context.new_page()
-        page.set_default_timeout(LIMIT_MS)
+        page.set_default_timeout(BROWSER_LIMIT_MS)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
@@ -94,7 +75,7 @@ def no_sideways_scrolling(page: Any) -> bool:
 
 def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
     """Asks again until it is so: playwright's own waiting for a condition needs eval, which the page forbids."""
-    until = time.monotonic() + LIMIT_MS / 1000
+    until = time.monotonic() + BROWSER_LIMIT_MS / 1000
     while not is_so():
         assert time.monotonic() < until
         page.wait_for_timeout(100)

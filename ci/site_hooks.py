@@ -1,4 +1,4 @@
-"""Makes a run's report a page of the documentation site: a hook of mkdocs, which `make site` gives the report.
+"""Hooks of mkdocs: a run's report becomes a page of the documentation site, and the live page's icon the site's.
 
 Reports are megabytes, so none is kept in the repository. Without NOETHER_SITE_REPORT the site has no report
 and no link to one.
@@ -9,8 +9,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 VARIABLE = "NOETHER_SITE_REPORT"
+ICON = Path(__file__).resolve().parent.parent / "noether" / "watch" / "static" / "icon.svg"
 PICTURE = "![The report of make train](images/report.png)"
+
+
+def on_files(files: Any, *, config: Any, **_: Any) -> Any:
+    """Adds the icon."""
+    files.append(File.generated(config, "assets/icon.svg", content=ICON.read_bytes()))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
