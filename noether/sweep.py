@@ -23,6 +23,7 @@ from noether.config.task import FieldsTaskConfig
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.tables import squared_unit
 from noether.planning.plan import plan_run
+from noether.report import write_report
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
 from noether.workers.death_signal import set_death_signal
@@ -63,8 +64,14 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     results = {run: figures_of_test(run.folder) for run in runs}
     summary = summarise(results)
     path = runs[0].folder.path.parent / f"{base}.sweep.json"
-    each = [{"run": str(run.folder.path), "overrides": run.differs, "figures": results[run]} for run in runs]
+    each = [
+        {"run": str(run.folder.path), "group": run.group, "overrides": run.differs, "figures": results[run]}
+        for run in runs
+    ]
     write_json(path, {"groups": summary, "runs": each})
+    for run in runs:
+        if len(runs) > 1 and run.folder.report.exists():
+            write_report(run.folder)  # Again: now the page can say how far seeds differ.
     console.say("", sweep_table(summary, units_of(load_config(runs[0].words, hp))), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 

@@ -20,6 +20,7 @@ from noether.report.results import classes_section, confusion, distributions_sec
 from noether.report.run import ReportedRun, read_run
 from noether.report.summary import summary_header, summary_tiles
 from noether.report.training import time_section, training_section
+from noether.report.use import use_section
 from noether.runs.folder import RunFolder
 
 Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
@@ -31,6 +32,7 @@ OF_THE_TASK: Sections = {
     "distributions": ("Distributions", distributions_section),
 }
 OF_EVERY_RUN: Sections = {
+    "use": ("Use", use_section),
     "curves": ("Training", training_section),
     "time": ("Time", time_section),
     "plan": ("Plan", plan_section),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,22 @@ class _Part(BaseModel):
     parts: dict[str, dict[str, Any]] = {}
 
 
+class _Span(BaseModel):
+    """From where to where, for each component."""
+
+    model_config = ConfigDict(strict=True)
+    low: list[float]
+    high: list[float]
+    unit: str = ""
+
+
+class _TrainedOn(BaseModel):
+    """What the training split spans: the points of each set, and each parameter."""
+
+    points: dict[str, _Span] = {}
+    parameters: dict[str, _Span] = {}
+
+
 class _Result(BaseModel):
     """The shape of result.json, as far as the page follows it."""
 
@@ -39,12 +56,31 @@ class _Result(BaseModel):
     scalars: dict[str, _Part] = {}
     baselines: dict[str, dict[str, _Part]] = {}
     figures: dict[str, Any] = {}
+    trained_on: _TrainedOn = _TrainedOn()
     updates: int | None = None
     samples: int | None = None
     world_size: int | None = None
     seconds: float | None = None
     samples_per_second: float | None = None
     device_use: float | None = None
+
+
+class _Figure(BaseModel):
+    mean: float
+    std: float | None
+    n: int
+
+
+class _SweptRun(BaseModel):
+    run: str
+    group: str
+
+
+class _Sweep(BaseModel):
+    """A NAME.sweep.json, as far as the page follows it."""
+
+    groups: dict[str, dict[str, _Figure]]
+    runs: list[_SweptRun]
 
 
 def parse_result(path: Path) -> dict[str, Any]:
@@ -62,10 +98,12 @@ def parse_result(path: Path) -> dict[str, Any]:
 class ReportedRun:
     """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
 
-    arrays and meta are those of the evaluation's npz, without and with its "meta".
+    arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
+    figure over the runs of its sweep that differ by seed; empty where there are none.
     """
 
     run_id: str
+    path: Path
     config: str
     plan: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -75,6 +113,7 @@ class ReportedRun:
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
     troubles: Mapping[str, str] = field(default_factory=dict)
+    spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def fields(self) -> list[str]:
@@ -128,6 +167,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
+        path=folder.path,
         config=read(folder.config, lambda path: read_plain(path).decode(), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
@@ -137,7 +177,20 @@ def read_run(folder: RunFolder) -> ReportedRun:
         meta=meta,
         arrays=arrays,
         troubles=troubles,
+        spread=_spread_of_seeds(folder.path.resolve()),
     )
+
+
+def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
+    """What the sweep that made a run says of its group; nothing where there is none that can be read."""
+    for path in sorted(run.parent.glob("*.sweep.json")):
+        with suppress(OSError, ValueError):
+            sweep = _Sweep.model_validate_json(read_plain(path))
+            for one in sweep.runs:
+                if Path(one.run).name == run.name:
+                    group = sweep.groups.get(one.group, {})
+                    return {name: figure.model_dump() for name, figure in group.items() if figure.n > 1}
+    return {}
 
 
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 
 def field_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns {"fields": {field: its row}, "scalars": {…}}."""
+    """Returns {"fields": {field: its row}, "scalars": {…}, "trained_on": {"points": {…}, "parameters": {…}}}."""
     summary = task.summarise(figures)
     rows = {}
     for name in task.fields:
         own = {key.removeprefix(f"{name}/"): value for key, value in summary.items() if key.startswith(f"{name}/")}
         parts = _parts(task, figures, name)
         rows[name] = _row(own) | _pooled(figures, name) | ({"parts": parts} if parts else {})
-    return {"fields": rows, "scalars": scalar_results(task, figures)}
+    spans = {name: {**span, "unit": task.parameters[name].unit} for name, span in task.seen.parameters.items()}
+    trained_on = {"points": task.seen.points, "parameters": spans}
+    return {"fields": rows, "scalars": scalar_results(task, figures), "trained_on": trained_on}
 
 
 def _row(summary: Mapping[str, float]) -> dict[str, Any]:

@@ -139,6 +139,7 @@ def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
     except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
         return []
     run = ReportedRun(
+        path=folder.path,
         run_id=folder.path.name, config="", plan={}, environment={}, split=path.stem, result={}, rows=[],
         meta=meta, arrays=arrays,
     )  # fmt: skip

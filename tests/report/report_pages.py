@@ -2,7 +2,10 @@
 
 from html.parser import HTMLParser
 
-SECTIONS = ("errors", "cases", "scalars", "distributions", "curves", "time", "plan", "environment", "configuration")
+SECTIONS = (
+    *("errors", "cases", "scalars", "distributions", "use", "curves", "time"),
+    *("plan", "environment", "configuration"),
+)
 
 
 class Page(HTMLParser):

@@ -162,6 +162,10 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         "samples_per_second": 101.3,
         "world_size": 2,
         "seconds": 318.2,
+        "trained_on": {
+            "points": {"surface_points": {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}},
+            "parameters": {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}},
+        },
         "fields": {**fields, "volume_velocity": {**fields["volume_velocity"], "components": components}},
         "baselines": {
             baseline: {name: {figure: factor * value for figure, value in row.items()} for name, row in fields.items()}

@@ -55,7 +55,7 @@ def test_only_a_configuration(tmp_path: Path) -> None:
     read = Page(write_report(folder).read_text())
     assert "The run has made no update yet." in read.texts[""]
     absent = [attributes for _, attributes in read.tags if attributes.get("class") == "absent"]
-    assert len(absent) == len(SECTIONS) - 1
+    assert len(absent) == len(SECTIONS) - 2  # The configuration is there, and how to use it.
 
 
 def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:

@@ -2,14 +2,16 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from report_pages import SECTIONS, Page
-from report_runs import UNITS
+from report_runs import UNITS, make_run
 
+from noether.config.compose import load_config
 from noether.report import write_report
 from noether.report.numbers import number, percent
 from noether.report.page import render_report
@@ -64,8 +66,33 @@ def test_page_says_the_numbers(page: str, folder: RunFolder) -> None:
     assert "402 updates = 6 epochs of 67 updates" in text["plan"]
     assert "noether train trainer.max_epochs=60 'note=a b'" in text["environment"]
     assert "nothing to rank" in text["scalars"]
+    assert "x −1.20 to 1.20, y 0 to 1.60, z −2.50 to 2.50 m" in text["use"]
+    assert "20 to 40 m/s" in text["use"]
+    assert "one seed" in text["use"]
     assert "effective_batch_size: 8" in text["configuration"]
     assert "nan" not in "".join(text.values()).lower()
+
+
+def test_the_same_run_is_made_again_by_the_line_of_the_page(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a run, with commas", shapes=3, points=40, updates=20)
+    (line,) = re.findall(r"noether train --hp .*", Page(write_report(folder).read_text()).texts["use"])
+    words = shlex.split(line)
+    again = load_config(words[words.index("--hp") + 2 :], words[words.index("--hp") + 1])
+    assert (again.run_id, again.resume, again.trainer.max_epochs) == ("a run, with commas-again", None, 60)
+
+
+def test_the_spread_over_the_seeds_of_a_sweep_is_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "seeds-1", shapes=3, points=40, updates=20)
+    error = {"mean": 0.05, "std": 0.004, "n": 3}
+    groups = {"model=upt": {"surface_pressure/relative_l2": error, "loss": {"mean": 1, "std": None, "n": 1}}}
+    runs = [{"run": f"runs/seeds-{k}", "group": "model=upt", "overrides": [], "figures": {}} for k in range(3)]
+    sweep = tmp_path / "seeds.sweep.json"
+    sweep.write_text(json.dumps({"groups": groups, "runs": runs}))
+    text = Page(write_report(folder).read_text()).texts["use"]
+    assert "5.00\u202f% ± 0.400\u202f% (3 seeds)" in text
+    assert "loss" not in text
+    sweep.write_text("{")
+    assert "one seed" in Page(write_report(folder).read_text()).texts["use"]
 
 
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:

@@ -1,0 +1,73 @@
+"""Where the model holds, how far another seed would differ, and the line that makes it again."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from math import floor, log10
+from typing import Any
+
+from markupsafe import Markup
+
+from noether.config.sweep import override_value
+from noether.report.elements import fill
+from noether.report.numbers import number, percent, short_number
+from noether.report.phrases import in_words, listed
+from noether.report.run import ReportedRun
+
+
+def use_section(run: ReportedRun) -> Markup:
+    """What it gives, the ranges of what it was trained on, its worst errors; the seeds; the command."""
+    trained = run.result.get("trained_on") or {}
+    points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
+    errors = {name: run.figures(f"{name}/relative_l2") for name in run.fields}
+    worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
+    config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
+    return fill(
+        "use.html",
+        outputs=[f"{in_words(name)} in {run.unit(name) or 'its own unit'}" for name in run.fields],
+        ranges=[(in_words(name), _range(span)) for name, span in parameters.items()],
+        boxes=[(in_words(name.removesuffix("_points")), _box(span)) for name, span in points.items()],
+        training=(run.plan.get("data") or {}).get("training"),
+        worst=listed(worst),
+        seeds=_spread(run),
+        again=f"noether train --hp {config} resume=null {shlex.quote(f'run_id={again}')}",
+        version=run.environment.get("noether"),
+        revision=run.environment.get("git_revision"),
+        image=(run.environment.get("image") or {}).get("digest"),
+        conditions=run.plan.get("conditions") or {},
+    )
+
+
+def _spread(run: ReportedRun) -> list[tuple[str, str]]:
+    """The headline figures over runs that differ by seed: mean, standard deviation and how many."""
+    headline: list[tuple[str, str, Callable[[float], str]]] = [
+        *((in_words(name), f"{name}/relative_l2", percent) for name in run.fields),
+        *((f"{in_words(name)} R²", f"{name}/r2", number) for name in run.result.get("scalars") or {}),
+    ]
+    headline = headline or [(in_words(name), name, number) for name in run.result.get("figures") or {}]
+    spread = [(label, run.spread[name], write) for label, name, write in headline if name in run.spread]
+    return [
+        (label, f"{write(figure['mean'])} ± {write(figure['std'])} ({figure['n']} seeds)")
+        for label, figure, write in spread
+    ]
+
+
+def _range(span: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{low} to {high}" for low, high in zip(*_rounded(span), strict=True))
+    return f"{text} {span.get('unit') or ''}".removesuffix(" 1").rstrip()
+
+
+def _box(span: Mapping[str, Any]) -> str:
+    sides = zip("xyz", *_rounded(span), strict=False)
+    return ", ".join(f"{axis} {low} to {high}" for axis, low, high in sides) + " m"
+
+
+def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Both ends with the decimals that the widest needs: a millionth beside a metre is 0."""
+    low, high = span["low"], span["high"]
+    widest = max((abs(value) for value in (*low, *high)), default=0)
+    decimals = 2 - floor(log10(widest)) if widest else 0
+
+    def written(values: list[float]) -> list[str]:
+        return [short_number(round(value, decimals)).replace("-", "−") for value in values]
+
+    return written(low), written(high)
