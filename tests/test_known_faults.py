@@ -13,7 +13,8 @@ from conftest import Finished, final_hashes
 
 from noether.checkpoints.format import list_checkpoints
 from noether.data.order import GlobalOrder
-from noether.environments.devices import DeviceInventory, Gpu, read_mask
+from noether.environments.devices import DeviceInventory, read_mask
+from noether.environments.driver import Gpu
 from noether.environments.endpoint import hold_port
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Device, Endpoint, LaunchRequest

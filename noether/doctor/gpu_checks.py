@@ -36,6 +36,10 @@ def check_gpu_health(facts: HostFacts) -> list[Diagnosis]:
 def _of_gpu(gpu: GpuHealth) -> Iterator[Diagnosis]:
     name, look = f"GPU {gpu.index}", f"nvidia-smi -i {gpu.index} -q -d"
     reset = f"nvidia-smi --gpu-reset -i {gpu.index}      (with nothing running on it; or restart the host)"
+    if gpu.lost:
+        seen = f"{name} does not answer: the driver lists it and cannot reach it"
+        fix = "restart the host, or leave this GPU out by CUDA_VISIBLE_DEVICES"
+        yield Diagnosis("gpu health", "error", seen, "a GPU that answers", fix)
     if gpu.remap_failed:
         fix = f"{look} ROW_REMAPPER      (stop using this GPU: it needs to be replaced)"
         yield Diagnosis("gpu health", "error", f"{name}: memory rows could not be remapped", "working memory", fix)

@@ -5,9 +5,11 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from noether.environments.driver import NOT_FOR_US, ask_nvml
 
 SLOWED_BY = (
     (0x08, "hardware slowdown"),
@@ -28,6 +30,7 @@ LINKS = 18
 class GpuHealth:
     """One GPU. Values that the GPU or its driver does not report are None.
 
+    lost: the driver lists it and cannot reach it.
     ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
     remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
     slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
@@ -44,6 +47,7 @@ class GpuHealth:
     most_clock: int | None = None
     links_up: int = 0
     links_down: int = 0
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,12 @@ def read_health(nvml: Any) -> list[GpuHealth]:
 
     found = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            if error.value not in NOT_FOR_US:
+                found.append(GpuHealth(index, lost=True))
+            continue
         ecc, rows = ask("nvmlDeviceGetEccMode", gpu), ask("nvmlDeviceGetRemappedRows", gpu)
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if reasons is None:
@@ -95,15 +104,13 @@ def read_health(nvml: Any) -> list[GpuHealth]:
     return found
 
 
-def probe_gpus() -> list[GpuHealth]:
-    """Returns the health of this host's GPUs, or an empty list if no driver answers."""
+def probe_gpus(seconds: float) -> list[GpuHealth]:
+    """Returns the health of this host's GPUs, or an empty list if no driver answers, which check_driver reports."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # ImportError, or any NVML error for "no driver here", which check_driver reports.
+        found = ask_nvml(lambda nvml: (nvml.nvmlInit(), [asdict(gpu) for gpu in read_health(nvml)])[1], seconds)
+    except (ImportError, OSError):
         return []
-    return read_health(pynvml)
+    return [GpuHealth(**gpu | {"slowed_by": tuple(gpu["slowed_by"])}) for gpu in found]
 
 
 def xids(log: str) -> list[tuple[str, int]]:

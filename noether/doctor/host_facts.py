@@ -28,7 +28,7 @@ from noether.common.cpus import UsableCpus, read_cpus
 from noether.data.shared_memory import shared_memory_size
 from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
-from noether.environments.devices import Gpu, nvml_gpus
+from noether.environments.driver import Driver, ask_driver
 
 PROBE_SECONDS = 6.0
 """How long one probe may take. A file system or driver that needs longer is treated as hung."""
@@ -61,16 +61,6 @@ class Infiniband:
     ports: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
     has_verbs: bool = False
-
-
-@dataclass(frozen=True)
-class Driver:
-    """The NVIDIA driver according to NVML. If it does not answer, `gpus` is None and `error` says why."""
-
-    version: str = ""
-    gpus: tuple[Gpu, ...] | None = None
-    error: str = ""
-    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,13 +124,14 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 def gather_facts(folders: Sequence[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> HostFacts:
     """Returns the facts without those that take longer than `seconds`."""
+    most_of_it = 0.8 * seconds
     probes: dict[str, Callable[[], Any]] = {
         "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "infiniband": _infiniband,
-        "driver": _driver,
-        "gpu_health": lambda: tuple(probe_gpus()),
+        "driver": lambda: ask_driver(most_of_it),
+        "gpu_health": lambda: tuple(probe_gpus(most_of_it)),
         "xids": lambda: tuple(xids(read_kernel_log())),
         "fabric": lambda: probe_fabric(os.environ),
         "user": lambda: _user(os.environ),
@@ -197,20 +188,6 @@ def _infiniband() -> Infiniband:
     ports = tuple((state.parts[-4], state.read_text().strip().rpartition(": ")[2]) for state in states)
     nodes = tuple(sorted(node.name for node in Path("/dev/infiniband").glob("*")))
     return Infiniband(ports, nodes, can_load("libibverbs.so.1"))
-
-
-def _driver() -> Driver:
-    nodes = tuple(sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*")))
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception as error:  # ImportError, or any of NVML's errors for "no driver here".
-        return Driver(error=str(error) or type(error).__name__, nodes=nodes)
-    number = pynvml.nvmlSystemGetDriverVersion()
-    gpus = nvml_gpus()
-    text = number if isinstance(number, str) else number.decode()
-    return Driver(text, None if gpus is None else tuple(gpus), nodes=nodes)
 
 
 def _user(environ: Mapping[str, str]) -> User:

@@ -48,6 +48,8 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
     if driver is None:
         fix = "nvidia-smi      (if it hangs too, the GPU or the driver needs a reset)"
         return Diagnosis("driver", "error", "the NVIDIA driver does not answer", "an answer within seconds", fix)
+    if refusal := driver.refusal():
+        return Diagnosis("driver", "error", f"{refusal.summary}: {refusal.seen}", refusal.expected, refusal.fix)
     if driver.gpus is None:
         if driver.nodes:
             seen = f"/dev/{driver.nodes[0]} exists, but NVML says: {driver.error or 'nothing'}"

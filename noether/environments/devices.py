@@ -3,9 +3,9 @@
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from noether.common.cpus import usable_cpus
+from noether.environments.driver import Gpu
 from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
 from noether.environments.placement import Device, DeviceKind, LaunchRequest
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
@@ -16,58 +16,9 @@ ACCELERATORS = ("auto", "gpu", "cpu", "mps")
 NO_DEVICES = ("", "-1", "NoDevFiles")
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as the driver lists it; `mig_uuids` are its MIG instances, empty if it is not divided."""
-
-    index: int
-    uuid: str
-    mig_uuids: tuple[str, ...] = ()
-
-
 GpuDriver = Callable[[], Sequence[Gpu] | None]
-"""Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it."""
-
-
-def nvml_gpus() -> list[Gpu] | None:
-    """List the GPUs in PCI order, or return None when the library or the driver is missing.
-
-    NVML creates no CUDA context, so that forking stays safe.
-    """
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # ImportError, or any NVML error for "no driver here".
-        return None
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            Gpu(index, _text(pynvml.nvmlDeviceGetUUID(handle)), _mig_uuids(pynvml, handle))
-            for index, handle in enumerate(handles)
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _mig_uuids(pynvml: Any, handle: Any) -> tuple[str, ...]:
-    try:
-        places = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except pynvml.NVMLError:
-        return ()  # A GPU that cannot be divided answers "not supported".
-    uuids = []
-    for place in range(places):
-        try:
-            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-        except pynvml.NVMLError:
-            continue  # No instance at this index.
-        uuids.append(_text(pynvml.nvmlDeviceGetUUID(instance)))
-    return tuple(uuids)
-
-
-def _text(value: str | bytes) -> str:
-    # Older nvidia-ml-py returns bytes.
-    return value.decode() if isinstance(value, bytes) else value
+"""Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it.
+RequestError: there is a driver, and it does not work."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +115,34 @@ def _cuda_devices(
         return (), f"no NVIDIA driver answers, {masked}"
     if not gpus:
         return (), f"the NVIDIA driver lists no GPU, {masked}"
-    if mask is not None:
-        return read_mask(mask, gpus, masked), masked
-    instances = [uuid for gpu in gpus for uuid in gpu.mig_uuids]
+    devices = None if mask is None else read_mask(mask, gpus, masked)
+    chosen = gpus if devices is None else [gpu for device in devices for gpu in gpus if gpu.is_called(device.name)]
+    _refuse_faulty(chosen, gpus, masked)
+    instances = [uuid for gpu in chosen for uuid in gpu.mig_uuids]
     if instances:
         # A process sees one MIG instance at most, and no undivided GPU besides it (MIG user guide, "CUDA Device
         # Enumeration").
         shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
-        return (Device("cuda", 0, instances[0]),), shown
+        return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
+    if devices is not None:
+        return devices, masked
     found = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} listed by the NVIDIA driver, {masked}"
     return tuple(Device("cuda", gpu.index, str(gpu.index)) for gpu in gpus), found
+
+
+def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> None:
+    faulty = [gpu for gpu in chosen if gpu.fault]
+    if not faulty:
+        return
+    rest = ",".join(str(gpu.index) for gpu in gpus if not gpu.fault)
+    raise RequestError(
+        "gpu-lost",
+        f"GPU {', '.join(str(gpu.index) for gpu in faulty)} of {len(gpus)} does not answer",
+        seen=f"NVML says: {faulty[0].fault}; {masked}",
+        expected="GPUs that answer",
+        fix=(f"export CUDA_VISIBLE_DEVICES={rest}      (or " if rest else "accelerator=cpu      (or ")
+        + "another machine: this one needs a restart)",
+    )
 
 
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from noether.environments.devices import GpuDriver, find_devices, nvml_gpus
+from noether.environments.devices import GpuDriver, find_devices
+from noether.environments.driver import nvml_gpus
 from noether.environments.kubernetes import kubernetes_placement
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement

@@ -13,7 +13,8 @@ from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
-from noether.environments.devices import GpuDriver, nvml_gpus
+from noether.environments.devices import GpuDriver
+from noether.environments.driver import nvml_gpus
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement

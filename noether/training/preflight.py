@@ -1,6 +1,8 @@
 """Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
 
+import importlib.util
 import os
+import runpy
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,8 +27,26 @@ def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
     find_start(config, lambda warning: None).folder.check_writable()
     check_data(config)
+    check_torch(plan)
     check_compiler(config, plan)
     _check_own_components(config)
+
+
+def check_torch(plan: RunPlan) -> None:
+    """Refuses GPUs where torch is built for the CPU: each rank would end with an error of torch's."""
+    found = importlib.util.find_spec("torch")  # Where it is, without importing it.
+    if plan.placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
+        return
+    built = runpy.run_path(str(Path(found.origin).with_name("version.py")))
+    if built.get("cuda") or built.get("hip"):
+        return
+    raise RequestError(
+        "torch-without-cuda",
+        "there are GPUs here, and torch is built for the CPU alone",
+        seen=f"torch {built.get('__version__')}; {plan.reasons.get('workers', 'GPUs')}",
+        expected="a torch built with CUDA",
+        fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
+    )
 
 
 def check_compiler(config: RunConfig, plan: RunPlan) -> None:

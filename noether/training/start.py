@@ -29,7 +29,7 @@ from noether.runs.records import write_record
 from noether.runs.reset import is_own_start, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.tracking.tensorboard_page import beside_run
-from noether.training.preflight import check_compiler
+from noether.training.preflight import check_compiler, check_torch
 from noether.training.request import TrainRequest
 from noether.workers.context import DistributedTerms, RunInfo
 from noether.workers.run import run_placement
@@ -38,6 +38,7 @@ from noether.workers.run import run_placement
 def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, tensorboard: bool) -> int:
     """Starts the run that was planned, as `train_here` says; its time limit counts from `started` (monotonic)."""
     placement = plan.placement
+    check_torch(plan)
     check_compiler(config, plan)
     if placement.workers[0].rank > 0:
         return _join(config, plan)
@@ -148,6 +149,7 @@ def _find_start(
 def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
+    check_torch(plan)
     check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     aside = _find_start(config, console, plan.placement, reset)[1]

@@ -30,7 +30,7 @@ from noether.doctor.machine_checks import (
 )
 from noether.doctor.mounts import Mount, mount_of, read_mounts
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
-from noether.environments.devices import Gpu
+from noether.environments.driver import Gpu
 
 MIB, GIB = 1 << 20, 1 << 30
 ACTIVE = Infiniband((("mlx5_0", "ACTIVE"),), ("rdma_cm", "uverbs0"), True)

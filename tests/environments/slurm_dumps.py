@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.environments.devices import Gpu, GpuDriver
+from noether.environments.devices import GpuDriver
+from noether.environments.driver import Gpu
 
 FOLDER = Path(__file__).parent / "slurm_environments"
 _HEADING = re.compile(r"\[([^:]+): (?:(\d+) process\(es\), the same in all|process (\d+) on (\S+))\]")

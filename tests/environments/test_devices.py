@@ -1,12 +1,10 @@
 """Which devices are counted and chosen: every way of naming them, and every way of naming them wrongly."""
 
-import sys
-import types
-
 import pytest
 
 from noether.common.cpus import usable_cpus
-from noether.environments.devices import DeviceInventory, Gpu, choose_devices, find_devices, nvml_gpus
+from noether.environments.devices import DeviceInventory, choose_devices, find_devices
+from noether.environments.driver import Gpu, nvml_gpus
 from noether.environments.placement import Device, LaunchRequest
 from noether.errors import RequestError
 
@@ -222,52 +220,3 @@ def test_a_choice_that_is_not_here_is_refused(inventory: DeviceInventory, device
 def test_the_real_driver_answers_none_or_uuids() -> None:
     gpus = nvml_gpus()
     assert gpus is None or all(gpu.uuid.startswith("GPU-") for gpu in gpus)
-
-
-class _NvmlError(Exception):
-    pass
-
-
-def nvml_of(gpus: dict[str, list[str | None] | None]) -> types.ModuleType:
-    """A pynvml that lists these GPUs; None for one that cannot be divided, None in a list for an empty place."""
-    module = types.ModuleType("pynvml")
-
-    def places(uuid: str) -> list[str | None]:
-        instances = gpus[uuid]
-        if instances is None:
-            raise _NvmlError("not supported")
-        return instances
-
-    def instance(uuid: str, place: int) -> str:
-        found = places(uuid)[place]
-        if found is None:
-            raise _NvmlError("not found")
-        return found
-
-    vars(module).update(
-        NVMLError=_NvmlError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(gpus),
-        nvmlDeviceGetHandleByIndex=list(gpus).__getitem__,
-        nvmlDeviceGetUUID=lambda handle: handle.encode() if handle == A else handle,
-        nvmlDeviceGetMaxMigDeviceCount=lambda handle: len(places(handle)),
-        nvmlDeviceGetMigDeviceHandleByIndex=instance,
-    )
-    return module
-
-
-def test_the_driver_is_read_with_its_mig_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml_of({A: [MIG_1, None, MIG_2], B: None}))
-    assert nvml_gpus() == [Gpu(0, A, (MIG_1, MIG_2)), Gpu(1, B)]
-
-
-def test_a_driver_that_does_not_start_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nvml_of({})
-
-    def fail() -> None:
-        raise _NvmlError("driver not loaded")
-
-    module.nvmlInit = fail  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    assert nvml_gpus() is None

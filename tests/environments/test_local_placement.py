@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from noether.common.cpus import UsableCpus
-from noether.environments.devices import DeviceInventory, Gpu
+from noether.environments.devices import DeviceInventory
+from noether.environments.driver import Gpu
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint, local_placement
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement

@@ -1,0 +1,57 @@
+"""Prints as JSON what plan, the start of train and the doctor say where the NVIDIA driver is as it is.
+
+Started with the stub of NVML first among the libraries, by test_nvidia_driver.py.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from noether.cli.training_commands import train
+from noether.config.compose import load_config
+from noether.doctor.gpu_checks import check_gpu_health
+from noether.doctor.host_facts import gather_facts
+from noether.doctor.software_checks import check_driver
+from noether.errors import RequestError
+from noether.planning.plan import plan_run
+from noether.training import begin
+
+
+def answer(ask: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"devices": ask()}
+    except RequestError as error:
+        return {"code": error.code, "seen": error.seen, "fix": error.fix}
+
+
+def planned() -> list[str]:
+    return [worker.device.name for worker in plan_run(load_config()).placement.workers]
+
+
+def started() -> list[str]:
+    """As far as `train` comes before it starts ranks."""
+    names: list[str] = []
+
+    def stop(config: Any, **_: Any) -> int:
+        names.extend(worker.device.name for worker in plan_run(config).placement.workers)
+        return 0
+
+    begin.train_here = stop  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        train(f"output_path={folder}")
+    return names
+
+
+facts = gather_facts([("output", str(Path.cwd()), "output_path")])
+doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
+json.dump(
+    {
+        "plan": answer(planned),
+        "train": answer(started),
+        "doctor": [[found.level, found.seen, found.fix] for found in doctor],
+    },
+    sys.stdout,
+)

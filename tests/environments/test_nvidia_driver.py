@@ -1,0 +1,93 @@
+"""Plan, train and doctor give one answer to each state of the NVIDIA driver, which a stub of its library stands for."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import REPOSITORY
+
+HERE = Path(__file__).parent
+EIGHT = [str(index) for index in range(8)]
+Answer = list[str] | str
+SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
+    # id: the stub's state, CUDA_VISIBLE_DEVICES, the devices or the code of the refusal, the doctor's level and words
+    "eight-gpus": ("healthy", None, EIGHT, "ok", "8 GPUs without errors"),
+    "two-of-them": ("healthy", "5,1", ["5", "1"], "ok", "8 GPUs"),
+    "mig": ("mig", None, ["MIG-000003e8-1111-2222-3333-444444444444"], "ok", "2 GPUs"),
+    "mig-by-index": ("mig", "0,1", ["MIG-000003e8-1111-2222-3333-444444444444"], "ok", "2 GPUs"),
+    "mig-by-uuid-of-its-gpu": ("mig", "GPU-00000001", ["MIG-000003f2-1111-2222-3333-444444444444"], "ok", "2 GPUs"),
+    "a-lost-gpu": ("lost", None, "gpu-lost", "error", "GPU 3 does not answer"),
+    "a-lost-gpu-left-out": ("lost", "0,1", ["0", "1"], "error", "GPU 3 does not answer"),
+    "a-lost-gpu-asked-for": ("lost", "2,3", "gpu-lost", "error", "GPU 3 does not answer"),
+    "memory-errors": ("ecc", None, EIGHT, "error", "GPU 5: 2 uncorrected memory errors"),
+    "gpus-of-other-jobs": ("not-ours", None, ["0", "1"], "ok", "2 GPUs"),
+    "mismatch": ("mismatch", None, "driver-mismatch", "error", "NVML/RM version mismatch"),
+    "unknown-error": ("unknown", None, "driver-fails", "error", "Unknown Error"),
+    "a-library-that-aborts": ("crash", None, "driver-fails", "error", "ended the process"),
+    "hang": ("hang", None, "driver-hangs", "error", "no answer within"),
+    "not-loaded": ("not-loaded", None, [""], "warning", "Driver Not Loaded"),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stub."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no gcc: apt-get install gcc libc6-dev")
+    folder = tmp_path_factory.mktemp("nvml")
+    command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", "libnvidia-ml.so.1", str(HERE / "nvml_stub.c")]
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
+    return folder
+
+
+@pytest.mark.parametrize(("state", "mask", "expected", "level", "words"), SITUATIONS.values(), ids=SITUATIONS.keys())
+def test_plan_train_and_doctor_give_one_answer(
+    state: str, mask: str | None, expected: Answer, level: str, words: str, library: Path, tmp_path: Path
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "SLURM_"))}
+    environ |= {"LD_LIBRARY_PATH": str(library), "NVML_STUB": state, "PYTHONPATH": str(REPOSITORY)}
+    if mask is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = mask
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(HERE / "nvml_answers.py")],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    for command in ("plan", "train"):
+        answer = told[command]
+        assert answer.get("devices", answer.get("code")) == expected, command
+    assert [found for found in told["doctor"] if found[0] == level and words in found[1]], told["doctor"]
+    if level == "ok":
+        assert {found[0] for found in told["doctor"]} == {"ok"}
+    assert time.monotonic() - started < 3 * 20, "each of the three within 20 s"
+
+
+def run_plan(state: str, library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": state, "PYTHONPATH": str(REPOSITORY)}
+    plan = [sys.executable, "-m", "noether", "plan"]
+    return subprocess.run(plan, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built with CUDA")
+def test_a_torch_without_cuda_on_a_machine_with_gpus_is_refused(library: Path, tmp_path: Path) -> None:
+    refused = run_plan("healthy", library, tmp_path)
+    assert refused.returncode == 2
+    assert "[torch-without-cuda]" in refused.stderr
+    assert "accelerator=cpu" in refused.stderr
+
+
+def test_a_lost_gpu_is_left_out_by_the_line_that_is_shown(library: Path, tmp_path: Path) -> None:
+    refused = run_plan("lost", library, tmp_path)
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+    assert "export CUDA_VISIBLE_DEVICES=0,1,2,4,5,6,7 " in refused.stderr
