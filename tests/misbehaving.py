@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from noether.models.upt import UPT
 
 MODEL = "misbehaving.Misbehaving"
@@ -30,7 +32,8 @@ class Misbehaving(UPT):
     """The tiny model, until the training forward pass number `update` of rank `rank`.
 
     Args:
-        how: raise, sys.exit, os._exit, sleep, or the name of a signal that the rank sends itself.
+        how: raise, allocate (too much memory), sys.exit, os._exit, sleep, or the name of a signal that the rank sends
+            itself.
         rank: of the run.
         update: from 1.
         mark: a file that is made at that moment.
@@ -58,6 +61,8 @@ class Misbehaving(UPT):
             Path(self.mark).touch()
         if self.how == "raise":
             raise ValueError("boom")
+        if self.how == "allocate":
+            torch.empty(2**50)
         if self.how == "sys.exit":
             sys.exit(0)
         if self.how == "os._exit":

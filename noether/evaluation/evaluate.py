@@ -14,6 +14,7 @@ from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.order import share_evaluation
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.learning.memory import smaller_when_full
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
 from noether.tasks.base import Predictions, SampleFigures
@@ -68,7 +69,11 @@ class Evaluator:
         own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
         rows: list[dict[str, np.ndarray]] = []
-        with evaluation_mode(model):
+        chunks = "trainer.evaluation_chunk_size=16384      (so many points at a time)"
+        with (
+            evaluation_mode(model),
+            smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
+        ):
             for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)

@@ -99,7 +99,7 @@ def plan_run(
     batch = plan_batches(trainer.effective_batch_size, limit, placement.world_size)
     reason = "no trainer.max_batch_size: each rank processes its whole share at once"
     if trainer.max_batch_size == "auto":
-        reason = "trainer.max_batch_size=auto: the largest size that fits is found at the start"
+        reason = "trainer.max_batch_size=auto: found at the start, the largest that fits beside the optimiser's state"
     elif limit is not None:
         reason = f"trainer.max_batch_size={limit}"
         if batch.accumulation_steps > 1:

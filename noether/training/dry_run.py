@@ -13,6 +13,7 @@ from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.training.build import Run, build_run
 from noether.training.loop import update_batches
+from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
 from noether.training.update import Updater
@@ -30,7 +31,8 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
     check_selection(run)
-    seconds, loss = _try_updates(run)
+    with updates_that_fit(run.plan.micro):
+        seconds, loss = _try_updates(run)
     evaluator = run.evaluator()
     test = run.problem.splits.test
     started = time.perf_counter()

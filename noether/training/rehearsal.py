@@ -3,7 +3,7 @@
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,13 @@ from torch import Tensor, nn
 from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
 from noether.distributed.group import Group
+from noether.learning.memory import is_full, smaller_when_full
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.tasks.base import Task
+
+NCCL_BYTES = 512 * 2**20
+"""Room for NCCL's channels and connections, which it allocates at the first collective call."""
 
 
 def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
@@ -49,32 +53,50 @@ def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None
                 buffer.copy_(before)
 
 
+def updates_that_fit(micro: int) -> AbstractContextManager[None]:
+    """Answers an update whose micro-batches of so many samples do not fit with the line that makes them smaller."""
+    otherwise = "trainer.recompute=true      (or fewer points: dataset.points_per_update)"
+    return smaller_when_full("an update", "trainer.max_batch_size", micro, otherwise)
+
+
+def still_to_come(model: nn.Module, group: Group) -> int:
+    """Returns the bytes of a GPU that an update takes beside a forward and backward pass, once it has been made.
+
+    Two numbers for each weight that is trained for the optimiser (Adam's; others keep less), and with several ranks
+    DDP's buckets, one for each, and NCCL's own buffers.
+    """
+    if group.device.type != "cuda":
+        return 0
+    trained = sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad)
+    return 2 * trained + (trained + NCCL_BYTES if group.world_size > 1 else 0)
+
+
 def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
     """Returns the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
 
-    Weights, running statistics and random numbers stay as they are.
+    They fit beside what is `still_to_come`. Weights, running statistics and random numbers stay as they are.
 
     Raises:
-        torch.OutOfMemoryError: where a single sample does not fit.
+        RequestError: where a single sample does not fit.
     """
 
     def fits(size: int) -> bool:
-        fitted = True
+        fitted, kept = True, None
         try:
+            kept = torch.empty(still_to_come(problem.model, group), dtype=torch.uint8, device=group.device)
             batch = rehearsal_batch(problem, size, group.device, precision)
             loss_of(problem.model, problem.task, precision, batch).backward()
         except (MemoryError, RuntimeError) as error:
-            # The CPU's allocator raises a plain RuntimeError.
-            is_full = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-            if size == 1 or not is_full:
+            if size == 1 or not is_full(error):
                 raise
             fitted = False
         finally:
+            del kept
             problem.model.zero_grad()
             if group.device.type == "cuda":
                 torch.cuda.empty_cache()
         # The smallest device decides, so that every rank tries the same sizes.
         return bool(group.sum(torch.tensor(int(not fitted), device=group.device)).item() == 0)
 
-    with restored_afterwards(problem.model, group.device):
+    with restored_afterwards(problem.model, group.device), updates_that_fit(1):
         return most if fits(most) else bisect_left(range(1, most), True, key=lambda size: not fits(size))

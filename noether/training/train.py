@@ -24,6 +24,7 @@ from noether.training.conditions import conditions_of, data_changes, differences
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
+from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
 from noether.training.validation import Validation
@@ -94,7 +95,8 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile)
-        reason = loop.run()
+        with updates_that_fit(run.plan.micro):
+            reason = loop.run()
     group.barrier()
     # Rank 0 says whether there is a result: other hosts may not see its files.
     if not reason and group.from_first(left_to_do or not read_record(run.folder.result, run.console.warn)):
