@@ -18,7 +18,7 @@ _SUM = re.compile(
     re.IGNORECASE,
 )
 _HEDGED = re.compile(
-    r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|set|would|more|per job)\b", re.I
+    r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|set|would|more|per job|sbatch)\b", re.I
 )
 
 

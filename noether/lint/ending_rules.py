@@ -216,8 +216,7 @@ def requeue(job: Job) -> Iterator[Finding]:
             continue
         source = job.script.source(srun.line)
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
-        message = "when one task fails the others keep the nodes until they time out, "
-        message += "unless your site sets KillOnBadExit"
+        message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
         plain = re.match(r"\s*srun\s", source) is not None and launch.command.line == srun.line
         edit = replace(edit, safe=plain) if edit and value is None else None
         yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)

@@ -180,7 +180,7 @@ class Job:
         return {
             "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
             "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": shape.tasks_per_node,
-            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": shape.total_gpus,
+            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": gpu_count(self.options.value("gpus")),
             "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node")),
             "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task")),
         }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
 from noether.lint.options import DASHES, MEMORY, Given, Options, names_in
-from noether.lint.script import PLACEHOLDER
+from noether.lint.script import JOB_SUFFIXES, PLACEHOLDER
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
 _SHAPING = names_in(
@@ -23,7 +23,7 @@ _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY)
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user")
 _UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
-_NAME_TO_FILL_IN = r"^$|^your(?![a-z])|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_NAME_TO_FILL_IN = r"^$|(?i:^your)|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
@@ -141,7 +141,7 @@ def ignored(job: Job) -> Iterator[Finding]:
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
     spaced = Counter(o.name for i in job.script.ignored if not i.late and not i.typo for o in i.options.given)
     decided |= {name for name, times in spaced.items() if times > 1}
-    if not job.options.given and not any(ignored.late for ignored in job.script.ignored):
+    if not (job.options.given or job.script.path.suffix in JOB_SUFFIXES or any(i.late for i in job.script.ignored)):
         return  # Nothing here is for sbatch: what looks like an option is an example.
     for found in job.script.ignored:
         names = {option.name for option in found.options.given}
@@ -168,8 +168,8 @@ def values(job: Job) -> Iterator[Finding]:
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
             yield _refused(job, option, refused)
-        elif option.name in ("output", "error", "chdir") and (match := _UNEXPANDED.search(option.value)):
-            message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the file's name"
+        elif option.name in ("output", "error", "chdir", "job-name") and (match := _UNEXPANDED.search(option.value)):
+            message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the name"
             fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
             yield Finding(option.line, "variable-in-option", message, edit=fixed)
 

@@ -85,7 +85,7 @@ def master(job: Job) -> Iterator[Finding]:
 def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
     """Returns the edit that writes a line in the place of a setting, where that has its line for itself."""
     source = job.script.source(setting.word.line)
-    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&]*", source)
+    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&:]*", source)
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 
@@ -190,11 +190,11 @@ def port(job: Job) -> Iterator[Finding]:
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.options.last("exclusive"):
             # A variable may carry the number to where it is used: the line is that where it is written.
-            line = next((word.line for _, word in job.script.assignments if word.text == expanded), setting.word.line)
+            carried = ((word.line, job.variables.expand(word.text)) for _, word in job.script.assignments)
+            line = next((at for at, value in carried if value == expanded), setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
             edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
-            fix = f"{PORT[12:]}      (in place of {expanded})"
-            yield Finding(line, "fixed-port", message, fix, edit)
+            yield Finding(line, "fixed-port", message, f"{PORT[12:]}      (in place of {expanded})", edit)
         elif "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
             message = "all jobs of the array have this port: two of them on one node collide"
             yield Finding(setting.word.line, "fixed-port", message, edit=_assigned(job, setting, f"export {PORT}"))

@@ -20,6 +20,7 @@ PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
 """A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
+JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _SECRETLY_LARGE = 1_000_000
 
 
@@ -90,11 +91,12 @@ class Script:
     @cached_property
     def ignored(self) -> list[Ignored]:
         """Lines that look like requests and that sbatch does not read; `##SBATCH` is a comment on purpose."""
-        found = []
+        found, last = [], self.commands[-1].last_line if self.commands else self.first_line + len(self.lines)
         for number, line in enumerate(self.lines, self.first_line):
             late = number > self.first_command
             match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
-            if number in self.shell.quoted_lines or (match and not late) or not (match or almost):
+            aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
+            if number in self.shell.quoted_lines or (match and not late) or not (match or almost) or aside:
                 continue
             rest = match["rest"] if match else almost["rest"] if almost else ""
             words = split_directive(rest) or []
@@ -109,8 +111,8 @@ class Script:
     @property
     def is_for_sbatch(self) -> bool:
         """Whether the file itself is a job script, by its name or by what it asks of sbatch."""
-        named = self.path.suffix in (".sbatch", ".slurm", ".job")
-        return named or bool(self.components[0].given or self.components[0].problems or self.ignored)
+        asked = self.components[0]
+        return self.path.suffix in JOB_SUFFIXES or bool(asked.given or asked.problems or self.ignored)
 
     @cached_property
     def is_shell(self) -> bool:

@@ -15,7 +15,6 @@ _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitutio
           "for_statement", "c_style_for_statement", "negated_command", "test_command")  # fmt: skip
 _SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
 
-
 LossKind = Literal["pipe", "or", "then", "exit", "wait"]
 
 

@@ -50,8 +50,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
         threads = launch.trains or launch.innermost.name == "ray"
         threads |= launch is job.steps[-1] and "OMP_NUM_THREADS" in text
         if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
-            message = f"Slurm 22.05 to before 23.11: srun does not take --cpus-per-task={asked} from the job, "
-            message += "so its tasks may be bound to one CPU each"
+            message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
             edit = job.script.rewritten(srun.line, r"^(\s*)srun\s", rf"\1{export}\n\g<0>")
             yield Finding(srun.line, "srun-cpus", message, f"{export}      (before srun)", edit)

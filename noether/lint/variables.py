@@ -14,8 +14,8 @@ _WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
 """Variables that differ from task to task; the batch shell has those of task 0."""
 _EARLY = re.compile(
-    rf"(?<!\\)(?:\$\{{?({'|'.join(PER_TASK_VARIABLES)}|HOSTNAME|SLURMD_NODENAME)\b\}}?"
-    r"|\$\(\s*hostname[^()]*\)|`hostname[^`]*`)"
+    rf"(?<!\\)(?:\$\{{?({'|'.join(PER_TASK_VARIABLES)}|HOSTNAME|SLURMD_NODENAME|RANDOM)\b\}}?"
+    r"|\$\(\s*(?:hostname|shuf)\b[^()]*\)|`hostname[^`]*`)"
 )
 _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
 _WHICH = re.compile(r'"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?')
@@ -31,7 +31,7 @@ def mark_early(raw: str) -> str:
 
     def marked(piece: re.Match[str]) -> str:
         text = piece[0]
-        return text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or 'hostname'}@", text)
+        return text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or 'command'}@", text)
 
     return _QUOTED_OR_NOT.sub(marked, raw)
 

@@ -111,6 +111,10 @@ RIGHT = {  # name: (options, body); nothing may be found
     "spaced-option-beside-another-of-its-kind": ("#SBATCH --gpus-per-node=4\n# SBATCH --gres=gpu:8\n# SBATCH --gres=gpu:1\n", "hostname"),
     "spaced-memory-beside-another-of-its-kind": ("# SBATCH --mem=4G\n#SBATCH --mem-per-cpu=1G\n", "hostname"),
     "spaced-options-of-which-one-is-to-be-chosen": ("#SBATCH -n1\n# SBATCH --partition=gpu\n# SBATCH --partition=cpu\n", "hostname"),
+    "options-put-aside-below-the-last-command": ("#SBATCH -n1\n", "hostname\n# SBATCH --nodes=4"),
+    "comment-that-says-how-to-start-more": ("#SBATCH -N1 --gpus-per-node=8\n# On 4 nodes x 8 GPUs: sbatch --nodes=4 job.sh\n", "hostname"),
+    "port-drawn-once-in-a-variable": (EACH, FIRST.format("head -n 1") + "PORT=$(shuf -i 6000-7000 -n 1)\nCMD=" + RANK.format(cmd="torchrun --master_port=$PORT ", node="\\$SLURM_NODEID") + '\nsrun -K bash -c "$CMD"'),
+    "gpus-that-slurm-counts-for-gpus-alone": ("#SBATCH -n1 --gres=gpu:4\n", "torchrun --nproc_per_node=$((SLURM_GPUS * 2)) t.py"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
 }  # fmt: skip
 
@@ -205,6 +209,11 @@ WRONG = {  # name: (options, body, the one finding)
     "code-only-told": ("#SBATCH -n1\n", 'python t.py\necho "ended with $?"', ("exit-code-lost", WARNS)),
     "code-kept-and-never-used": ("#SBATCH -n1\n", "python t.py\ncode=$?\nrm -f core", ("exit-code-lost", WARNS)),
     "trap-and-a-solver-in-the-foreground": ("#SBATCH -n4 --signal=B:USR1@120\n", "trap 'touch stop' USR1\nsrun ./solver", ("signal-lost", FAILS)),
+    "placeholder-in-capitals": ("#SBATCH --partition=YOUR_PARTITION\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-of-one-word": ("#SBATCH --account=youraccount\n", "hostname", ("placeholder", WARNS)),
+    "variable-in-the-name-of-a-job": ("#SBATCH --job-name=$NAME\n", "hostname", ("variable-in-option", WARNS)),
+    "only-option-behind-a-blank": ("# SBATCH --ntasks-per-node=2\n", "hostname", ("ignored-option", WARNS)),
+    "port-by-default-in-two-places": (EACH, FIRST.format("head -n 1") + "MASTER_PORT=${MASTER_PORT:-29500}\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py", ("fixed-port", WARNS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
 }  # fmt: skip
 
