@@ -65,6 +65,7 @@ class ServiceTracker(Tracker):
         self._name, self._service, self._facts, self._warn, self._by = name, service, facts, warn, by
         self._rows: queue.Queue[tuple[dict[str, float], int] | None] = queue.Queue(HELD_ROWS)
         self._failed = self._dropped = False
+        self._offered = self._taken = 0
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -76,6 +77,7 @@ class ServiceTracker(Tracker):
                     write_record(folder / "trackers.json", {**sessions(folder), self._name: session}, self._by)
             while (entry := self._rows.get()) is not None:
                 self._service.log(*entry)
+                self._taken += 1
             self._service.close()
         except Exception as error:  # Whatever a service raises: the run does not depend on it.
             self._failed = True
@@ -84,6 +86,7 @@ class ServiceTracker(Tracker):
     def log(self, row: Row) -> None:
         """Hands a row's numbers to the thread."""
         numbers = flat_numbers(row)
+        self._offered += bool(numbers)
         if self._failed or not numbers:
             return
         try:
@@ -100,21 +103,38 @@ class ServiceTracker(Tracker):
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s: its last rows may be lost")
+        elif self._taken < self._offered:  # Said where it happened too, which may be hours of output ago.
+            self._warn(f"the tracker {self._name} took {self._taken} of {self._offered} rows; the run's folder has all")
+
+
+class LeftOutTracker(Tracker):
+    """Stands for a service that could not be had: it says so again at the end."""
+
+    def __init__(self, name: str, why: str, warn: Callable[[str], None]) -> None:
+        self._said, self._warn = f"the tracker {name} is left out: {why}", warn
+        warn(self._said)
+
+    def log(self, row: Row) -> None:
+        """Nobody takes it."""
+
+    def close(self) -> None:
+        """Says it."""
+        self._warn(self._said)
 
 
 def open_services(
     names: Sequence[str], folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None], by: Publisher
-) -> list[ServiceTracker]:
-    """Returns a tracker for each name; one whose package is missing is reported and left out.
+) -> list[Tracker]:
+    """Returns a tracker for each name; one whose package is missing is reported, now and at the end.
 
     `by` writes the ids of the run in the services, where it may.
     """
-    trackers = []
+    trackers: list[Tracker] = []
     for name in names:
         try:
             service: Service = load_object(name, "tracker.services", CLASSES)()
         except RequestError as error:
-            warn(f"the tracker {name} is left out: {error.summary} ({error.seen})")
+            trackers.append(LeftOutTracker(name, f"{error.summary} ({error.seen})", warn))
             continue
         facts = RunFacts(folder.resolve().name, folder, settings, sessions(folder).get(name))
         trackers.append(ServiceTracker(name, service, facts, warn, by))

@@ -10,9 +10,11 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 from noether.common.dotted_path import code_granted
+from noether.common.whole_file import UNFENCED
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease, take_lease
 from noether.tracking.services import RunFacts, ServiceTracker, open_services, sessions
+from noether.tracking.tracker import Tracker
 
 ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
 
@@ -58,14 +60,26 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
         assert (warned, service.seen) == ([], [({"training/loss": 0.5}, 3)])
         assert sessions(tmp_path) == {"mine": "session-1"}
     else:
-        assert len(warned) == 1
         assert f"no network at {where}" in warned[0]
+        # And once more at the end, where rows were lost.
+        assert warned[1:] == (
+            ["the tracker mine took 0 of 1 rows; the run's folder has all"] if where != "close" else []
+        )
+
+
+def test_a_service_that_cannot_be_had_is_said_again_at_the_end(tmp_path: Path) -> None:
+    warned: list[str] = []
+    (tracker,) = open_services(["nowhere.Service"], tmp_path, {}, warned.append, UNFENCED)
+    tracker.log(ROW)
+    tracker.close()
+    assert warned == 2 * warned[:1]
+    assert "nowhere.Service is left out" in warned[0]
 
 
 def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:
     warned: list[str] = []
 
-    def mine(lease: Lease) -> list[ServiceTracker]:
+    def mine(lease: Lease) -> list[Tracker]:
         with code_granted([f"{__name__}.Mine"]):
             return open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, lease)
 
