@@ -17,9 +17,7 @@ from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.config.compose import load_config
-from noether.config.schema import RunConfig
 from noether.config.sweep import expand_sweep, override_value, varied
-from noether.config.task import FieldsTaskConfig
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.tables import squared_unit
 from noether.planning.plan import plan_run
@@ -27,6 +25,9 @@ from noether.report import write_report
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.records import mapping, number, read_record
 from noether.workers.death_signal import set_death_signal
+
+SCORES = ("r2", "spearman", "mae", "max", "floor_r2", "floor_mae")
+"""What result.json has of a scalar that says how good it is; the rest is what it refers to, such as a speed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.
-    console.say("", sweep_table(summary, units_of(load_config(runs[0].words, hp))), f"\nsweep  {path}", sep="\n")
+    task = load_config(runs[0].words, hp).task
+    units = {name: field.unit for name, field in (getattr(task, "fields", None) or {}).items()}
+    console.say("", sweep_table(summary, units), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
@@ -82,7 +85,7 @@ def figures_of_test(folder: RunFolder) -> dict[str, float]:
     figures = dict(mapping(result, "figures"))
     for scalar in mapping(result, "scalars"):
         scores = mapping(mapping(result, "scalars"), scalar)
-        figures |= {f"{scalar}/{name}": value for name, value in scores.items()}
+        figures |= {f"{scalar}/{name}": value for name, value in scores.items() if name in SCORES}
     return {name: value for name in figures if (value := number(figures, name)) is not None}
 
 
@@ -104,20 +107,20 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
-def units_of(config: RunConfig) -> dict[str, str]:
-    """Returns the unit of each figure that has one, by its name in result.json; "%" for shares."""
-    units = {"accuracy": "%"}
-    if isinstance(config.task, FieldsTaskConfig):
-        for name, field in (config.task.fields or {}).items():
-            units |= {f"{name}/{figure}": field.unit for figure in ("mae", "max")}
-            units |= {f"{name}/mse": squared_unit(field.unit), f"{name}/relative_l2": "%"}
-    return units
+def unit_of(figure: str, fields: Mapping[str, str]) -> str:
+    """Returns the unit of a figure by its name in result.json; "%" for shares of 1; `fields` has those of fields."""
+    unit, measure = fields.get(figure.partition("/")[0], ""), figure.rpartition("/")[2]
+    if measure.endswith("relative_l2") or measure == "accuracy":
+        return "%"
+    return (
+        squared_unit(unit) if measure == "mse" else unit if measure.removeprefix("weighted_") in ("mae", "max") else ""
+    )
 
 
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], units: Mapping[str, str]) -> Table:
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], fields: Mapping[str, str]) -> Table:
     """Returns one row for each figure of the test split, and one column for each group of runs.
 
-    `units` are those of the figures, by name; a figure in % is a share of 1.
+    `fields` has the unit of each field.
     """
     counts = [max((figure["n"] for figure in figures.values()), default=0) for figures in summary.values()]
     heads = [
@@ -126,7 +129,7 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], units: M
     ]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for figures in summary.values() for name in figures):
-        unit = units.get(name, "")
+        unit = unit_of(name, fields)
         cells = [_cell(figures.get(name), unit) for figures in summary.values()]
         table.add_row(f"{name}, {unit}" if unit else name, *cells)
     return table

@@ -12,10 +12,9 @@ import pytest
 from conftest import TINY
 from rich.console import Console
 
-from noether.config.compose import load_config
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_record
-from noether.sweep import SweptRun, _train, summarise, sweep_table, units_of
+from noether.sweep import SweptRun, _train, summarise, sweep_table, unit_of
 
 
 def swept(name: str, *differs: str) -> SweptRun:
@@ -45,17 +44,20 @@ def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
         swept("1", "seed=2"): {"p/relative_l2": 0.75, "p/mae": 2.0, "floor_r2": 0.5},
     }
     console = Console(file=io.StringIO(), width=100)
-    console.print(sweep_table(summarise(results), {"p/relative_l2": "%", "p/mae": "Pa"}))
+    console.print(sweep_table(summarise(results), {"p": "Pa"}))
     rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert ["p/relative_l2,", "%", "50", "±", "35"] in rows
     assert ["p/mae,", "Pa", "2"] in rows
     assert ["floor_r2", "0.5"] in rows
 
 
-def test_the_units_are_those_of_the_task() -> None:
-    units = units_of(load_config())
-    assert units["surface_pressure/mse"] == "Pa²"
-    assert (units["volume_velocity/max"], units["volume_velocity/relative_l2"]) == ("m/s", "%")
+@pytest.mark.parametrize(
+    ("figure", "unit"),
+    [("p/mse", "Pa²"), ("u/max", "m/s"), ("u/x/mae", "m/s"), ("u/x/relative_l2", "%"), ("p/weighted_mae", "Pa"),
+     ("p/weighted_relative_l2", "%"), ("lift/r2", ""), ("accuracy", "%"), ("loss", "")],
+)  # fmt: skip
+def test_the_units_are_those_of_the_fields(figure: str, unit: str) -> None:
+    assert unit_of(figure, {"p": "Pa", "u": "m/s"}) == unit
 
 
 @pytest.mark.slow

@@ -79,12 +79,13 @@ class Run:
         """Returns data, model and length in three lines."""
         about = self.describe()
         data, model, length = about["data"], about["model"], about["length"]
+        total, each = length["total_updates"], length["updates_per_epoch"]
         epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
         return (
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
-            f"length {length['total_updates']:,} updates = {epochs} epochs "
-            f"of {length['updates_per_epoch']} updates" + "".join(f"\n{line}" for line in self.begun_with)
+            f"length {total:,} update{'s' * (total != 1)} = {epochs} epoch{'s' * (epochs != '1')} "
+            f"of {each} update{'s' * (each != 1)}" + "".join(f"\n{line}" for line in self.begun_with)
         )
 
 
