@@ -112,9 +112,9 @@ def unit_of(figure: str, fields: Mapping[str, str]) -> str:
     unit, measure = fields.get(figure.partition("/")[0], ""), figure.rpartition("/")[2]
     if measure.endswith("relative_l2") or measure == "accuracy":
         return "%"
-    return (
-        squared_unit(unit) if measure == "mse" else unit if measure.removeprefix("weighted_") in ("mae", "max") else ""
-    )
+    if measure == "mse":
+        return squared_unit(unit)
+    return unit if measure.removeprefix("weighted_") in ("mae", "max") else ""
 
 
 def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], fields: Mapping[str, str]) -> Table:
