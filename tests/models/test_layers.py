@@ -13,7 +13,7 @@ from noether.models.layers import positions
 from noether.models.layers.attention import CrossAttention, SelfAttention
 from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.models.layers.positions import rotary_table, rotate, sincos_embedding
-from noether.models.layers.supernodes import SupernodePooling, radius_neighbours
+from noether.models.layers.supernodes import SupernodePooling, _distances_by_axes, radius_neighbours
 
 
 def random(*shape, scale=1.0, seed=0):
@@ -276,6 +276,15 @@ def brute_force(points, centres, radius, max_neighbours):
     distances = np.linalg.norm(centres[:, None] - points[None], axis=-1)
     order = np.argsort(distances, axis=1)[:, :max_neighbours]
     return [[int(i) for i in row if distance[i] <= radius] for row, distance in zip(order, distances, strict=True)]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> None:
+    """At coordinates of 1000, neighbours a thousandth apart: the form by matrix products would be off by 0.7."""
+    centres = (1000 + random(2, 7, axes)).float()
+    points = torch.cat((centres + 1e-3 * random(2, 7, axes), 1000 * random(2, 40, axes)), dim=1).float()
+    exact = torch.cdist(centres.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.allclose(_distances_by_axes(centres, points).double(), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("max_distances", [1, 2 * 50 * 7, 2**24], ids=["centre-by-centre", "by-7", "at-once"])
