@@ -47,12 +47,16 @@ class DeferredFiniteCheck:
 
 
 @torch.no_grad()
-def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequence[Batch], rank: int) -> list[str]:
+def find_bad_numbers(
+    state: TrainingState, precision: Precision, batches: Sequence[Batch], rank: int, *, late: bool = False
+) -> list[str]:
     """Looks for what brought a gradient that is not finite, on one rank; it may cost a forward pass per sample.
 
     Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on one
     and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as they
     were. What the passes change (running statistics, random numbers) is put back.
+
+    `late`: the weights have taken the gradient already, and cannot say any more whether a sample was at fault.
 
     Returns:
         The first that there is of: samples whose own numbers are not finite; weights that are not; samples whose loss
@@ -66,6 +70,9 @@ def find_bad_numbers(state: TrainingState, precision: Precision, batches: Sequen
     if found:
         return found
     weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
+    if weights and late:
+        samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
+        return [f"rank {rank}: the weights, or one of samples {samples}: the update was made before this was seen"]
     if weights:
         more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
         return [f"rank {rank}: the weights themselves, {weights[0]}{more}"]

@@ -54,14 +54,14 @@ class Updater:
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
+        late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
+        self.look = DeferredFiniteCheck() if late else None
         # Running statistics (BatchNorm) change in the forward pass: an update that is not made must leave them too.
-        self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
+        self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point() and not late]
         # Two summands commute: with two ranks no layout rounds differently.
         self._buckets_settled = group.world_size <= 2
         self._reducing = False
         self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
-        late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
-        self.look = DeferredFiniteCheck() if late else None
         # Last: DDP waits for all ranks, so that here their clocks start together.
         self.clock = Clock(group.device)
 
@@ -182,7 +182,9 @@ class Updater:
 
     def _describe(self, update: int, batches: Sequence[Batch]) -> str:
         """Returns what is wrong, the same on every rank: whichever speaks first names the sample."""
-        found = self.group.gather(find_bad_numbers(self.state, self.precision, batches, self.group.rank))
+        late = self.look is not None
+        own = find_bad_numbers(self.state, self.precision, batches, self.group.rank, late=late)
+        found = self.group.gather(own)
         parameters = [
             name
             for name, parameter in self.state.model.named_parameters()

@@ -232,6 +232,12 @@ def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and
     with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
         updater.update([make_batch(7)], 0.1)
     assert "rank 0: sample 3, t" in str(caught.value)
+    # Of finite numbers, and with a loss that is not: the weights have taken its gradient, and are not blamed alone.
+    updater = make(CONFIG, 1)
+    updater.look = DeferredFiniteCheck()
+    updater.update([overflowing(make_batch(7))], 0.1)
+    with pytest.raises(NonFiniteError, match="or one of samples 0, 1, 2, 3, 4, 5, 6"):
+        updater.settle()
     updater = make(CONFIG, 1)
     updater.look = DeferredFiniteCheck()
     for _ in range(3):
