@@ -36,7 +36,7 @@ MACHINES = (
     # Hosts, networks and disks that fail, over and over.
     "tests/doctor/test_doctor.py",
     "tests/faults/",
-    "tests/environments/test_nvidia_driver.py::test_plan_train_and_doctor_give_one_answer[hang]",
+    "tests/environments/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume_many_ranks.py",
     "tests/workers/test_who_failed.py",
     # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.

@@ -76,6 +76,8 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     request = TrainRequest(config, start, data, plan.as_dict(), deadline)
     with beside_run(start.folder, tensorboard):
         code = _run(placement, request, start.folder.logs)
+        if code == ExitCode.CHECKPOINTED:
+            ignore_the_end_of_others()
         if number := _stopped_at_start(code):
             ignore_the_end_of_others()
             reached = newest_update(start.folder.checkpoints)
@@ -104,7 +106,7 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
         except RequestError as error:
             refusal = error  # The others are about to join, and must be told.
         code = _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
-        if not _stopped_at_start(code):
+        if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
             return code
         ignore_the_end_of_others()
         return ExitCode.CHECKPOINTED

@@ -31,7 +31,6 @@ SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
     "mismatch": ("mismatch", None, "driver-mismatch", "error", "NVML/RM version mismatch"),
     "unknown-error": ("unknown", None, "driver-fails", "error", "Unknown Error"),
     "a-library-that-aborts": ("crash", None, "driver-fails", "error", "ended the process"),
-    "hang": ("hang", None, "driver-hangs", "error", "no answer within"),
     "not-loaded": ("not-loaded", None, [""], "warning", "Driver Not Loaded"),
 }
 
@@ -46,6 +45,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", "libnvidia-ml.so.1", str(HERE / "nvml_stub.c")]
     subprocess.run(command, cwd=folder, check=True, timeout=60)
     return folder
+
+
+def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
+    """The limit of each is waited out, which takes most of a minute."""
+    test_plan_train_and_doctor_give_one_answer(
+        "hang", None, "driver-hangs", "error", "no answer within", library, tmp_path
+    )
 
 
 @pytest.mark.parametrize(("state", "mask", "expected", "level", "words"), SITUATIONS.values(), ids=SITUATIONS.keys())

@@ -30,11 +30,11 @@ def workers(count: int, master_port: int | None = None) -> Placement:
     )
 
 
-def run(target: str, payload: Any, folder: Path) -> tuple[int, str]:
+def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
     """Start and watch, with little patience; return the exit code and what the user would read."""
     words = io.StringIO()
     running = start_workers(workers(2), f"launch_targets.{target}", payload, folder / "logs")
-    code = watch_workers(running, grace_s=0.5, stream=words)
+    code = watch_workers(running, grace_s=grace_s, stream=words)
     return code, words.getvalue()
 
 
@@ -124,7 +124,7 @@ def test_ddp_steps_and_leaves_without_hanging(tmp_path: Path) -> None:
 
 
 def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path) -> None:
-    code, words = run("fail_while_others_reduce", "raise", tmp_path)
+    code, words = run("fail_while_others_reduce", "raise", tmp_path, grace_s=30)
     assert code == 1
     assert words.startswith("noether: rank 1 on testbox failed: ValueError: boom\nTraceback (most recent call last):\n")
     assert 'raise ValueError("boom")' in words
