@@ -74,7 +74,8 @@ def _resumed(typed: Mapping[str, Any]) -> RunFolder | None:
     if not isinstance(named, str) or named == "auto":
         return None
     if named == "latest":
-        place = typed.get("output_path") or compose_settings()["output_path"]
+        default = RunConfig.model_fields["output_path"].default
+        place = typed.get("output_path") or compose_settings().get("output_path", default)
         return newest_run(Path(str(place)).expanduser())
     path = Path(named).expanduser()
     return RunFolder(path.parent.parent if path.parent.name == "checkpoints" else path)

@@ -98,3 +98,9 @@ def test_own_code_of_an_own_run_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
     run = make_run(tmp_path, "own", "model.kind=examples.pendulum.Net")
     assert os.access(run.path / "started-by.json", os.R_OK)
     assert load_run_config([f"resume={run.path}"], None).model.kind == "examples.pendulum.Net"
+
+
+def test_the_newest_run_is_looked_for_where_runs_are_made_by_default(tmp_path: Path, monkeypatch) -> None:
+    make_run(tmp_path / "runs", "cars")
+    monkeypatch.chdir(tmp_path)
+    assert load_run_config(["resume=latest"], None).seed == 7
