@@ -6,9 +6,10 @@ from pathlib import Path
 
 from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
+from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
-from noether.runs.folder import DISK_ERRNOS, RunFolder, existing_run, new_run_id, newest_run, refusals_told
+from noether.runs.folder import DISK_ERRNOS, RunFolder, existing_run, is_run, new_run_id, newest_run, refusals_told
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import read_metrics
 
@@ -94,19 +95,22 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
                 fix="resume=null      (or output_path=FOLDER)",
             )
         return StartingPoint(newest, _intact(newest, warn))
-    return _from_path(Path(config.resume).expanduser(), warn)
+    return _from_path(Path(config.resume).expanduser(), output, warn)
 
 
-def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
+def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> StartingPoint:
     if not path.exists():
+        runs = [run.name for run in output.iterdir() if is_run(run)] if output.is_dir() else []
+        near = nearest(path.name, [*runs, "auto", "latest"])
+        fix = f"resume={near}" if near in ("auto", "latest") else f"resume={output / str(near)}"
         raise RequestError(
             "nothing-to-resume",
             f"nothing to resume at {path}",
             seen="no such folder",
             expected="auto, latest, a run folder or one of its checkpoints",
-            fix="resume=latest",
+            fix=fix if near else "resume=latest" if newest_run(output) else "leave resume out",
         )
-    path = path.resolve()
+    named, path = path, path.resolve()
     if (path / META).is_file():
         run = path.parent.parent
         if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
@@ -119,7 +123,7 @@ def _from_path(path: Path, warn: Callable[[str], None]) -> StartingPoint:
             )
         CheckpointFolder(path).check(fix=f"resume={run}      (the newest intact one)")
         return StartingPoint(RunFolder(run), path)
-    folder = existing_run(path)
+    folder = RunFolder(existing_run(named, "resume={}").path.resolve())
     return StartingPoint(folder, _intact(folder, warn))
 
 

@@ -15,6 +15,10 @@ PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", 
 # The flag that a word too many was probably meant for.
 MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
 OLD_SUFFIX = "_multi_gpu"
+# What other programs call a flag.
+OTHER_FLAGS = dict.fromkeys(("config", "config_name", "config_path", "config_file", "cfg", "c"), "hp") | {
+    "n": "dry_run"
+}
 SHORT_FLAGS = {"-m": "--multirun", "-f": "--follow"}
 
 
@@ -43,6 +47,7 @@ def parse_arguments(
     verb, *queue = arguments
     if verb not in verbs:
         raise _unknown_verb(verb, queue, verbs, engine)
+    _refuse_two_commands(verb, queue, verbs)
     parameters = signature(verbs[verb]).parameters
     own = {name: p for name, p in parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
     takes_overrides = "overrides" in parameters
@@ -54,13 +59,13 @@ def parse_arguments(
         word = long if long[2:] in own else word
         if not word.startswith("--"):
             if word.startswith("-") and not word[1:2].isdigit():
-                raise _unknown_flag(verb, word, own, settings)
+                raise _unknown_flag(verb, word, queue, own, settings)
             positional.append(word)
             continue
         name, has_value, value = word[2:].partition("=")
         key = name.replace("-", "_")
         if key not in own and not (key.split(".")[0] in settings and takes_overrides):
-            raise _unknown_flag(verb, word, own, settings if takes_overrides else ())
+            raise _unknown_flag(verb, word, queue, own, settings if takes_overrides else ())
         if key in own and own[key].annotation is bool:
             flags[key] = _switch(word, value) if has_value else True
             continue
@@ -89,11 +94,22 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _refuse_two_commands(verb: str, rest: Sequence[str], verbs: Mapping[str, Callable[..., Any]]) -> None:
+    if rest and rest[0] in verbs and "overrides" in signature(verbs[verb]).parameters:
+        raise RequestError(
+            "two-commands",
+            f"{verb} and {rest[0]} are two commands",
+            seen=shlex.join(["noether", verb, *rest]),
+            expected="one command",
+            fix=shlex.join(["noether", *rest]),
+        )
+
+
 def _unknown_verb(verb: str, rest: Sequence[str], verbs: Mapping[str, Any], engine: str) -> RequestError:
     near = nearest(verb, verbs)
     if verb.rpartition("/")[2] in PROGRAMS:
         near = None
-    fix = shlex.join(["noether", near, *rest]) if near else "noether --help"
+    fix = shlex.join(["noether", *near.split(), *rest]) if near else "noether --help"
     if engine in ("docker", "podman") and not near:
         fix = f"{engine} run --entrypoint {verb} … IMAGE {shlex.join(rest)}".rstrip()
     elif engine == "apptainer" and not near:
@@ -145,17 +161,41 @@ def _as_override(key: str, value: str) -> str:
     return f"{key}={value}"
 
 
-def _unknown_flag(verb: str, word: str, own: Mapping[str, Any], settings: Sequence[str]) -> RequestError:
-    typed = word.lstrip("-").partition("=")[0]
-    known = [name.replace("_", "-") for name in (*own, *settings)]
-    near = nearest(typed, known)
+def _unknown_flag(
+    verb: str, word: str, following: Sequence[str], own: Mapping[str, Parameter], settings: Sequence[str]
+) -> RequestError:
+    """Explains an unknown flag; `following` are the words after it, the first of which may be its value."""
+    typed, has_value, value = word.lstrip("-").partition("=")
+    if not has_value and following and not following[0].startswith("-") and "=" not in following[0]:
+        has_value, value = " ", following[0]
+    meant = _flag_meant(typed, value, own, settings)
+    near, fix = "", f"noether {verb} --help"
+    if meant is not None:
+        near = meant.partition("=")[0].lstrip("'") if "=" in meant else flag_of(meant)
+        is_switch = meant in own and own[meant].annotation is bool
+        fix = meant if "=" in meant else flag_of(meant) + ("" if is_switch or not has_value else has_value + value)
     return RequestError(
         "unknown-flag",
-        f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean --{near}?" if near else ""),
-        seen=word,
+        f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean {near}?" if near else ""),
+        seen=word + (f" {value}" if has_value == " " and fix.endswith(value) else ""),
         expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
-        fix=f"--{near}" if near else f"noether {verb} --help",
+        fix=fix,
     )
+
+
+def _flag_meant(typed: str, value: str, own: Mapping[str, Parameter], settings: Sequence[str]) -> str | None:
+    """Returns the name of the flag or setting that was meant, or a whole setting=value of a section."""
+    key = typed.replace("-", "_")
+    if OTHER_FLAGS.get(key) in own:
+        return OTHER_FLAGS[key]
+    if settings and len(key) > 1:
+        from noether.config.other_names import setting_meant
+
+        found = setting_meant(key, value)
+        if found is not None:
+            name = found.lstrip("'").partition("=")[0]
+            return name if name in settings and "      " not in found else found
+    return nearest(key, [*own, *settings])
 
 
 def notes_on_old_names(words: Sequence[str]) -> list[str]:

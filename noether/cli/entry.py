@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments[:1] == ["train"]:
             leave_when_told()
         set_process_defaults()
-        code = _dispatch(arguments)
+        code = dispatch(arguments)
     except NoetherError as error:
         _show(_as_typed_here(error))
         code = error.exit_code
@@ -137,7 +137,8 @@ def submit_main() -> NoReturn:
     main(["submit", *sys.argv[1:]])
 
 
-def _dispatch(arguments: list[str]) -> int:
+def dispatch(arguments: list[str]) -> int:
+    """Runs one command line and returns its exit code; errors are raised."""
     arguments = _one_word_a_verb(arguments)
     first, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
     if first in ("--version", "version"):

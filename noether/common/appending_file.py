@@ -24,6 +24,7 @@ class AppendingFile:
         self.path, self._by, self._warn = path, by, warn
         self._descriptor = self._open()
         self._held_back = bytearray()
+        self._refused = False
         self._lock = threading.Lock()
 
     def last_byte(self) -> bytes:
@@ -72,8 +73,12 @@ class AppendingFile:
 
     def _write(self) -> None:
         self._follow_name()
+        if self._refused:  # The rest of an older time: a newer start may have begun since it was refused.
+            self._by.check()
+        self._refused = bool(self._held_back)
         while self._held_back:
             del self._held_back[: os.write(self._descriptor, self._held_back)]
+        self._refused = False
 
     def _follow_name(self) -> None:
         """Goes on in the file that has the name now."""

@@ -14,10 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.plain_file import read_plain
-from noether.config.explain import composition_error, validation_error, yaml_error
+from noether.config.explain import composition_error, validation_error
 from noether.config.overrides import as_hydra_override, parse_overrides
 from noether.config.schema import RunConfig
-from noether.config.settings_file import check_yaml, configs_folder, primary_file, with_defaults
+from noether.config.settings_file import check_yaml, configs_folder, primary_file, with_defaults, yaml_error
 from noether.config.sweep import override_value, parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
@@ -84,7 +84,7 @@ def validate(settings: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise validation_error(error) from None
+        raise validation_error(error, settings) from None
 
 
 def read_dumped(path: Path) -> RunConfig:

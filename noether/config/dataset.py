@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag, model_validator
 
+from noether.common.suggest import nearest
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
 from noether.config.setting_error import SettingError
 
@@ -49,6 +50,8 @@ class EllipsoidDatasetConfig(_Dataset):
                     "no-points-of-that-set",
                     f"points_per_update.{prefix}",
                     ": this data set has surface and volume points",
+                    value=wanted,
+                    meant=f"points_per_update.{nearest(prefix, have) or 'surface'}",
                 )
             if wanted > have[prefix]:
                 problem = f" is more than {prefix}_points={have[prefix]}"

@@ -2,39 +2,21 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import did_you_mean, nearest
+from noether.config.other_names import fields_of, setting_meant
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.setting_error import SettingError
+from noether.config.settings_file import configs_folder
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-
-
-def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
-    """Returns an error that names the file and the line of broken YAML."""
-    problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
-    seen, where, mark = problem or str(error), str(path), getattr(error, "problem_mark", None)
-    if mark is not None:
-        file = Path(mark.name) if mark.name and Path(mark.name).is_file() else path
-        where = f"line {file}:{mark.line + 1}"
-        lines = file.read_text(errors="replace").splitlines()
-        if line := "".join(lines[mark.line : mark.line + 1]).strip():
-            seen = f"{line}   ({problem})"
-    return RequestError(
-        "invalid-yaml",
-        f"{where.removeprefix('line ')} is not valid YAML",
-        seen=seen,
-        expected="key: value, indented with spaces",
-        fix=f"fix {where}",
-    )
 
 
 def composition_error(
@@ -45,57 +27,81 @@ def composition_error(
     group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
     if group:
         name = group[1]
-        folder = name.rsplit("/", 1)[0] if "/" in name else ""
+        folder, _, option = name.rpartition("/")
         options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
-        near = nearest(name.rsplit("/", 1)[-1], options)
-        typed = next((override for override in overrides if override.key_or_group == folder), None)
+        near = nearest(option, options)
+        typed = next((override.input_line for override in overrides if override.key_or_group == folder), None)
         # A group that the defaults list does not have is chosen with +.
-        plus = "+" if (typed is not None and typed.is_add()) or folder.startswith("experiment/") else ""
+        plus = "+" if (typed or "").startswith("+") else ""
+        fix = f"fix {primary}"
+        if near or (options and typed is None):
+            fix = f"{plus}{folder}={near or options[0]}"
+        elif options:
+            fix = f"leave {shlex.quote(str(typed))} out"
         return RequestError(
             "unknown-configuration",
             f"no configuration {name!r}",
             seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
             expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
-            fix=f"{plus}{folder}={near or options[0]}" if folder and options else f"fix {primary}",
+            fix=fix,
         )
-    delete = re.search(r"Could not delete from config\. '?([^' ]+)'?", text)
+    delete = re.search(r"Could not delete(?: from config)?\.? ?'?([^' ]+)'?", text)
     if delete:
         return RequestError(
             "nothing-to-delete",
             f"nothing to delete at {delete[1]}",
-            seen=text.splitlines()[0],
+            seen=f"~{delete[1]}",
             expected="a key that the files set",
             fix=f"leave ~{delete[1]} out",
         )
-    first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
-    hint = next((line for line in rest if line.startswith("To append")), "")
+    absent = re.search(r"Could not override '([^']+)'\.", text)
+    if absent:
+        typed = next((one.input_line for one in overrides if one.key_or_group == absent[1]), f"{absent[1]}=OPTION")
+        return RequestError(
+            "group-not-in-defaults",
+            f"{primary.name} has no {absent[1]} in its defaults list",
+            seen=str(typed),
+            expected="+ before a group that the list does not have",
+            fix=f"+{typed}",
+        )
+    unknown = re.search(r"Interpolation key '([^']+)' not found", text)
+    if unknown:
+        return RequestError(
+            "interpolation-not-found",
+            f"${{{unknown[1]}}} names no setting",
+            seen=f"${{{unknown[1]}}}",
+            expected="a setting that the files set, by its full name such as ${trainer.max_epochs}",
+            fix=f"fix {primary}, or the override that has it",
+        )
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return RequestError(
         "configuration-not-composed",
         f"the configuration of {primary.name} cannot be composed",
         seen=first,
         expected="keys and groups that exist",
-        fix=hint or f"fix {primary.name}, or the override that is named",
+        fix=f"fix {primary.name}, or the override that is named",
     )
 
 
-def validation_error(error: ValidationError) -> RequestError:
-    """Turns the schema's problems into one error: the first in full, and one line for each of the others."""
+def validation_error(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
+    """Turns the schema's problems with `settings` into one error: the first in full, and a line for each other one."""
+    kinds = {name: str(part["kind"]) for name, part in settings.items() if isinstance(part, dict) and "kind" in part}
     problems: dict[str, RequestError] = {}
     for problem in error.errors(include_url=False):
         key, section = _locate(problem["loc"])
         # A union (int, auto or null) reports a problem for each member; the first is enough.
-        problems.setdefault(key, _describe(problem, key, section))
+        problems.setdefault(key, _describe(problem, key, section, kinds))
     first, *others = problems.values()
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
     fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
     return RequestError(first.code, first.summary, seen=first.seen, expected=first.expected, fix=fix)
 
 
-def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
+def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[str, str]) -> RequestError:
     """Turns one of the schema's problems into a RequestError, with the key as the user writes it."""
     kind, value, default = problem["type"], problem["input"], _default(key, section)
     if kind == "extra_forbidden":
-        return _unknown_key(key, value, list(section.model_fields))
+        return _unknown_key(key, value, list(section.model_fields), kinds)
     if kind == "union_tag_invalid":
         tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
         return RequestError(
@@ -106,12 +112,19 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
             fix=f"{key}.kind={nearest(tag, known) or known[0]}",
         )
     if kind == "missing":
-        return RequestError("setting-missing", f"{key} is not set", expected=f"a value for {key}", fix=f"{key}=VALUE")
+        options = sorted(file.stem for file in (configs_folder() / key).glob("*.yaml"))
+        return RequestError(
+            "setting-missing",
+            f"{key} is not set",
+            expected=f"one of {', '.join(options)}" if options else f"a value for {key}",
+            fix=f"{key}={('default' if 'default' in options else options[0]) if options else 'VALUE'}",
+        )
     if kind == "value_error":
         return _refused_by_section(problem, key)
     shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
-    expected = _KINDS.get(kind, problem["msg"][0].lower() + problem["msg"][1:])
-    fix = f"leave {key} out" if default in ("VALUE", {}, ()) else f"{key}={_short(default)}"
+    expected = _expected(kind, problem.get("ctx", {}))
+    has_default = default not in ("VALUE", {}, ()) and not isinstance(default, BaseModel)
+    fix = f"{key}={shlex.quote(as_override(default))}" if has_default else f"leave {key} out"
     if kind in ("string_type", "path_type") and is_number(value):
         shown, expected = (
             f"the number {shown}",
@@ -128,25 +141,49 @@ def _describe(problem: Any, key: str, section: type[BaseModel]) -> RequestError:
         # For a list of any length, the given value becomes its one element; for a fixed length, show the default.
         given = (override_value(value),) if isinstance(value, str) else ()
         elements = default if isinstance(default, tuple) and default else given
-        expected, fix = "a list in brackets", f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}"
+        fix = f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}"
     return RequestError("invalid-value", f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
 
 
-_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
-_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number")
+_KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number")
+_KINDS |= dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a number")
 _KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
+_KINDS |= dict.fromkeys(("string_type", "path_type"), "a text")
+_KINDS |= dict.fromkeys(("tuple_type", "list_type"), "a list in brackets")
+_KINDS |= dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a group of settings, each with its name")
+_KINDS |= {
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "too_short": "{min_length} values",
+    "too_long": "{max_length} values",
+}
+"""What is expected where pydantic reports an error of such a type; its own sentences are for programmers."""
 
 
-def _unknown_key(key: str, value: Any, known: Sequence[str]) -> RequestError:
+def _expected(kind: str, context: Mapping[str, Any]) -> str:
+    return _KINDS.get(kind, "a value of another type").format(**context)
+
+
+def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str, str]) -> RequestError:
     parent, _, name = key.rpartition(".")
     near = nearest(name, known)
-    meant = f"{parent}.{near}" if parent else str(near)
+    typed, leaf = _first_setting(key, value)
+    named = f"{parent}.{near}".lstrip(".") + typed.removeprefix(key)
+    if near and isinstance(value, dict):
+        line = None if fields_of(named) else setting_meant(named, as_override(leaf), (), kinds)
+    else:
+        line = setting_meant(typed, as_override(leaf), known, kinds)
+    if line is None and near:
+        line = shlex.quote(f"{named}={as_override(leaf)}")
+    meant = line.lstrip("'").partition("=")[0].removesuffix(typed.removeprefix(key)) if line else ""
     return RequestError(
         "unknown-key",
-        f"unknown key {key!r}" + (f", did you mean {meant!r}?" if near else ""),
-        seen=_first_setting(key, value),
-        expected=f"a key of {parent or 'the configuration'}: {', '.join(known)}",
-        fix=_first_setting(meant, value) if near else f"leave {key} out",
+        f"unknown key {key!r}" + (f", did you mean {meant!r}?" if line else ""),
+        seen=f"{typed}={_short(leaf)}",
+        expected="" if line else f"a key of {parent or 'the configuration'}: {', '.join(known)}",
+        fix=line or f"leave {key} out",
     )
 
 
@@ -156,6 +193,15 @@ def _refused_by_section(problem: Any, key: str) -> RequestError:
     if not isinstance(error, SettingError):  # Of pydantic's own.
         error = SettingError("setting-refused", "", str(error))
     if error.setting:
+        if error.meant:
+            expected = f"{key}.{error.meant}".lstrip(".")
+            given = error.given or "=VALUE"
+            return RequestError(
+                error.code,
+                f"{key}.{error.setting}{error.problem}".lstrip("."),
+                seen=f"{key}.{error.setting}{given}".lstrip("."),
+                fix=f"{expected}{given}",
+            )
         full = key if key.rpartition(".")[2] == error.setting else f"{key}.{error.setting}".lstrip(".")
         seen, fix = (f"{full}{error.given}", f"leave {full} out") if error.given else ("", "")
         return RequestError(error.code, f"{full}{error.given}{error.problem}", seen=seen, fix=fix)
@@ -195,17 +241,26 @@ def _default(key: str, section: type[BaseModel]) -> Any:
     return "VALUE" if default is None else default
 
 
-def _first_setting(key: str, value: Any) -> str:
-    """Returns a setting as it is typed; for a whole section, the first setting in it."""
+def _first_setting(key: str, value: Any) -> tuple[str, Any]:
+    """Returns a setting and its value; for a whole section, the first setting in it."""
     while isinstance(value, dict) and value:
         name, value = next(iter(value.items()))
         key = f"{key}.{name}"
-    return f"{key}={_short(value)}"
+    return key, value
 
 
 def _short(value: Any) -> str:
     text = repr(value) if isinstance(value, str) and (not value or " " in value) else str(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_override(value: Any) -> str:
+    """Returns a value as Hydra's grammar writes it; the shell may want it quoted."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(str, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return override_value(value) if isinstance(value, str) else str(value)
 
 
 def is_number(value: Any) -> bool:

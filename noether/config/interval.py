@@ -37,6 +37,8 @@ class Interval:
         if unit != "%" and (count != int(count) or count < 1):
             problem = f"{value!r}: the number of {unit} must be a whole number of at least 1"
             raise SettingError("length-not-whole", "", problem)
+        if unit == "%" and count > 100:
+            raise SettingError("length-over-the-run", "", f"{value!r} is more than the whole run", instead="10 %")
         return cls(count, unit)
 
     def __str__(self) -> str:

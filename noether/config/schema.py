@@ -99,6 +99,14 @@ class RunConfig(Section):
             return ",".join(str(item) for item in value) + ("," if len(value) == 1 else "")
         return value
 
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _resume_names_a_run(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            problem = "takes auto, latest, or the path of a run or checkpoint"
+            raise SettingError("resume-not-a-run", "", problem, instead="latest" if value else "null")
+        return value
+
     @field_validator("accept_changes", mode="before")
     @classmethod
     def _accept_changes_as_list(cls, value: Any) -> Any:

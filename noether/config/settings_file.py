@@ -10,7 +10,6 @@ import yaml
 from omegaconf import OmegaConf
 
 from noether.common.suggest import nearest
-from noether.config.explain import yaml_error
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
@@ -131,4 +130,23 @@ def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> d
         seen=seen,
         expected="keys and values, such as 'seed: 0'",
         fix=f"--hp FILE      (another file than {path})",
+    )
+
+
+def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
+    """Returns an error that names the file and the line of broken YAML."""
+    problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
+    seen, where, mark = problem or str(error), str(path), getattr(error, "problem_mark", None)
+    if mark is not None:
+        file = Path(mark.name) if mark.name and Path(mark.name).is_file() else path
+        where = f"line {file}:{mark.line + 1}"
+        lines = file.read_text(errors="replace").splitlines()
+        if line := "".join(lines[mark.line : mark.line + 1]).strip():
+            seen = f"{line}   ({problem})"
+    return RequestError(
+        "invalid-yaml",
+        f"{where.removeprefix('line ')} is not valid YAML",
+        seen=seen,
+        expected="key: value, indented with spaces",
+        fix=f"fix {where}",
     )

@@ -1,6 +1,7 @@
 """Expands a sweep into its runs: `seed=1,2 model=upt,mine` becomes four lists of overrides (Hydra's grammar)."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import product
 
@@ -11,15 +12,16 @@ from hydra.errors import HydraException
 from noether.errors import RequestError
 
 
-def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
+def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:
     """Returns the overrides of each run of a sweep; the last key with several values varies fastest.
 
     Several values are written as in Hydra: lists (`a=1,2,3`), `choice(…)` or `range(…)`. An override with one value is
     copied unchanged to every run. So is one that cannot be parsed: composing the configuration reports what is wrong
-    with it. If no override has several values, there is one run.
+    with it.
 
     Raises:
-        RequestError: a sweep over all files of a group (`glob(…)`) or over an interval, which has no list of values.
+        RequestError: no override has several values, one has a value twice, or a sweep is over all files of a group
+            (`glob(…)`) or over an interval, which has no list of values.
     """
     choices = []
     for text in overrides:
@@ -29,6 +31,26 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
             choices.append([text])
             continue
         choices.append(_values(override, text) if override.is_sweep_override() else [text])
+        distinct = list(dict.fromkeys(choices[-1]))
+        if len(distinct) < len(choices[-1]):
+            key, values = override.get_key_element(), [one.partition("=")[2] for one in distinct]
+            raise RequestError(
+                "swept-value-twice",
+                f"{key} has a value twice",
+                seen=text,
+                expected="different values: the same settings train the same run",
+                fix=f"{key}={','.join(values)}"
+                if len(values) > 1
+                else shlex.join(["noether", verb, *(one if one != text else distinct[0] for one in overrides)]),
+            )
+    if all(len(values) == 1 for values in choices):
+        raise RequestError(
+            "nothing-to-sweep",
+            "-m trains a run for each value, and no setting has several",
+            seen=" ".join(overrides) or "no settings",
+            expected="a list such as seed=1,2,3",
+            fix="leave -m out      (or add seed=1,2,3)",
+        )
     return [list(run) for run in product(*choices)]
 
 

@@ -45,12 +45,14 @@ def prepare_here(
                 fix=" ".join(["noether data prepare", nearest(map_name, known) or "MAP", *paths]),
             )
     if len(paths) != 2:
+        named = f"{paths[0]} {paths[0].rstrip('/')}-prepared" if len(paths) == 1 else "CASES OUT"
         form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
         raise RequestError(
             "prepare-needs-two-folders",
             "two folders are needed: the one with the cases, and the one to make",
             seen=" ".join(paths) or "none",
             expected=f"noether data prepare {form}",
+            fix=f"noether data prepare {form.replace('CASES OUT', named)}",
         )
     source, out = paths
     if map_name is None:

@@ -248,6 +248,14 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     if not counted and entries[-1] == "":
         entries.pop()
     numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
+    if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
+        raise RequestError(
+            "every-device-is-null",
+            f"devices={devices} chooses no device",
+            seen=f"devices={devices}",
+            expected="null for all that are visible, a number, or a list such as 0,1",
+            fix="devices=null",
+        )
     if not entries or "" in entries or (counted and (not numbers or int(entries[0]) == 0)):
         raise _choice_error("no-device-chosen", f"devices={devices} chooses no device", inventory, devices)
     if len(set(entries)) < len(entries):

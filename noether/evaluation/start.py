@@ -212,6 +212,10 @@ def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunCon
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
 
 
+METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
+"""The scale of a mesh in such a unit, for a model in metres."""
+
+
 def _for_one_device(config: RunConfig) -> RunConfig:
     """The configuration for one device of this machine, which need not be the one that trained."""
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
@@ -250,7 +254,13 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
 def _file(name: str, path: str) -> Path:
     found = Path(path).expanduser()
     if not found.is_file():
-        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file")
+        beside = [file.name for file in found.parent.iterdir()] if found.parent.is_dir() else []
+        alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
+        near = nearest(found.name, beside) or next(iter(alike), None)
+        fix = f"--{name} {found.with_name(near)}" if near else f"ls {found.parent}"
+        if not found.parent.is_dir():
+            fix = f"--{name} FILE      (there is no folder {found.parent} either)"
+        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
     return found
 
 
@@ -265,6 +275,7 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
             f"--{name} must be a positive number",
             seen=f"--{name} {text}",
             expected="above 0",
+            fix=f"--{name} {METRES[text]}" if name == "scale" and text in METRES else f"leave --{name} out",
         )
     return value
 
@@ -289,6 +300,7 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
             f"{folder.path} has no checkpoint yet",
             seen=f"nothing in {folder.checkpoints}",
             expected="a run that has written a checkpoint",
+            fix=f"noether logs {folder.path}      (shows how far it has come)",
         )
     name = _one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":

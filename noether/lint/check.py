@@ -167,12 +167,14 @@ def _files(name: str) -> list[Path]:
             return found
         if path.exists() or path.is_symlink():
             return [path]
-        near = nearest(path.name, (file.name for file in path.parent.iterdir())) if path.parent.is_dir() else None
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        scripts = [file for file in sorted(beside) if file.endswith((".sh", ".sbatch", ".slurm"))]
+        near = nearest(path.name, beside) or next(iter(scripts), None)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(
             "script-unreadable", f"cannot read {name!r}", seen=str(error), expected="a job script"
         ) from None
-    fix = f"noether lint {path.parent / near}" if near else ""
+    fix = f"noether lint {path.parent / near}" if near else "noether submit --dry-run      (writes a job script)"
     raise RequestError(
         "no-such-script", f"no job script {name}", seen=f"{name} does not exist", expected="a file or folder", fix=fix
     )

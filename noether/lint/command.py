@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from noether.common.suggest import did_you_mean
+from noether.common.suggest import did_you_mean, nearest
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import lint_files
 from noether.lint.fix import write_fixed
@@ -23,12 +23,22 @@ def run_lint(
     if style not in FORMATS:
         expected = ", ".join(FORMATS)
         raise RequestError(
-            "unknown-format", f"no format {did_you_mean(style, FORMATS)}", seen=f"--format {style}", expected=expected
+            "unknown-format",
+            f"no format {did_you_mean(style, FORMATS)}",
+            seen=f"--format {style}",
+            expected=expected,
+            fix=f"--format {nearest(style, FORMATS) or 'text'}",
         )
     overrides = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in overrides]
     if slurm is not None and not re.match(r"\d\d\.\d\d\b", slurm):
-        raise RequestError("slurm-version", f"{slurm!r} is no version of Slurm", seen=slurm, expected="such as 23.02")
+        raise RequestError(
+            "slurm-version",
+            f"{slurm!r} is no version of Slurm",
+            seen=slurm,
+            expected="such as 23.02",
+            fix="--slurm 23.02",
+        )
     requested = Requested(read_line, hp, tuple(overrides), float(slurm[:5]) if slurm else None)
     reports = lint_files(paths, requested)
     print(*render(reports, style), sep="\n")

@@ -28,7 +28,7 @@ def cancel_run(run: str) -> int:
         RequestError: where the run is not running, or runs on another machine.
         NoetherError: where it does not stop within the limit.
     """
-    folder = find_run(run)
+    folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))
     if job is not None:
         return _cancel_job(folder, job.job_id, job.state)

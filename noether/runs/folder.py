@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.suggest import nearest
 from noether.errors import RequestError
 
 REPLACED = ".replaced-"
@@ -116,24 +117,39 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"
 
 
-def existing_run(path: str | Path) -> RunFolder:
-    """Returns the folder of a run that was made before.
+def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
+    """Returns the folder of a run that was made before: a path, or a name in runs/.
+
+    Args:
+        path: what the user typed.
+        form: how a run is typed there, {} for its folder; "" where nothing but what was named may be proposed.
 
     Raises:
-        RequestError: where the path is not a run folder, naming the newest run beside it.
+        RequestError: where the path is not a run folder, naming the run that has a name like it.
     """
     folder = Path(path).expanduser()
-    if (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*")):
-        return RunFolder(folder)
-    parent = folder if folder.is_dir() else folder.parent
-    runs = sorted(run.parent for run in parent.glob("*/config.yaml")) if parent.is_dir() else []
+    for found in (folder, Path("runs") / folder):
+        if is_run(found):
+            return RunFolder(found)
+    around = next((parent for parent in (folder, *folder.parents) if is_run(parent)), None)
+    places = dict.fromkeys(place for place in (folder, folder.parent, Path("runs")) if place.is_dir())
+    runs = {run.parent.name: run.parent for place in places for run in sorted(place.glob("*/config.yaml"))}
+    near = around or runs.get(nearest(folder.name, runs) or "")
+    place = runs[min(runs)].parent if runs else None
+    listed = "noether status" + (f" --output-path {place}" if place not in (None, Path("runs")) else "")
+    fix = f"{listed}      (lists the runs)" if runs else "noether train      (makes a run)"
     raise RequestError(
         "not-a-run-folder",
         f"{folder} is not a run folder",
         seen="no such folder" if not folder.exists() else "no config.yaml in it",
         expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",
-        fix=str(runs[-1]) if runs else "",
+        fix=form.format(near) if near and form else fix,
     )
+
+
+def is_run(folder: Path) -> bool:
+    """Returns whether a folder is that of a run which has begun."""
+    return (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*"))
 
 
 def newest_run(output_path: Path) -> RunFolder | None:

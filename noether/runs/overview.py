@@ -40,8 +40,10 @@ class RunState:
     time_left: str | None
 
 
-def find_run(path: str | Path) -> RunFolder:
+def find_run(path: str | Path, form: str = "{}") -> RunFolder:
     """Returns a run's folder: one that has trained, or whose job waits to, and then it may still have none.
+
+    `form` as for `existing_run`.
 
     Raises:
         RequestError: where the path is neither.
@@ -51,7 +53,7 @@ def find_run(path: str | Path) -> RunFolder:
         if folder.config.is_file() or folder.job.is_file():
             return folder
     queued = queue_of(*folders)
-    return next((folder for folder in folders if job_in_queue(folder, queued)), None) or existing_run(path)
+    return next((folder for folder in folders if job_in_queue(folder, queued)), None) or existing_run(path, form)
 
 
 def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:

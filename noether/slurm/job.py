@@ -87,7 +87,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     """
     if not multirun:
         overrides, hp = on_own_settings(overrides, hp)
-    expanded = expand_sweep(overrides) if multirun else [list(overrides)]
+    expanded = expand_sweep(overrides, "submit") if multirun else [list(overrides)]
     configs = [load_config(run, hp) for run in expanded]
     if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
         raise RequestError(

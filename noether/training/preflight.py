@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.checkpoints.resume import find_start
+from noether.checkpoints.weights_file import weights_file
 from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
@@ -25,7 +26,10 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
-    find_start(config, lambda warning: None).folder.check_writable()
+    start = find_start(config, lambda warning: None)
+    start.folder.check_writable()
+    if config.initial_weights is not None and start.checkpoint is None:
+        weights_file(config.initial_weights)
     check_data(config)
     check_torch(plan)
     check_compiler(config, plan)

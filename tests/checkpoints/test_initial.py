@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save, save_file
 from torch import nn
 
 from noether.checkpoints.format import write_checkpoint
-from noether.checkpoints.initial import freeze, load_initial, weights_file
+from noether.checkpoints.initial import freeze, load_initial
+from noether.checkpoints.weights_file import weights_file
 from noether.data.layout import Layout
 from noether.errors import RequestError
 from noether.models.build import build_model

@@ -7,8 +7,6 @@ from noether.config.sweep import expand_sweep, varied
 from tests.refusal import refusal
 
 SWEEPS = {
-    "no-list-is-one-run": (["seed=1"], [["seed=1"]]),
-    "nothing": ([], [[]]),
     "last-turns-fastest": (
         ["seed=1,2", "optimizer=adamw,sgd"],
         [
@@ -21,7 +19,7 @@ SWEEPS = {
     "range-and-choice": (["seed=range(1,3)", "+x=choice(a)"], [["seed=1", "+x=a"], ["seed=2", "+x=a"]]),
     "quoted-comma-is-one-text": (['devices="0,1"', "seed=1,2"], [['devices="0,1"', f"seed={n}"] for n in (1, 2)]),
     "quoted-value-in-a-list": (['devices="0,1","2,3"'], [['devices="0,1"'], ['devices="2,3"']]),
-    "list-value-is-one-value": (["x=[1,2]"], [["x=[1,2]"]]),
+    "list-value-is-one-value": (["x=[1,2]", "seed=1,2"], [["x=[1,2]", "seed=1"], ["x=[1,2]", "seed=2"]]),
     "added-key-stays-added": (["+seed=1,2"], [["+seed=1"], ["+seed=2"]]),
     "number-with-underscore-is-kept": (["run_id=1_1,1_2"], [["run_id=1_1"], ["run_id=1_2"]]),
     "numbers-as-they-were-written": (["run_id=1e3,007,a"], [["run_id=1e3"], ["run_id=007"], ["run_id=a"]]),

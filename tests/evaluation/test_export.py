@@ -13,7 +13,7 @@ import pytest
 import torch
 from shapenet_car_runs import SMALL, train_on
 
-from noether.checkpoints.initial import weights_file
+from noether.checkpoints.weights_file import weights_file
 from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal

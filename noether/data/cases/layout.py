@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from noether.common.suggest import nearest
 from noether.data.cases.case_map import CaseMap
 from noether.errors import RequestError
 
@@ -18,11 +19,15 @@ def list_files(root: Path) -> list[str]:
     the folders of failed cases of OpenFOAM. RequestError: there is no such folder.
     """
     if not root.is_dir():
+        folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
+        near = nearest(root.name, folders)
+        listed = f"ls {root.parent}      (shows what is there)"
         raise RequestError(
             "cases-root-not-a-folder",
             f"{root} is not a folder",
-            seen="no such folder",
+            seen="a file" if root.exists() else "no such folder",
             expected="the folder above the cases",
+            fix=f"noether data inspect {root.parent / near}" if near else listed,
         )
     found: list[str] = []
     for folder, names, files in os.walk(root, followlinks=True):

@@ -75,6 +75,7 @@ def survey_folder(
             f"{root} holds no cases",
             seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
             expected="meshes: " + " ".join(SUFFIXES) + ", or OpenFOAM's constant/polyMesh",
+            fix=f"ls {root}/*      (shows what lies there; the folder above the cases is asked for)",
         )
     survey = Survey(root, grouping, _within_budget(root, grouping))
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()

@@ -1,0 +1,58 @@
+"""The fixes of settings files work, and a kind typed anew drops the options of the old one."""
+
+from pathlib import Path
+
+import pytest
+
+from noether.config.compose import load_config
+from noether.errors import RequestError
+
+FILES = {
+    "a-group-s-option-in-a-file-without-defaults": ("model: upt\nseed: 3\n", None),
+    "a-group-s-option-in-a-file-with-defaults": (
+        "defaults: [/train, _self_]\nmodel: upt\n",
+        "defaults: [/train, override /model: upt, _self_]\n",
+    ),
+    "a-number-for-a-name": ("run_id: 7\n", 'run_id: "7"\n'),
+    "broken-yaml": ("seed: [1\n", "seed: 1\n"),
+}
+
+
+@pytest.mark.parametrize(("content", "mended"), FILES.values(), ids=FILES)
+def test_files_are_read_or_their_fix_works(content: str, mended: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    if mended is None:
+        assert load_config((), path).model.dim == 192
+        return
+    with pytest.raises(RequestError) as caught:
+        load_config((), path)
+    fix = caught.value.fix
+    assert "override /model: upt" in fix or mended.strip() in fix or f"{path}:2" in fix or f"{path}:1" in fix, fix
+    path.write_text(mended)
+    load_config((), path)
+
+
+NEW_KINDS = {
+    "model": (["model.kind=my.Model", "model.width=3"], lambda c: c.model.options(), {"width": 3}),
+    "model-in-any-order": (["model.width=3", "+model.kind=my.Model"], lambda c: c.model.options(), {"width": 3}),
+    "model-with-its-group": (["model=transformer", "model.kind=my.Model"], lambda c: c.model.options(), {}),
+    "dataset": (
+        ["dataset.kind=my.Data", "dataset.points_per_update.surface=5"],
+        lambda c: (c.dataset.options(), c.dataset.points_per_update),
+        ({}, {"surface": 5}),
+    ),
+    "task": (["task.kind=my.Task"], lambda c: c.task.options(), {}),
+    "known": (["model.kind=transformer"], lambda c: (c.model.dim, c.model.depth), (192, 12)),
+    "the-same": (["model.kind=upt"], lambda c: c.model.dim, 96),
+    "optimizer": (["optimizer.kind=sgd"], lambda c: c.optimizer.kind, "sgd"),
+    "schedule": (["schedule.kind=one_cycle"], lambda c: c.schedule.kind, "one_cycle"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "read", "expected"), NEW_KINDS.values(), ids=NEW_KINDS)
+def test_a_new_kind_drops_the_options_of_the_old_one(overrides, read, expected) -> None:
+    options = read(load_config(overrides))
+    if isinstance(options, dict):
+        options = {name: value for name, value in options.items() if value is not None}
+    assert options == expected
