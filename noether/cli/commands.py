@@ -13,6 +13,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "init": training_commands.init,
     "train": training_commands.train,
     "plan": training_commands.plan,
+    "settings": training_commands.settings,
     "evaluate": model_commands.evaluate,
     "predict": model_commands.predict,
     "export": model_commands.export,

@@ -163,11 +163,9 @@ def _show_help(asked: list[str]) -> int:
     elif not about or about.startswith("-"):
         print(overview())
     else:
-        from noether.cli.settings_help import section_help, sections
+        from noether.cli.settings_help import section_help, sections, setting_help
 
-        if about not in sections():
-            return _run_command(asked)  # Refuses it, and names the nearest command.
-        print(section_help(about))
+        print(section_help(about) if about in sections() else setting_help(about))
     return ExitCode.DONE
 
 

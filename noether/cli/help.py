@@ -24,7 +24,7 @@ def overview() -> str:
     lines += [
         "",
         "noether COMMAND --help describes one command; noether help SECTION describes the settings of a section",
-        "(noether help model); noether --version prints the version.",
+        "(noether help model), noether help SETTING one of them; noether --version prints the version.",
         "",
     ]
     return "\n".join(lines) + "\n" + EPILOGUE.rstrip()
@@ -42,7 +42,8 @@ def group_help(group: str) -> str:
 
 
 _OF_TRAINING = ("", "trainer", "dataset", "model", "task", "optimizer", "schedule")
-READ_BY = {"train": _OF_TRAINING, "plan": _OF_TRAINING, "submit": ("slurm",), "data describe": ("dataset",)}
+READ_BY: dict[str, tuple[str, ...]] = dict.fromkeys(("train", "plan", "settings"), _OF_TRAINING)
+READ_BY |= {"submit": ("slurm",), "data describe": ("dataset",)}
 """The sections of settings that a command reads itself, "" for the top level."""
 
 METAVARS = {

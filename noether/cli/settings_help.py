@@ -1,14 +1,24 @@
 """The settings as commands show them in the text of --help."""
 
 import inspect
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from noether.cli.arguments import is_old_name
+from noether.cli.commands import GROUPS, VERBS
 from noether.cli.help import READ_BY
+from noether.common.suggest import nearest
+from noether.config.explain import as_override
+from noether.config.interval import Interval
+from noether.config.other_names import setting_meant, settings
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.settings_file import configs_folder
+from noether.errors import RequestError
 
 IN_FULL = ("", "trainer", "slurm")
 """Sections whose settings are described one a line; the others are named, by kind."""
@@ -38,9 +48,29 @@ def section_help(section: str) -> str:
     for kind, found in _kinds(section):
         about = inspect.cleandoc(found.__doc__ or "").splitlines()[0]
         lines += ["", f"{section}.kind={kind}: {about}" if kind else f"{section}: {about}"]
-        lines += _described(section, kind)
+        lines += _described(section, kind, types=True)
     options = group_options().get(section, [])
     return "\n".join([*lines[1:], *(["", f"{section}=OPTION: {', '.join(options)}"] if options else [])])
+
+
+def setting_help(name: str) -> str:
+    """Returns the text of `noether help trainer.max_epochs`: one setting, with its type and default.
+
+    Raises:
+        RequestError: there is no such setting; the fix names the one that was meant.
+    """
+    known = settings()
+    if name in known:
+        return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}"])
+    near = nearest(name, (*VERBS, *GROUPS, *sections(), *known))
+    meant = near or (setting_meant(name, "") or "").lstrip("'").partition("=")[0]
+    raise RequestError(
+        "no-help-for-that",
+        f"no command, section or setting {name!r}" + (f", did you mean {meant!r}?" if meant else ""),
+        seen=f"noether help {name}",
+        expected=f"a command, a section ({', '.join(sections())}) or a setting such as trainer.max_epochs",
+        fix=f"noether help {meant}".rstrip(),
+    )
 
 
 def sections() -> list[str]:
@@ -56,11 +86,11 @@ def _kinds(section: str) -> list[tuple[str, type[BaseModel]]]:
     return [("my_package.MyClass" if kind_of(schema) == "" else kind_of(schema) or "", schema) for schema in schemas]
 
 
-def _described(section: str, kind: str = "", only: tuple[str, ...] = ()) -> list[str]:
+def _described(section: str, kind: str = "", only: tuple[str, ...] = (), *, types: bool = False) -> list[str]:
     schema = dict(_kinds(section))[kind]
     prefix = f"{section}." if section else ""
     return [
-        f"  {prefix + name:<36} {field.description}"
+        f"  {prefix + name:<36} {field.description}" + (f" [{_typed(field)}]" if types else "")
         for name, field in schema.model_fields.items()
         if field.description and (not only or name in only)
     ]
@@ -76,6 +106,28 @@ def _named(section: str) -> list[str]:
             names.append("and what your class takes")
         lines.append(f"  {head:<36} {', '.join(names)}")
     return lines
+
+
+def _typed(field: FieldInfo) -> str:
+    """Returns a setting's type and default: "whole number or null, default null"."""
+    members = dict.fromkeys(_words(field.annotation))
+    default = "" if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+    shown = as_override(default) if not isinstance(default, (BaseModel, dict)) else ""
+    return " or ".join(members) + (f", default {shown}" if shown else "")
+
+
+def _words(annotation: Any) -> list[str]:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return [" | ".join(map(str, inner))]
+    if origin in (Union, UnionType):
+        return [word for one in inner for word in _words(one)]
+    if origin is Annotated:
+        return _words(inner[0])
+    if origin is tuple:
+        return ["list of " + " and ".join(dict.fromkeys(f"{_words(one)[0]}s" for one in inner if one is not Ellipsis))]
+    names = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", type(None): "null"}
+    return [names.get(annotation) or ("length" if annotation is Interval else "settings")]
 
 
 def group_options() -> dict[str, list[str]]:

@@ -73,6 +73,31 @@ def train(
     return train_here(config, reset=reset, tensorboard=tb)
 
 
+def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:
+    """Show every setting of a run before it starts, and where each comes from.
+
+    The command line, a file of settings, a file of a group such as model=upt, or the default.
+
+    Args:
+        overrides: settings and groups, as for train
+    """
+    import shlex
+
+    from noether.config.explain import as_override
+    from noether.config.origins import settings_with_origins
+    from noether.runs.resuming import on_own_settings
+
+    found = settings_with_origins(*on_own_settings(overrides, hp))
+    if json:
+        print(json_module.dumps({one.name: {"value": one.value, "origin": one.origin} for one in found}, indent=2))
+        return ExitCode.DONE
+    lines = [(shlex.quote(f"{one.name}={as_override(one.value)}"), one.origin) for one in found]
+    widest = min(60, max(len(line) for line, _ in lines))
+    for line, origin in lines:
+        print(f"{line:<{widest}}   {origin}")
+    return ExitCode.DONE
+
+
 def plan(*overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False) -> int:
     """Show what train would do here, and why. Nothing is started.
 

@@ -1,7 +1,8 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,26 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
     return validate(compose_settings(overrides, hp))
 
 
+@dataclass(frozen=True)
+class Composed:
+    """Plain settings, not validated yet, and what they were composed of.
+
+    choices: the file of each group that was chosen, by the group.
+    """
+
+    settings: dict[str, Any]
+    primary: Path
+    overrides: tuple[Override, ...]
+    choices: Mapping[str, Path]
+
+
 def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
     """Composes files and overrides into plain settings, which are not validated yet."""
+    return compose_from(overrides, hp).settings
+
+
+def compose_from(overrides: Sequence[str] = (), hp: str | Path | None = None) -> Composed:
+    """Composes files and overrides, and says which files they were. Raises as `load_config`."""
     primary = primary_file(hp)
     check_yaml(primary)
     parsed = parse_overrides(overrides)
@@ -64,7 +83,10 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
             if others:
                 lines.append(f"hydra.searchpath=[{','.join(override_value(f'file://{root}') for root in others)}]")
             with initialize_config_dir(config_dir=str(file.parent), version_base="1.3"):
-                composed = compose(config_name=file.stem, overrides=lines)
+                composed = compose(config_name=file.stem, overrides=lines, return_hydra_config=True)
+            chosen = dict(composed.hydra.runtime.choices)
+            OmegaConf.set_struct(composed, False)
+            del composed["hydra"]
         _apply_kinds(composed, adjusted)
         settings = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -72,7 +94,13 @@ def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None
     except yaml.YAMLError as error:
         raise yaml_error(error, primary) from None
     assert isinstance(settings, dict)
-    return _with_one_length({str(key): value for key, value in settings.items()}, parsed)
+    files = [(group, root / group / f"{option}.yaml") for root in reversed(roots) for group, option in chosen.items()]
+    return Composed(
+        _with_one_length({str(key): value for key, value in settings.items()}, parsed),
+        primary,
+        tuple(parsed),
+        {group: file for group, file in files if file.is_file()},
+    )
 
 
 def validate(settings: dict[str, Any]) -> RunConfig:

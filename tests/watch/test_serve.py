@@ -61,7 +61,7 @@ def test_the_documented_commands_serve(line: str, runs: Path, environ) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (["runs/crs"], "runs/lorries"),
+        (["runs/crs"], "runs/cars"),
         (["--port", "x"], "--port 8642"),
         (["--port", "70000"], "--port 8642"),
         (["--port", "{taken}"], "any free port"),
