@@ -26,25 +26,7 @@ def composition_error(
     text = str(error).strip()
     group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
     if group:
-        name = group[1]
-        folder, _, option = name.rpartition("/")
-        options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
-        near = nearest(option, options)
-        typed = next((override.input_line for override in overrides if override.key_or_group == folder), None)
-        # A group that the defaults list does not have is chosen with +.
-        plus = "+" if (typed or "").startswith("+") else ""
-        fix = f"fix {primary}"
-        if near or (options and typed is None):
-            fix = f"{plus}{folder}={near or options[0]}"
-        elif options:
-            fix = f"leave {shlex.quote(str(typed))} out"
-        return RequestError(
-            "unknown-configuration",
-            f"no configuration {name!r}",
-            seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
-            expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
-            fix=fix,
-        )
+        return _no_configuration(group[1], primary, roots, overrides)
     delete = re.search(r"Could not delete(?: from config)?\.? ?'?([^' ]+)'?", text)
     if delete:
         return RequestError(
@@ -80,6 +62,28 @@ def composition_error(
         seen=first,
         expected="keys and groups that exist",
         fix=f"fix {primary.name}, or the override that is named",
+    )
+
+
+def _no_configuration(name: str, primary: Path, roots: Sequence[Path], overrides: Sequence[Override]) -> RequestError:
+    """Explains a file of a group that does not exist."""
+    folder, _, option = name.rpartition("/")
+    options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
+    near = nearest(option, options)
+    typed = next((override.input_line for override in overrides if override.key_or_group == folder), None)
+    # A group that the defaults list does not have is chosen with +.
+    plus = "+" if (typed or "").startswith("+") else ""
+    fix = f"fix {primary}"
+    if near or (options and typed is None):
+        fix = f"{plus}{folder}={near or options[0]}"
+    elif options:
+        fix = f"leave {shlex.quote(str(typed))} out"
+    return RequestError(
+        "unknown-configuration",
+        f"no configuration {name!r}",
+        seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
+        expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
+        fix=fix,
     )
 
 
