@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-machines test-nightly faults bench bench-charts lint format docs site transcript venv clean
+.PHONY: train shell test test-fast test-machines test-nightly fake-gpu gpu faults bench bench-charts lint format docs site transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -33,6 +33,19 @@ test-machines: $(READY)
 # What only takes longer: CONTRIBUTING says what it is, and which shorter form of it `make test` runs.
 test-nightly: $(READY)
 	$(BIN)/pytest -m nightly $(ARGS)
+
+# The GPU path on a machine without a GPU: a second environment with torch as PyPI builds it for CUDA (5 GB).
+fake-gpu:
+	$(MAKE) venv VENV=.venv-cuda
+	.venv-cuda/bin/python -c 'import sys, torch; sys.exit(None if torch.version.cuda else f"torch {torch.__version__} is built for the CPU; PyPI has one for CUDA")'
+	.venv-cuda/bin/pytest tests/gpu/test_fake_gpu.py $(ARGS)
+
+# For a machine with a GPU: every test that needs one, then what the published models reach, as a page to commit.
+gpu: $(READY)
+	NOETHER_REQUIRE_GPU=1 $(BIN)/pytest tests/gpu
+	$(BIN)/python benchmarks/gpu.py --json $(GPU_RESULTS).json --page $(GPU_RESULTS).md $(ARGS)
+
+GPU_RESULTS = benchmarks/results/$(shell date +%F)-gpu
 
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow and not machines" $(ARGS)

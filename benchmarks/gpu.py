@@ -1,6 +1,6 @@
 """What the published models reach on the GPUs of this machine: one command, on one GPU and on several.
 
-    python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE]
+    python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE] [--page FILE]
 
 UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol: one sample an update and device, 3,586
 points of the surface, 4,096 of the volume, Lion, averaged weights, as `noether train` makes its updates (DDP over NCCL
@@ -20,14 +20,16 @@ import argparse
 import itertools
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from record import REPOSITORY, finish, row
+from record import REPOSITORY, finish, machine, row
 from torch.utils.flop_counter import FlopCounterMode
 
 from noether.config.compose import load_config
@@ -174,6 +176,43 @@ def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def page_of(every: Mapping[int, dict[str, Any]]) -> str:
+    """Returns the results as a page: where they were measured, a table for each number of ranks, the public figures."""
+    here, low_high = machine(), " to ".join(map(str, PUBLIC_UPDATES_A_SECOND))
+    devices = ", ".join(here["gpus"]) or f"no GPU: {here['processor']}, {here['cores']} cores"
+    lines = [f"# The published models on {devices}", "", f"torch {here['torch']}, {here['date']}. {PROTOCOL}", ""]
+    for ranks, found in every.items():
+        copies = found["copy_bytes_per_second"] / 1e9
+        lines += [f"## {ranks} rank{'s' * (ranks != 1)}", "", f"Copies on the device: {copies:.0f} GB/s.", "", *_TABLE]
+        for case in found["cases"]:
+            name = f"| {case['model']} | {case['precision']} | {'compiled' if case['compiled'] else 'eager'} |"
+            if "failed" in case:
+                lines.append(f"{name} {case['failed'].replace('|', '/')} | | | | |")
+                continue
+            rate = statistics.median(case["rates"])
+            flops = case["flops"] * rate
+            lines.append(
+                f"{name} {rate:.2f} | {ranks * rate:.2f} | {flops / 1e12:.3g} | {flops / case['ceiling']:.0%} "
+                f"| {case['memory_mib']:.0f} |"
+            )
+        lines.append("")
+    lines += [
+        "## Public figures",
+        "",
+        f"- Transolver, all 32,186 points of a car, one A100: {low_high} updates/s, reading of data included "
+        "(8 to 10 hours for 789 samples and 200 epochs); here `transolver_all_points`, with data on the device.",
+        "- AB-UPT on ShapeNet-Car (arXiv 2502.09692): 5.7 minutes of training on one H100; here `ab_upt` in bf16.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PROTOCOL = "One sample an update and device, Lion, averaged weights; the share is of square matrix products' rate here."
+_TABLE = [
+    "| model | precision | | updates/s | samples/s | TFLOP/s a device | share of the ceiling | MiB a device |",
+    "|---|---|---|---|---|---|---|---|",
+]
+
+
 def main() -> None:
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--ranks", type=int, nargs="+")
@@ -185,6 +224,7 @@ def main() -> None:
     own.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     own.add_argument("--tiny", action="store_true", help="a size for a look at the code")
     own.add_argument("--json", type=Path)
+    own.add_argument("--page", type=Path, help="a page of the results, in Markdown")
     options = own.parse_args()
     count = torch.cuda.device_count()
     if options.device == "cuda" and not count:
@@ -209,6 +249,9 @@ def main() -> None:
     low, high = PUBLIC_UPDATES_A_SECOND
     print(f"Transolver's public recipe on one A100, all points of a car: {low} to {high} updates/s")
     finish("gpu", rows, options.json, cases=every, public_updates_per_second=PUBLIC_UPDATES_A_SECOND)
+    if options.page is not None:
+        options.page.parent.mkdir(parents=True, exist_ok=True)
+        options.page.write_text(page_of(every))
     if failed := [case for found in every.values() for case in found["cases"] if "failed" in case]:
         sys.exit(f"{len(failed)} of the measurements failed: {failed[0]}")
 

@@ -78,10 +78,13 @@ def test_without_a_gpu_it_is_said_and_the_exit_code_is_2():
 
 @pytest.mark.slow
 def test_the_gpu_benchmark_runs_its_own_code_on_a_cpu(tmp_path):
-    out = tmp_path / "gpu.json"
+    out, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     words = ["--device", "cpu", "--tiny", "--no-compile", "--ranks", "1", "2", "--updates", "1", "--rounds", "1"]
-    done = run("benchmarks/gpu.py", *words, "--models", "ab_upt", "transolver_all_points", "--json", str(out))
+    words += ["--models", "ab_upt", "transolver_all_points"]
+    done = run("benchmarks/gpu.py", *words, "--json", str(out), "--page", str(page))
     assert done.returncode == 0, done.stderr
+    assert page.read_text().count("| ab_upt | bf16 | eager | ") == 2
+    assert "no GPU" in page.read_text().splitlines()[0]
     found = json.loads(out.read_text())
     assert found["machine"]["torch"] == torch.__version__
     cases = [case for ranks in ("1", "2") for case in found["cases"][ranks]["cases"]]

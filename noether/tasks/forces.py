@@ -18,13 +18,12 @@ def force_coefficient(
     pressure (B, N, 1) and shear (B, N, 3) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a
     point is padding. shear is τ as the air pulls on the wall; None: pressure alone.
     """
-    direction = pressure.new_tensor(scalar.direction).double()
     traction = -pressure.double() * batch[scalar.normals].double()
     if shear is not None:
         traction = traction + shear.double()
     if scalar.moment:
         traction = torch.linalg.cross(batch[scalar.points].double(), traction)
-    force = ((traction @ direction) * batch[scalar.areas].double()).sum(dim=1)
+    force = (_along(traction, scalar) * batch[scalar.areas].double()).sum(dim=1)
     return force / _reference(batch, scalar)
 
 
@@ -33,8 +32,17 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     assert scalar.truth is not None
     truth = batch[scalar.truth].double()
     if truth.ndim == 2 and truth.shape[1] == 3:
-        return truth @ truth.new_tensor(scalar.direction) / _reference(batch, scalar)
+        return _along(truth, scalar) / _reference(batch, scalar)
     return batch[scalar.truth].reshape(-1)
+
+
+def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
+    """Returns the component of vectors (…, 3) in the scalar's direction, (…,).
+
+    By Python's numbers: a tensor made of them would be copied to a GPU for each batch, and waited for.
+    """
+    x, y, z = vectors.unbind(-1)
+    return x * scalar.direction[0] + y * scalar.direction[1] + z * scalar.direction[2]
 
 
 def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:

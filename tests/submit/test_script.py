@@ -248,7 +248,7 @@ REFUSED = {
     ),
     "more-names-than-nodes": (['slurm.nodelist="n[1-3]"'], "slurm.nodes=3"),
     "no-time-to-save": (["slurm.timeout_min=1"], "slurm.timeout_min=2"),
-    "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "greater than or equal to 60"),
+    "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "a number of at least 60"),
     "a-place-for-each-run": (["-m", "slurm.nodes=1,2"], "submit these runs one by one"),
     "a-sweep-without-m": (["seed=1,2"], "one value"),
     "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),

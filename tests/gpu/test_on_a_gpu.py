@@ -1,0 +1,111 @@
+"""Whole runs on this machine's GPUs. Without one they are skipped; NOETHER_REQUIRE_GPU=1 (`make gpu`) fails instead."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.slow
+MODELS = ("upt_small", "ab_upt_small", "transformer_small", "transolver_small")
+SMALL = (
+    "accelerator=gpu",
+    "dataset.train_shapes=20",
+    "dataset.test_shapes=5",
+    "dataset.surface_points=256",
+    "dataset.volume_points=128",
+    "dataset.geometry_points=128",
+    "dataset.points_per_update={surface: 128, volume: 64}",
+    "trainer.effective_batch_size=4",
+    "trainer.max_epochs=null",
+    "trainer.max_updates=4",
+    "trainer.checkpoint_every=2 updates",
+    "trainer.log_every=1 updates",
+    "trainer.evaluate_every=2 updates",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpus() -> int:
+    count = torch.cuda.device_count()
+    if not count:
+        why = f"no GPU that torch {torch.__version__} could use"
+        (pytest.fail if os.environ.get("NOETHER_REQUIRE_GPU") == "1" else pytest.skip)(why)
+    return count
+
+
+def trained(noether, output: Path, name: str, *words: str, limit_s: float = 600) -> RunFolder:
+    done = noether("train", f"output_path={output}", f"run_id={name}", *SMALL, *words, timeout=limit_s)
+    assert done.code == 0, done.out + done.err
+    return RunFolder(output / name)
+
+
+def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
+    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
+
+
+WAYS = {
+    "float32": (),
+    "without-tf32": ("trainer.tf32=false",),
+    "bf16": ("trainer.precision=bf16",),
+    "fp16": ("trainer.precision=fp16",),
+    "compiled": ("trainer.compile=true",),
+    "recomputed": ("trainer.recompute=true",),
+    "accumulated": ("trainer.max_batch_size=1",),
+    "as-many-as-fit": ("trainer.max_batch_size=auto",),
+    "lion": ("optimizer=lion",),
+    "sgd": ("optimizer=sgd",),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_gpu_trains(way: str, noether, tmp_path: Path) -> None:
+    folder = trained(noether, tmp_path, "run", "devices=1", *WAYS[way])
+    found = json.loads(folder.environment.read_text())
+    assert found["driver"], found
+    assert all(torch.isfinite(value).all() for value in weights(folder).values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_gpu_and_the_cpu_learn_the_same(model: str, noether, tmp_path: Path) -> None:
+    """In float64 rounding is out of the way; sums in another order are what is left."""
+    words = (f"model={model}", "trainer.precision=float64", "devices=1")
+    ours, cpu = (
+        weights(trained(noether, tmp_path, name, *words, *more))
+        for name, more in (("gpu", ()), ("cpu", ("accelerator=cpu",)))
+    )
+    for name, value in ours.items():
+        torch.testing.assert_close(
+            value, cpu[name], rtol=1e-6, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_a_resumed_run_is_the_same_bit_for_bit(noether, tmp_path: Path) -> None:
+    """The rate is constant: a cosine would be another curve for a run of half the length."""
+    words = ("devices=1", "trainer.deterministic=true", "schedule=constant")
+    whole = trained(noether, tmp_path, "whole", *words)
+    for updates in (2, 4):
+        halves = trained(noether, tmp_path, "halves", *words, f"trainer.max_updates={updates}", "resume=auto")
+    pairs = zip(weights(whole).items(), weights(halves).items(), strict=True)
+    assert all(one == other and torch.equal(value, again) for (one, value), (other, again) in pairs)
+
+
+def test_every_gpu_of_the_machine_is_a_rank(gpus: int, noether, tmp_path: Path) -> None:
+    folder = trained(noether, tmp_path, "all", f"trainer.effective_batch_size={2 * gpus}")
+    assert json.loads(folder.plan.read_text())["world_size"] == gpus
+    assert json.loads(folder.environment.read_text())["nccl"]
+
+
+def test_a_model_trained_on_a_gpu_is_evaluated_and_predicts(noether, tmp_path: Path) -> None:
+    folder = trained(noether, tmp_path, "run", "devices=1")
+    assert noether("evaluate", str(folder.path), timeout=300).code == 0
+    mesh = str(REPOSITORY / "examples" / "car.stl")
+    done = noether("predict", str(folder.path), "--mesh", mesh, "--out", str(tmp_path / "car.vtp"), timeout=300)
+    assert done.code == 0, done.out + done.err
+    assert (tmp_path / "car.vtp").is_file()
