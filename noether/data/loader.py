@@ -67,8 +67,9 @@ def evaluation_batches(
     draw: PointSampler,
     *,
     num_workers: int = 0,
+    pin_memory: bool = False,
 ) -> Iterator[Batch]:
-    """Yields the given samples, each exactly once, with all their points."""
+    """Yields the given samples, each exactly once, with all their points; the rest as for `training_batches`."""
 
     def read(own: list[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
@@ -76,7 +77,7 @@ def evaluation_batches(
         return {**stacked, "index": torch.tensor(own)}
 
     batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
-    return iter(_loader(read, batches, num_workers, pin_memory=False))
+    return iter(_loader(read, batches, num_workers, pin_memory))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Checks the health of the GPUs and the networks that NCCL uses through libfabric. Pure functions of the facts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.gpu_health import GpuHealth
@@ -23,7 +23,11 @@ def check_gpu_health(facts: HostFacts) -> list[Diagnosis]:
         return [skipped("gpu health", "the driver did not answer")]
     if not facts.gpu_health:
         return [Diagnosis("gpu health", "ok", "no NVIDIA GPU here")]
-    found = [*(finding for gpu in facts.gpu_health for finding in _of_gpu(gpu)), *_of_kernel_log(facts)]
+    found = [
+        *(finding for gpu in facts.gpu_health for finding in _of_gpu(gpu)),
+        *_of_links(facts.gpu_health),
+        *_of_kernel_log(facts),
+    ]
     if found:
         return found
     clocks = ", ".join(f"{gpu.clock} of {gpu.most_clock} MHz" for gpu in facts.gpu_health if gpu.clock is not None)
@@ -59,10 +63,19 @@ def _of_gpu(gpu: GpuHealth) -> Iterator[Diagnosis]:
         seen = f"{name} is slowed down by {', '.join(gpu.slowed_by)}{clock}"
         fix = f"{look} PERFORMANCE,TEMPERATURE,POWER      (check its cooling and power supply)"
         yield Diagnosis("gpu health", "warning", seen, "its full clock: all ranks wait for the slowest", fix)
-    if gpu.links_up and gpu.links_down:
-        seen = f"{name}: {gpu.links_down} of {gpu.links_up + gpu.links_down} NVLinks are down"
-        fix = f"nvidia-smi nvlink --status -i {gpu.index}"
-        yield Diagnosis("gpu health", "warning", seen, "all of them up: otherwise NCCL uses slower paths", fix)
+
+
+def _of_links(gpus: Sequence[GpuHealth]) -> Iterator[Diagnosis]:
+    """NVLinks that are down where another GPU of the host has them up.
+
+    What is down on every GPU was never connected: a bridge between PCIe cards uses some of their links.
+    """
+    most = max(gpu.links_up for gpu in gpus)
+    for gpu in gpus:
+        if gpu.links_down and gpu.links_up < most:
+            seen = f"GPU {gpu.index}: {most - gpu.links_up} of {most} NVLinks are down"
+            fix = f"nvidia-smi nvlink --status -i {gpu.index}"
+            yield Diagnosis("gpu health", "warning", seen, "as many up as another GPU here has: NCCL uses them", fix)
 
 
 def _of_kernel_log(facts: HostFacts) -> Iterator[Diagnosis]:

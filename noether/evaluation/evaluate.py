@@ -69,12 +69,13 @@ class Evaluator:
         own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
         rows: list[dict[str, np.ndarray]] = []
+        pin = group.device.type == "cuda"
         chunks = "trainer.evaluation_chunk_size=16384      (so many points at a time)"
         with (
             evaluation_mode(model),
             smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
         ):
-            for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers):
+            for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
                 figures = (measure or self.problem.task.metrics)(self._predict(model, batch), batch)

@@ -28,7 +28,7 @@ HEALTH: dict[str, tuple[dict, tuple[tuple[str, int], ...] | None, str, str]] = {
     "no-ecc-on-this-card": ({"ecc": None, "uncorrected": None}, (), "ok", "without errors"),
     "hot": ({"slowed_by": ("hardware thermal limit",), "clock": 600}, (), "warning", "limit: 600 of 1980 MHz"),
     "power-brake": ({"slowed_by": ("power brake",)}, (), "warning", "slowed down by power brake"),
-    "some-links-down": ({"links_up": 17, "links_down": 1}, (), "warning", "1 of 18 NVLinks are down"),
+    "bridged-card-uses-some-links": ({"links_up": 4, "links_down": 2}, (), "ok", "4 NVLinks up"),
     "card-without-links": ({"links_down": 4}, (), "ok", "without errors"),
     "all-links-up": ({"links_up": 18}, (), "ok", "18 NVLinks up"),
     "fell-off-the-bus": ({}, (("0000:3b:00", 79),), "error", "Xid 79: it fell off the bus"),
@@ -50,6 +50,13 @@ def test_each_ill_gpu_is_named() -> None:
     found = check_gpu_health(HostFacts(gpu_health=two, xids=()))
     assert [finding.level for finding in found] == ["error", "warning"]
     assert all("GPU 3" in finding.seen for finding in found)
+
+
+def test_links_that_another_gpu_has_are_missed() -> None:
+    gpus = GpuHealth(0, **WELL, links_up=18), GpuHealth(1, **WELL, links_up=17, links_down=1)
+    (finding,) = check_gpu_health(HostFacts(gpu_health=gpus, xids=()))
+    assert (finding.level, finding.seen) == ("warning", "GPU 1: 1 of 18 NVLinks are down")
+    assert finding.fix == "nvidia-smi nvlink --status -i 1"
 
 
 def test_without_gpus_or_an_answer() -> None:
