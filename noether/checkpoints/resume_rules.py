@@ -50,6 +50,7 @@ RULES = {
     "trainer.checkpoint_every": (ResumeRule.FREE, "what is kept"),
     "trainer.select_by": (ResumeRule.REFUSED, "values of two figures do not compare"),
     "trainer.stop_after": (ResumeRule.SAID, "the run ends earlier or later"),
+    "trainer.callbacks": (ResumeRule.SAID, "other code is called from here on"),
     "trainer.keep_checkpoints": (ResumeRule.FREE, "what is kept"),
     "trainer.evaluation_batch_size": (ResumeRule.FREE, "each sample is scored alone"),
     "trainer.evaluation_chunk_size": (ResumeRule.FREE, "a prediction does not depend on its chunk"),

@@ -26,6 +26,7 @@ class Progress:
 
     rows: of the history so far, those that are written after their checkpoint left out.
     evaluations_in_vain: in a row without a better selection metric.
+    ended: a callback has ended the run.
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
     """
 
@@ -36,6 +37,7 @@ class Progress:
     rows: int = 0
     evaluation_pending: bool = False
     evaluations_in_vain: int = 0
+    ended: bool = False
 
     def improved_by(self, metric: float | None) -> bool:
         """Whether a selection metric, if any, is better than the best: lower, and not NaN."""
@@ -67,7 +69,8 @@ def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
     """Returns the counters and the task's statistics, as the text of their files."""
-    counters = {"progress": asdict(state.progress), "scaler": state.scaler.state_dict()}
+    optimizer = {"numbers": _optimizer_numbers(state), "groups": _changed_groups(state.optimizer)}
+    counters = {"progress": asdict(state.progress), "scaler": state.scaler.state_dict(), "optimizer": optimizer}
     return {"state.json": json.dumps(counters, indent=2), "task.json": json.dumps(state.task.state(), indent=2)}
 
 
@@ -89,6 +92,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         if state.progress.updates != checkpoint.updates:
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
+        _load_optimizer_numbers(state, counters.get("optimizer", {}))  # Versions before 0.2 kept none.
     load_task_state(state.task, checkpoint)
     if checkpoint.world_size == group.world_size:
         with checkpoint.loading("random.safetensors") as path:
@@ -167,13 +171,6 @@ def _alike(expected: Any, content: Any) -> bool:
     return both or type(expected) is type(content)
 
 
-# State that our own optimisers cannot continue without; a user's optimiser checks for itself.
-_STATE_KEYS = {
-    "AdamW": {"step", "exp_avg", "exp_avg_sq"},
-    "Adam": {"step", "exp_avg", "exp_avg_sq"},
-    "Lion": {"exp_avg"},
-    "SGD": {"momentum_buffer"},
-}
 _PROGRESS = TypeAdapter(Progress)
 
 
@@ -215,15 +212,50 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     tensors = {}
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                tensors[f"{name}/{key}"] = _for_file(torch.as_tensor(value).detach())
+            if isinstance(value, Tensor):
+                tensors[f"{name}/{key}"] = _for_file(value.detach())
     return tensors
+
+
+def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Returns what an optimiser keeps for each group of parameters, but for the rate, which the schedule gives."""
+    return [
+        {key: kept for key, kept in group.items() if key not in ("params", "lr")} for group in optimizer.param_groups
+    ]
+
+
+def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Returns what a user's optimiser has changed in its groups since it was built, as Prodigy does."""
+    built = getattr(optimizer, "built_groups", None)
+    if built is None:
+        return []
+    pairs = zip(group_settings(optimizer), built, strict=True)
+    return [{key: kept for key, kept in now.items() if key not in first or kept != first[key]} for now, first in pairs]
+
+
+def _optimizer_numbers(state: TrainingState) -> dict[str, float]:
+    """Returns the numbers among the optimiser's state by parameter: a tensor would continue them less exactly."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in state.model.named_parameters()
+        for key, value in state.optimizer.state.get(parameter, {}).items()
+        if isinstance(value, (int, float))
+    }
+
+
+def _load_optimizer_numbers(state: TrainingState, kept: dict[str, Any]) -> None:
+    parameters = dict(state.model.named_parameters())
+    for path, number in kept.get("numbers", {}).items():
+        name, _, key = path.rpartition("/")
+        state.optimizer.state[parameters[name]][key] = number
+    for group, changed in zip(state.optimizer.param_groups, kept.get("groups", ()), strict=False):
+        group.update(changed)
 
 
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
     counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
-    known = _STATE_KEYS.get(type(state.optimizer).__name__)
+    needed = getattr(state.optimizer, "needed_state", None)  # A user's own optimiser checks for itself.
     for name, parameter in state.model.named_parameters():
         prefix = f"{name}/"
         own = {
@@ -234,8 +266,8 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
         for key, value in own.items():
             if value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
-        if own and known is not None and not known <= own.keys():
-            raise ValueError(f"{name} lacks {', '.join(sorted(known - own.keys()))}")
+        if own and needed is not None and (lacking := needed(parameter) - own.keys()):
+            raise ValueError(f"{name} lacks {', '.join(sorted(lacking))}")
         if own:
             state.optimizer.state[parameter] = {
                 key: value.to(parameter.device) if value.ndim or counts_on_device else value

@@ -1,6 +1,7 @@
 """Builds what a `kind` and its options name: one of ours by its short name, or the user's own by dotted path."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +107,18 @@ class Component:
             f"{self.section}.kind={self.kind} is not a {self.section}",
             seen=f"{found!r}, of type {type(found).__name__}",
             expected=f"a class derived from {wanted}, or a function that returns one",
-            fix=f"{self.section}.kind=my_package.my_module.MyClass",
+            fix=self._one_of_that_module() or f"derive {self.kind.rpartition('.')[2]} from {wanted}",
         )
+
+    def _one_of_that_module(self) -> str:
+        """Returns the line that names a class of the same module which would do, or ""."""
+        path = self.registry.get(self.kind, self.kind)
+        module = sys.modules.get(path.rpartition(".")[0])
+        for name, value in vars(module).items() if module is not None and self.base is not None else ():
+            fits = inspect.isclass(value) and self.base is not None and issubclass(value, self.base)
+            if fits and value.__module__ == getattr(module, "__name__", ""):
+                return f"{self.section}.kind={value.__module__}.{name}"
+        return ""
 
 
 def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:

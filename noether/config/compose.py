@@ -17,13 +17,11 @@ from pydantic import BaseModel, ValidationError
 from noether.common.plain_file import read_plain
 from noether.config.explain import composition_error, validation_error
 from noether.config.overrides import as_hydra_override, parse_overrides
-from noether.config.schema import RunConfig
+from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file, with_defaults, yaml_error
 from noether.config.sweep import override_value, parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
-
-SECTIONS_WITH_KIND = ("dataset", "model", "task", "optimizer", "schedule")
 
 # What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
 # into the run's names and files.

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, ValidationError
 
-from noether.common.suggest import did_you_mean, nearest
+from noether.common.suggest import nearest
 from noether.config.other_names import fields_of, setting_meant
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
@@ -106,15 +106,6 @@ def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[s
     kind, value, default = problem["type"], problem["input"], _default(key, section)
     if kind == "extra_forbidden":
         return _unknown_key(key, value, list(section.model_fields), kinds)
-    if kind == "union_tag_invalid":
-        tag, known = problem["ctx"]["tag"], re.findall(r"'([^']+)'", problem["ctx"]["expected_tags"])
-        return RequestError(
-            "unknown-kind",
-            f"unknown {key}.kind: {did_you_mean(tag, known)}",
-            seen=f"{key}.kind={tag}",
-            expected=f"one of {', '.join(known)}",
-            fix=f"{key}.kind={nearest(tag, known) or known[0]}",
-        )
     if kind == "missing":
         options = sorted(file.stem for file in (configs_folder() / key).glob("*.yaml"))
         return RequestError(

@@ -1,11 +1,11 @@
 """Settings of the optimiser and of its learning-rate schedule."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.config.interval import Interval
-from noether.config.section import Section
+from noether.config.section import Section, chosen_by_kind, dotted_path_or
 from noether.config.setting_error import SettingError
 
 
@@ -45,7 +45,44 @@ class LionConfig(_Optimizer):
     betas: tuple[float, float] = Field((0.9, 0.99), description="Interpolation factors of step and momentum.")
 
 
-OptimizerConfig = Annotated[AdamWConfig | SGDConfig | LionConfig, Field(discriminator="kind")]
+class MuonConfig(_Optimizer):
+    """Muon (Jordan 2024) for matrices, AdamW for all else; both at one rate (Liu et al., arXiv 2502.16982).
+
+    A step along a matrix' momentum made orthogonal: all its singular values are about one.
+    """
+
+    kind: Literal["muon"] = "muon"
+    momentum: float = Field(0.95, ge=0, lt=1, description="Momentum of matrices, in Nesterov's form.")
+    steps: int = Field(5, ge=1, lt=100, description="Newton-Schulz steps that make a matrix orthogonal.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the first and second moment.")
+    eps: float = Field(1e-8, gt=0, description="AdamW's addition to the square root of the second moment.")
+
+
+OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
+
+
+class CustomOptimizerConfig(_Optimizer):
+    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam): it is given all other keys.
+
+    `learning_rate` arrives as `lr`, and the weight decay in the parameters' groups.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[str, dotted_path_or(*OPTIMIZERS)]
+
+    def options(self) -> dict[str, Any]:
+        """Returns the other keyword arguments for its constructor."""
+        return dict(self.model_extra or {})
+
+
+OptimizerConfig = Annotated[
+    Annotated[AdamWConfig, Tag("adamw")]
+    | Annotated[SGDConfig, Tag("sgd")]
+    | Annotated[LionConfig, Tag("lion")]
+    | Annotated[MuonConfig, Tag("muon")]
+    | Annotated[CustomOptimizerConfig, Tag("custom")],
+    chosen_by_kind(*OPTIMIZERS),
+]
 
 
 class ConstantConfig(Section):
@@ -81,4 +118,30 @@ class OneCycleConfig(Section):
     final_division: float = Field(1e4, gt=1, description="First learning rate divided by the last.")
 
 
-ScheduleConfig = Annotated[ConstantConfig | CosineConfig | StepConfig | OneCycleConfig, Field(discriminator="kind")]
+SCHEDULES = ("constant", "cosine", "step", "one_cycle")
+
+
+class CustomScheduleConfig(Section):
+    """Your own schedule, by the dotted path of a function `curve(peak, updates, **options)`.
+
+    It is given the peak, the number of updates of the whole run, and all other keys; it returns a function from an
+    update (the first is 0) to its learning rate, which depends on nothing else, so that a resumed run continues it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[str, dotted_path_or(*SCHEDULES)]
+    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
+
+    def options(self) -> dict[str, Any]:
+        """Returns the other keyword arguments for the function."""
+        return dict(self.model_extra or {})
+
+
+ScheduleConfig = Annotated[
+    Annotated[ConstantConfig, Tag("constant")]
+    | Annotated[CosineConfig, Tag("cosine")]
+    | Annotated[StepConfig, Tag("step")]
+    | Annotated[OneCycleConfig, Tag("one_cycle")]
+    | Annotated[CustomScheduleConfig, Tag("custom")],
+    chosen_by_kind(*SCHEDULES),
+]

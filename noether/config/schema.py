@@ -20,7 +20,10 @@ from noether.config.trainer import TrainerConfig
 from noether.errors import RequestError
 
 # Options of components that the user has written, and lines that are copied into the script unchanged.
-_FREE = ("model", "dataset", "task", "slurm.slurm_setup")
+_FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
+
+SECTIONS_WITH_KIND = ("dataset", "model", "task", "optimizer", "schedule")
+"""Sections whose `kind` is one of ours, or a dotted path to the user's own."""
 
 
 class RunConfig(Section):
@@ -83,8 +86,9 @@ class RunConfig(Section):
 
     def own_code(self) -> dict[str, str]:
         """Returns the dotted path of all code that a run with these settings imports, and the setting that names it."""
-        named = {getattr(self, name).kind: f"{name}.kind" for name in ("dataset", "model", "task")}
+        named = {getattr(self, name).kind: f"{name}.kind" for name in SECTIONS_WITH_KIND}
         named |= dict.fromkeys(self.tracker.services, "tracker.services")
+        named |= dict.fromkeys(self.trainer.callbacks, "trainer.callbacks")
         return {path: setting for path, setting in named.items() if "." in path}
 
     @field_validator("devices", mode="before")

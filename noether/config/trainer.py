@@ -62,6 +62,11 @@ class TrainerConfig(Section):
         gt=0,
         description="End the run after so many evaluations in a row without a better select_by; null: never.",
     )
+    callbacks: tuple[str, ...] = Field(
+        (),
+        description="Dotted paths of your own classes, derived from noether.training.callbacks.Callback, which the run "
+        "calls after updates and evaluations.",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="How many of the newest checkpoints to keep, besides the best.")
     evaluation_batch_size: int | None = Field(
         None, gt=0, description="Samples that a device evaluates at once; null: as many as it trains on."

@@ -52,10 +52,11 @@ class Run:
         )
 
     def is_over(self) -> bool:
-        """Whether every update is made and evaluated, or trainer.stop_after has ended the run."""
+        """Whether every update is made and evaluated, or trainer.stop_after or a callback has ended the run."""
         progress, patience = self.state.progress, self.config.trainer.stop_after
         in_vain = patience is not None and progress.evaluations_in_vain >= patience
-        return not progress.evaluation_pending and (progress.updates == self.length.total_updates or in_vain)
+        made = progress.updates == self.length.total_updates
+        return not progress.evaluation_pending and (made or in_vain or progress.ended)
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the launcher's plan."""

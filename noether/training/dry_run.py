@@ -12,6 +12,7 @@ from noether.common.dotted_path import code_granted
 from noether.distributed.group import Group, joined_group
 from noether.errors import ExitCode
 from noether.training.build import Run, build_run
+from noether.training.callbacks import load_callbacks
 from noether.training.loop import update_batches
 from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
@@ -31,6 +32,7 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
     check_selection(run)
+    load_callbacks(request.config.trainer.callbacks)
     with updates_that_fit(run.plan.micro):
         seconds, loss = _try_updates(run)
     evaluator = run.evaluator()

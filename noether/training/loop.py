@@ -1,7 +1,7 @@
 """The loop: batches → weights, and at update boundaries what is due: log, evaluation, checkpoint, stop."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
+from noether.training.callbacks import Callback
 from noether.training.profile import UpdateProfile
 from noether.training.selection import selection_metric
 from noether.training.time_use import Clock, Part
@@ -25,8 +26,8 @@ class Loop:
     """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
 
     `saver` is asked for checkpoints on every rank, and rank 0's writes them. `validate` evaluates the validation split:
-    on rank 0 it returns figures by the name of the weights, the selected first. `time_use`, once `run` has returned:
-    what its seconds were made of.
+    on rank 0 it returns figures by the name of the weights, the selected first. `callbacks`: the user's. `time_use`,
+    once `run` has returned: what its seconds were made of.
     """
 
     built: Run
@@ -35,6 +36,7 @@ class Loop:
     saver: Saver
     validate: Callable[[], dict[str, dict[str, float]]]
     profile: UpdateProfile | None = None
+    callbacks: Sequence[Callback] = ()
     time_use: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> int:
@@ -54,6 +56,8 @@ class Loop:
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates
+        for callback in self.callbacks:
+            callback.begin(built)
         for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
             group.line.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, built.schedule(progress.updates)))
@@ -64,6 +68,8 @@ class Loop:
             clock.switch(Part.LOGGING)
             if self.profile is not None:
                 self.profile.after_update()
+            for callback in self.callbacks:
+                callback.after_update(built, figures)
             if figures.skipped:
                 self._log("note", text=figures.skipped)
             if due_log(update) or last:
@@ -133,7 +139,17 @@ class Loop:
         own = next((selection_metric(name, summary) for summary in summaries.values()), None)
         metric = self.built.group.from_first(own)
         self.built.state.progress.evaluation_pending = False
+        self._tell_callbacks(next(iter(summaries.values()), {}))
         return metric
+
+    def _tell_callbacks(self, metrics: Mapping[str, float]) -> None:
+        if not self.callbacks:
+            return
+        progress = self.built.state.progress
+        ending = [type(one).__name__ for one in self.callbacks if one.after_evaluation(self.built, metrics)]
+        if ending := self.built.group.from_first(ending) or []:
+            progress.ended = True
+            self._log("note", text=f"the run ends after update {progress.updates}: {', '.join(ending)} said so")
 
     def _count_in_vain(self, improved: bool) -> None:
         progress, trainer = self.built.state.progress, self.built.config.trainer

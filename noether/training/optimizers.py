@@ -6,21 +6,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from noether.config.optimizer import AdamWConfig, LionConfig, SGDConfig
+from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
+from noether.training.own_optimizer import build_own
 
 
-def build_optimizer(config: AdamWConfig | SGDConfig | LionConfig, model: nn.Module) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     """Builds the optimiser over a model's trainable parameters.
 
     Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set.
+
+    Raises:
+        RequestError: the user's own is no optimiser, or one that a run cannot use or resume.
     """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
+    if isinstance(config, CustomOptimizerConfig):
+        return build_own(config, groups)
     if isinstance(config, AdamWConfig):
         return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=_fused(model))
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
+    if isinstance(config, MuonConfig):
+        return MuonForMatrices(groups, config, fused=_fused(model))
     return LightSGD(
         groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=_fused(model)
     )
@@ -52,11 +60,19 @@ class WithoutCompiler(Optimizer):
     state_dict = unwrap(Optimizer.state_dict)
     zero_grad = unwrap(Optimizer.zero_grad)
 
+    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+        """Returns the names of the state without which an update of a parameter cannot continue, once one was made."""
+        return frozenset()
+
 
 class LightSGD(WithoutCompiler, SGD):
     """SGD whose step does not import torch's compiler either."""
 
     step = torch.no_grad()(unwrap(SGD.step))
+
+    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+        """The momentum, where there is any state at all."""
+        return frozenset(("momentum_buffer",))
 
 
 class LightAdamW(WithoutCompiler, AdamW):
@@ -100,10 +116,18 @@ class LightAdamW(WithoutCompiler, AdamW):
     # Torch wraps the step of each class of optimisers once, for the sake of its profiler; a mark says that it has.
     step.hooked = True  # type: ignore[attr-defined]
 
+    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+        """Both moments, and the number of updates that they were made of."""
+        return frozenset(("step", "exp_avg", "exp_avg_sq"))
+
     def load_state_dict(self, state_dict: Any) -> None:
-        """Takes a state; the lists are found anew."""
-        self._lists = []
+        """Takes a state."""
+        self.forget_lists()
         super().load_state_dict(state_dict)
+
+    def forget_lists(self) -> None:
+        """Lets the lists of tensors be found anew: the state or the groups are others."""
+        self._lists = []
 
     def _step_as_torch(self) -> None:
         unwrap(AdamW.step)(self)
@@ -128,6 +152,10 @@ class Lion(WithoutCompiler):
 
     def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+        """The momentum."""
+        return frozenset(("exp_avg",))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -155,3 +183,66 @@ class Lion(WithoutCompiler):
             torch._foreach_mul_(parameters, 1 - lr * weight_decay)
         torch._foreach_add_(parameters, directions, alpha=-lr)
         torch._foreach_lerp_(momenta, gradients, 1 - beta2)
+
+
+class LightMuon(WithoutCompiler, Muon):
+    """Muon whose step does not import torch's compiler."""
+
+    step = torch.no_grad()(unwrap(Muon.step))
+
+
+class MuonForMatrices(WithoutCompiler):
+    """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) for matrices, AdamW for every other parameter.
+
+    torch's Muon and AdamW, as one optimiser: they share its state and its groups. Muon's steps are scaled by
+    0.2·√(larger side), which gives them the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that one learning
+    rate and one weight decay serve both.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> None:
+        matrices: list[dict[str, Any]] = []
+        others: list[dict[str, Any]] = []
+        for group in groups:
+            for chosen, kind in ((matrices, True), (others, False)):
+                own = [one for one in group["params"] if is_matrix(one) == kind]
+                chosen.extend([{**group, "params": own}] if own else [])
+        super().__init__([*matrices, *others], {"lr": config.learning_rate, "fused": fused})
+        self._parts: list[Optimizer] = []
+        if matrices:
+            muon = LightMuon(matrices, config.learning_rate, momentum=config.momentum, ns_steps=config.steps,
+                        adjust_lr_fn="match_rms_adamw")  # fmt: skip
+            self._parts.append(muon)
+        if others:
+            self._parts.append(LightAdamW(others, config.learning_rate, config.betas, config.eps, fused=fused))
+        self._share()
+
+    def _share(self) -> None:
+        """Gives both parts this optimiser's state, and this one their groups."""
+        for part in self._parts:
+            part.state = self.state
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Makes one update of every parameter that has a gradient."""
+        for part in self._parts:
+            part.step()
+
+    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+        """Momentum of a matrix; AdamW's moments of all else."""
+        return frozenset(("momentum_buffer",) if is_matrix(parameter) else ("step", "exp_avg", "exp_avg_sq"))
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Takes a state, and gives both parts theirs."""
+        super().load_state_dict(state_dict)
+        groups = iter(self.param_groups)
+        for part in self._parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            if isinstance(part, LightAdamW):
+                part.forget_lists()
+        self._share()
+
+
+def is_matrix(parameter: Tensor) -> bool:
+    """Whether Muon takes a parameter: a matrix of real numbers."""
+    return parameter.ndim == 2 and not parameter.is_complex()

@@ -20,6 +20,7 @@ from noether.runs.records import read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from noether.training.build import Run, already_past, build_run
+from noether.training.callbacks import Callback, load_callbacks
 from noether.training.conditions import conditions_of, data_changes, differences_of_resume
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
@@ -57,6 +58,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     built = build_run(config, request.data, group, resuming=start.checkpoint is not None)
     run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
     check_selection(run)
+    callbacks = load_callbacks(config.trainer.callbacks)
     if start.checkpoint is not None:
         _resume(run, CheckpointFolder(start.checkpoint), context.host)
     began_at = run.state.progress.updates
@@ -74,7 +76,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         stop.leave_before(request.deadline)
     run.note(lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
     try:
-        reason = _update_and_evaluate(run, stop, request.deadline, began_at)
+        reason = _update_and_evaluate(run, stop, request.deadline, began_at, callbacks)
         stop.finish()
     except FencedError:
         raise  # A newer start owns the folder, so write nothing.
@@ -89,12 +91,14 @@ def _is_unfinished(run: Run) -> bool:
     return not run.is_over()
 
 
-def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int) -> int:
+def _update_and_evaluate(
+    run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int, callbacks: list[Callback]
+) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
     group, left_to_do = run.group, _is_unfinished(run)
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
-        loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile)
+        loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)
         with updates_that_fit(run.plan.micro):
             reason = loop.run()
     group.barrier()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from noether.checkpoints.ema import AveragedWeights
-from noether.config.optimizer import AdamWConfig, LionConfig, SGDConfig
+from noether.config.optimizer import AdamWConfig, LionConfig, MuonConfig, SGDConfig
 from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 
 
@@ -65,6 +65,40 @@ def test_lion_learns_through_the_config() -> None:
     before = model.weight.item()
     optimizer.step()
     assert model.weight.item() == pytest.approx(before - 0.1)
+
+
+def test_muon_makes_matrices_orthogonal_and_leaves_all_else_to_adamw() -> None:
+    """A first step has singular values of about one, scaled to AdamW's size: 0.2·√(larger side) of the rate."""
+    torch.manual_seed(0)
+    ours, theirs = same_networks()
+    optimizer = build_optimizer(MuonConfig(learning_rate=0.1), ours)
+    adamw = torch.optim.AdamW(theirs.parameters(), 0.1, betas=(0.9, 0.95), weight_decay=0.0)
+    before = ours[0].weight.detach().clone()
+    for model, of in ((ours, optimizer), (theirs, adamw)):
+        model(torch.eye(5)).square().sum().backward()
+        of.step()
+    step = (before - ours[0].weight.detach()) / (0.1 * 0.2 * 8**0.5)
+    assert 0.6 < torch.linalg.svdvals(step).min() <= torch.linalg.svdvals(step).max() < 1.3
+    for name in ("0.bias", "1.weight", "1.bias", "2.bias"):
+        torch.testing.assert_close(ours.get_parameter(name), theirs.get_parameter(name))
+    assert {key for state in optimizer.state.values() for key in state} == {
+        "momentum_buffer", "exp_avg", "exp_avg_sq", "step"}  # fmt: skip
+
+
+def test_muon_continues_from_a_state_that_was_loaded() -> None:
+    ours, theirs = same_networks()
+    optimizers = [build_optimizer(MuonConfig(learning_rate=0.1, weight_decay=0.1), model) for model in (ours, theirs)]
+    for update in range(6):
+        if update == 3:
+            optimizers[0].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+        for model, optimizer in zip((ours, theirs), optimizers, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (1 + update)
+            optimizer.zero_grad()
+            model(torch.eye(5)).square().sum().backward()
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_averages_follow_the_weights_and_forget_the_first_ones_early() -> None:
@@ -130,7 +164,7 @@ def test_adamw_heeds_a_loss_scaler_that_found_infinity() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["AdamWConfig", "SGDConfig", "LionConfig"])
+@pytest.mark.parametrize("kind", ["AdamWConfig", "SGDConfig", "LionConfig", "MuonConfig"])
 def test_no_optimiser_imports_the_compiler(kind) -> None:
     """It takes a process more than a second, and is needed only where a model is compiled."""
     script = f"""

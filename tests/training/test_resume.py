@@ -34,6 +34,7 @@ def updates_kept(folder: RunFolder) -> list[int]:
         pytest.param(
             3, ("optimizer=lion", "num_workers=1"), id="in-mid-epoch-lion-loader-worker", marks=pytest.mark.nightly
         ),
+        pytest.param(3, ("optimizer=muon",), id="in-mid-epoch-muon"),
         pytest.param(3, ("trainer.precision=bf16",), id="in-mid-epoch-bf16", marks=pytest.mark.nightly),
         pytest.param(3, ("trainer.max_batch_size=1",), id="in-mid-epoch-accumulated", marks=pytest.mark.nightly),
     ],

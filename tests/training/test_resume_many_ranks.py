@@ -24,6 +24,7 @@ CUT_AT = 3
     [
         pytest.param(3, 12, (), id="3"),
         pytest.param(4, 12, (), id="4", marks=pytest.mark.nightly),
+        pytest.param(4, 12, ("optimizer=muon", "trainer.precision=fp16"), id="4-muon-fp16", marks=pytest.mark.nightly),
         pytest.param(4, 12, ("trainer.max_batch_size=1", "num_workers=2"), id="4-accumulated-loader-workers"),
     ],
 )
