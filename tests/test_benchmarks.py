@@ -94,6 +94,19 @@ def test_the_gpu_benchmark_runs_its_own_code_on_a_cpu(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(tmp_path):
+    sizes = ["--settings", "trainer.effective_batch_size=2", "dataset.train_shapes=20", "dataset.test_shapes=4"]
+    words = [str(tmp_path / "runs"), "--models", "upt_small", "--seeds", "1", "--updates", "2", "--rounds", "1"]
+    done = run("benchmarks/optimizers.py", *words, "--json", str(tmp_path / "out.json"), *sizes)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [row["what"].partition(": ")[2][:13] for row in rows] == ["time of an up", "error at equa", "error at equa"]
+    assert len(list((tmp_path / "runs").glob("upt_small-*/result.json"))) == 5
+    again = run("benchmarks/optimizers.py", *words, "--seeds", "1", *sizes)
+    assert again.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
+
+
+@pytest.mark.slow
 def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
     """One that is skipped costs nothing: the figures would be of a loop without checkpoints."""
     done = run("benchmarks/checkpoint.py", str(tmp_path), "--millions", "1", "--rounds", "2")

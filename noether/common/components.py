@@ -107,7 +107,7 @@ class Component:
             f"{self.section}.kind={self.kind} is not a {self.section}",
             seen=f"{found!r}, of type {type(found).__name__}",
             expected=f"a class derived from {wanted}, or a function that returns one",
-            fix=self._one_of_that_module() or f"derive {self.kind.rpartition('.')[2]} from {wanted}",
+            fix=self._one_of_that_module() or f"derive {self.kind} from {wanted}",
         )
 
     def _one_of_that_module(self) -> str:

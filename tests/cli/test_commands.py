@@ -32,7 +32,7 @@ def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> N
 def test_help_of_train_names_the_options_of_each_group(noether) -> None:
     lines = [line.split(maxsplit=1) for line in noether("train", "--help").out.splitlines()]
     assert ["+experiment/ellipsoid", "full, quick"] in lines
-    assert ["optimizer", "adamw, adamw_short, lion, lion_8_samples, sgd"] in lines
+    assert ["optimizer", "adamw, adamw_short, lion, lion_8_samples, muon, sgd"] in lines
 
 
 HELP = {

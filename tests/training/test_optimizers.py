@@ -85,6 +85,25 @@ def test_muon_makes_matrices_orthogonal_and_leaves_all_else_to_adamw() -> None:
         "momentum_buffer", "exp_avg", "exp_avg_sq", "step"}  # fmt: skip
 
 
+def test_muon_is_torch_s_to_the_rounding_of_bfloat16() -> None:
+    torch.manual_seed(0)
+    shapes = [(8, 24), (24, 8), (8, 24), (4, 16)]
+    ours = nn.ParameterList(nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes)
+    theirs, before = copy.deepcopy(ours), [one.detach().clone() for one in ours]
+    optimizers = (
+        build_optimizer(MuonConfig(learning_rate=0.1, weight_decay=0.1), ours),
+        torch.optim.Muon(theirs.parameters(), 0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    )
+    for _ in range(3):
+        gradients = [torch.randn_like(one) for one in ours]
+        for parameters, optimizer in zip((ours, theirs), optimizers, strict=True):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+    for one, other, first in zip(ours, theirs, before, strict=True):
+        assert (one - other).norm() < 0.03 * (other - first).norm()
+
+
 def test_muon_continues_from_a_state_that_was_loaded() -> None:
     ours, theirs = same_networks()
     optimizers = [build_optimizer(MuonConfig(learning_rate=0.1, weight_decay=0.1), model) for model in (ours, theirs)]

@@ -1,0 +1,103 @@
+"""What Muon learns beside AdamW, at equal updates and at equal time: errors on unseen cases, as ratios.
+
+    python benchmarks/optimizers.py FOLDER [--cases PREPARED] [--models MODEL …] [--seeds N] [--updates N]
+
+Each pair has the same model, seed, batches and schedule, each optimiser its own preset's rate; the errors are the
+relative L2 of each field on the test split. First both train for a few updates in turn, which gives the time of an
+update of each; then AdamW makes N updates, and Muon N, and as many as AdamW's time is worth. Without --cases, on the
+built-in cars. FOLDER keeps the runs: a benchmark that is started again goes on where it was.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from record import finish, row
+
+MODELS = ("upt_small", "ab_upt_small", "transformer_small", "transolver_small")
+GOAL = 0.85
+
+
+class Study:
+    """Runs in one folder, with the words that all of them share."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.folder: Path = options.folder
+        self.common = ["trainer.max_epochs=null", "trainer.evaluate_every=null", "trainer.checkpoint_every=null",
+                       "tracker.report=false", "tracker.tensorboard=false", "devices=1", "accelerator=cpu",
+                       f"output_path={self.folder}", *options.settings]  # fmt: skip
+        if options.cases is not None:
+            self.common += ["dataset=cases", f"dataset_root={options.cases}"]
+
+    def train(self, name: str, model: str, optimizer: str, seed: int, updates: int, *more: str) -> Path:
+        """Makes a run unless it is there already; returns its folder."""
+        run = self.folder / name
+        if not (run / "result.json").exists():
+            own = [f"model={model}", f"optimizer={optimizer}", f"seed={seed}", f"trainer.max_updates={updates}"]
+            words = ["noether", "train", *self.common, *own, f"run_id={name}", "resume=auto", *more]
+            done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return run
+
+    def errors(self, run: Path) -> dict[str, float]:
+        """Returns the relative L2 of each whole field on the test split."""
+        found = json.loads((run / "result.json").read_text())["figures"]
+        return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
+
+    def seconds(self, run: Path) -> float:
+        """Returns the seconds of an update: data, forward, backward and optimiser."""
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        own = [row for row in rows if row["kind"] == "time_use"][-1]
+        parts = own["parts"]
+        return sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"]
+
+
+def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Trains the pairs of one model; returns the time of an update and the errors, as ratios to AdamW's."""
+    costs = []
+    for number in range(options.rounds):
+        pair = [
+            study.seconds(study.train(f"{model}-time-{kind}-{number}", model, name, 0, min(30, options.updates)))
+            for kind, name in (("adamw", options.adamw), ("muon", options.muon))
+        ]
+        costs.append(pair[1] / pair[0])
+    shorter = max(1, round(options.updates / statistics.median(costs)))
+    ratios: dict[str, list[float]] = {"updates": [], "time": []}
+    for seed in range(options.seeds):
+        base = study.errors(study.train(f"{model}-adamw-{seed}", model, options.adamw, seed, options.updates))
+        for what, updates in (("updates", options.updates), ("time", shorter)):
+            own = study.errors(study.train(f"{model}-muon-{what}-{seed}", model, options.muon, seed, updates))
+            ratios[what].append(statistics.geometric_mean(own[name] / base[name] for name in base))
+            print(f"{model} seed {seed} {what}: {own} where AdamW has {base}", flush=True)
+    return [
+        row(f"{model}: time of an update, Muon ÷ AdamW", costs),
+        row(f"{model}: error at equal updates, Muon ÷ AdamW", ratios["updates"], GOAL, at_least=False),
+        row(f"{model}: error at equal time ({shorter} updates)", ratios["time"], GOAL, at_least=False),
+    ]
+
+
+def main() -> None:
+    own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    own.add_argument("folder", type=Path, help="keeps the runs")
+    own.add_argument("--cases", type=Path, help="a prepared data set; the built-in cars otherwise")
+    own.add_argument("--models", nargs="+", default=MODELS)
+    own.add_argument("--adamw", default="adamw_short")
+    own.add_argument("--muon", default="muon")
+    own.add_argument("--seeds", type=int, default=3)
+    own.add_argument("--updates", type=int, default=300)
+    own.add_argument("--rounds", type=int, default=3, help="pairs of short runs that give the time of an update")
+    own.add_argument("--json", type=Path)
+    own.add_argument("--settings", nargs="+", default=[], help="of all runs, such as trainer.effective_batch_size=4")
+    options = own.parse_args()
+    study = Study(options)
+    rows = [found for model in options.models for found in compare(study, model, options)]
+    finish("optimizers", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
