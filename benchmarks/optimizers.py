@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from record import finish, row
+from record import at_least_one, finish, parser, row
 
 MODELS = ("upt_small", "ab_upt_small", "transformer_small", "transolver_small")
 GOAL = 0.85
@@ -82,16 +82,15 @@ def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[
 
 
 def main() -> None:
-    own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    own = parser(__doc__)
+    own.set_defaults(rounds=3)  # pairs of short runs, which give the time of an update
     own.add_argument("folder", type=Path, help="keeps the runs")
     own.add_argument("--cases", type=Path, help="a prepared data set; the built-in cars otherwise")
     own.add_argument("--models", nargs="+", default=MODELS)
     own.add_argument("--adamw", default="adamw_short")
     own.add_argument("--muon", default="muon")
-    own.add_argument("--seeds", type=int, default=3)
-    own.add_argument("--updates", type=int, default=300)
-    own.add_argument("--rounds", type=int, default=3, help="pairs of short runs that give the time of an update")
-    own.add_argument("--json", type=Path)
+    own.add_argument("--seeds", type=at_least_one, default=3)
+    own.add_argument("--updates", type=at_least_one, default=300)
     own.add_argument("--settings", nargs="+", default=[], help="of all runs, such as trainer.effective_batch_size=4")
     options = own.parse_args()
     study = Study(options)

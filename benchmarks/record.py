@@ -81,9 +81,16 @@ def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **m
 def parser(text: str | None) -> argparse.ArgumentParser:
     """Returns a parser with what every benchmark takes: `--rounds`, `--json FILE`."""
     own = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    own.add_argument("--rounds", type=int)
+    own.add_argument("--rounds", type=at_least_one)
     own.add_argument("--json", type=Path)
     return own
+
+
+def at_least_one(text: str) -> int:
+    """Returns the number that an option was given; argparse says what is wrong with another."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 class Arm:
