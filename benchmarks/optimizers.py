@@ -52,7 +52,8 @@ class Study:
     def seconds(self, run: Path) -> float:
         """Returns the seconds of an update: data, forward, backward and optimiser."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        own = [row for row in rows if row["kind"] == "time_use"][-1]
+        # A run that was cut off and started again has a row for each start.
+        own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])
         parts = own["parts"]
         return sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"]
 

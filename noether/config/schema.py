@@ -22,7 +22,9 @@ from noether.errors import RequestError
 # Options of components that the user has written, and lines that are copied into the script unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
 
-SECTIONS_WITH_KIND = ("dataset", "model", "task", "optimizer", "schedule")
+SECTIONS_OF_A_TRAINED_MODEL = ("dataset", "model", "task")
+
+SECTIONS_WITH_KIND = (*SECTIONS_OF_A_TRAINED_MODEL, "optimizer", "schedule")
 """Sections whose `kind` is one of ours, or a dotted path to the user's own."""
 
 
@@ -84,11 +86,17 @@ class RunConfig(Section):
     tracker: TrackerConfig = TrackerConfig()
     slurm: SlurmConfig = SlurmConfig()
 
-    def own_code(self) -> dict[str, str]:
-        """Returns the dotted path of all code that a run with these settings imports, and the setting that names it."""
-        named = {getattr(self, name).kind: f"{name}.kind" for name in SECTIONS_WITH_KIND}
-        named |= dict.fromkeys(self.tracker.services, "tracker.services")
-        named |= dict.fromkeys(self.trainer.callbacks, "trainer.callbacks")
+    def own_code(self, *, trains: bool = True) -> dict[str, str]:
+        """Returns the dotted paths that a run with these settings imports, each with the setting that names it.
+
+        Args:
+            trains: False: only what a trained model needs; nothing that trains it or follows the training.
+        """
+        sections = SECTIONS_WITH_KIND if trains else SECTIONS_OF_A_TRAINED_MODEL
+        named = {getattr(self, name).kind: f"{name}.kind" for name in sections}
+        if trains:
+            named |= dict.fromkeys(self.tracker.services, "tracker.services")
+            named |= dict.fromkeys(self.trainer.callbacks, "trainer.callbacks")
         return {path: setting for path, setting in named.items() if "." in path}
 
     @field_validator("devices", mode="before")

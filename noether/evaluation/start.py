@@ -91,7 +91,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     folder = existing_run(wanted.run)
     chosen = _choose_checkpoint(folder, wanted.checkpoint)
     config, written_in = _config_of(folder, chosen)
-    code = approved_code(folder, config, written_in, wanted.trust)
+    code = approved_code(folder, config, written_in, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)
     chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]

@@ -48,7 +48,8 @@ def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str]
             fix=f"--hp FILE {_resume_word(folder.path)}      (the settings that the run was started with)",
         ) from None
     if not own.own_code().keys() <= {str(value) for value in typed.values()}:
-        approved_code(folder, own, folder.config, trust=False, fix=f"{again}      (after reading that file)")
+        fix = f"{again}      (after reading that file)"
+        approved_code(folder, own, folder.config, trust=False, fix=fix, trains=True)
     if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
         words.append(f"resume={override_value(str(folder.path))}")
     return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], str(folder.config)

@@ -36,7 +36,7 @@ def mark_own(folder: RunFolder, config: RunConfig) -> None:
 
 
 def approved_code(
-    folder: RunFolder, config: RunConfig, written_in: Path, trust: bool, fix: str = ""
+    folder: RunFolder, config: RunConfig, written_in: Path, trust: bool, fix: str = "", *, trains: bool
 ) -> Collection[str]:
     """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
 
@@ -46,11 +46,12 @@ def approved_code(
         written_in: the file that they were read from.
         trust: whether the user has said that this run's code may run.
         fix: the words by which the user says so; by default --trust.
+        trains: whether the run goes on training; else code that only trains, such as an optimiser, is not imported.
 
     Raises:
         RequestError: the run names code, this user did not start it and does not trust it.
     """
-    code = config.own_code()
+    code = config.own_code(trains=trains)
     why = "" if trust or not code else _why_not_own(folder, config, written_in)
     if why:
         raise RequestError(

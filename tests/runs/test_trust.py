@@ -51,7 +51,7 @@ def run_with(tmp_path: Path, config: RunConfig) -> RunFolder:
 
 
 def approved(folder: RunFolder, *, trust: bool = False) -> list[str]:
-    return list(approved_code(folder, read_dumped(folder.config), folder.config, trust))
+    return list(approved_code(folder, read_dumped(folder.config), folder.config, trust, trains=True))
 
 
 def test_our_own_components_need_no_trust(home: Path, tmp_path: Path) -> None:
@@ -152,7 +152,8 @@ def test_nothing_else_makes_code_of_a_name_or_of_a_file() -> None:
 class Attack:
     """What a stranger writes into the folder of a run that is otherwise sound.
 
-    code: 2: refused; 0: config.yaml is passed over, with a warning, for the sound settings in the checkpoint.
+    code: 2: refused; 0: config.yaml is passed over, with a warning, for the sound settings in the checkpoint, or what
+        it names is not needed by an evaluation.
     """
 
     config: Callable[[dict[str, Any]], Any]
@@ -181,6 +182,9 @@ ATTACKS = {
     "a task": Attack(lambda settings: {**settings, "task": {"kind": "evil.Task"}}),
     "a data set": Attack(lambda settings: {**settings, "dataset": {"kind": "evil.Data"}}),
     "an optimiser": Attack(lambda settings: {**settings, "optimizer": {"kind": "evil.Adam"}}, code=0),
+    "a callback": Attack(
+        lambda settings: {**settings, "trainer": {**settings["trainer"], "callbacks": ["evil.Callback"]}}, code=0
+    ),
 }
 
 
