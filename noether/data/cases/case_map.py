@@ -89,7 +89,7 @@ class SetMap(Section):
 class NumberMap(Section):
     """One number of a case: in a file of its own, in the row of a table, or the same for all."""
 
-    file: str | None = Field(None, description="JSON, YAML, CSV or OpenFOAM's .dat (its last row).")
+    file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx or OpenFOAM's .dat (its last row).")
     column: str | None = Field(None, description="The number's name in the file; null: as it is called here.")
     row: str | None = Field(None, description="Of a table of all cases: the column with the cases' names.")
     unit: str = ""
@@ -102,7 +102,7 @@ class SplitMap(Section):
     test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one a line.")
     validation: float | list[str] | str = Field(0.1, description="As test; these cases select the weights.")
     seed: int = Field(0, ge=0, description="Of the fractions' draw.")
-    file: str | None = Field(None, description="A CSV file with a row for each case, for `column`.")
+    file: str | None = Field(None, description="A table (CSV, .xlsx) with a row for each case, for `column`.")
     row: str = Field("case", description="The column of `file` with the cases' names.")
     column: str | None = Field(None, description="The column of `file` that says train, validation or test.")
 

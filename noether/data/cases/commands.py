@@ -91,8 +91,8 @@ def _say_survey(console: Console, survey: Survey) -> None:
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
         console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")
-    for file, (columns, rows) in survey.tables.items():
-        console.say(f"{file}: {len(rows)} rows of {_names(columns)}")
+    for file, facts in survey.tables.items():
+        console.say(f"{file}: {facts.rows} rows of {_names(facts.columns)}")
     warn_few(console, survey.odd)
 
 

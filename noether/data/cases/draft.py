@@ -11,7 +11,6 @@ from typing import get_args
 import numpy as np
 
 from noether.data.cases.case_map import RESERVED, SetKind
-from noether.data.cases.numbers import same_case
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.data.cases.tensors import TensorOrder
 from noether.data.cases.vocabulary import (
@@ -276,19 +275,13 @@ def _determined_by(survey: Survey, values: Mapping[str, float]) -> str:
 
 
 def _columns(survey: Survey) -> Iterator[tuple[str, dict[str, float], str]]:
-    """The numbers that every case has: what each is called, its value in each case, and where it stands."""
+    """The numbers that cases have: what each is called, its value in each case, and where it stands."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):
             columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
         for column in columns:
             yield column, {case: own[column] for case, own in cases.items()}, f"file: {json.dumps(template)}"
-    every = survey.grouping.cases
-    for file, (columns, rows) in survey.tables.items():
-        named = {column: sum(any(same_case(r[column], case) for r in rows) for case in every) for column in columns}
-        row = next((column for column in columns if named[column] > len(every) // 2), None)
-        for column in columns if row else []:
-            assert row is not None
-            values = {r[row]: float(r[column]) for r in rows if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", r[column])}
-            if column != row and len(values) == len(rows):
-                yield column, values, f"file: {json.dumps(file)}, row: {json.dumps(row)}"
+    for file, facts in survey.tables.items():
+        for column, values in facts.numbers.items():
+            yield column, values, f"file: {json.dumps(file)}, row: {json.dumps(facts.row, ensure_ascii=False)}"

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from noether.data.cases.layout import CASE, match_template, natural
 from noether.data.cases.mesh_source import DECKS, SUFFIXES
 from noether.data.cases.numbers import NUMBER_SUFFIXES
+from noether.data.cases.tables import TABLE_SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def group_files(files: Sequence[str]) -> Grouping:
         if len(own) > len(cases) // 2:
             numbers[template] = own
     used = {path for own in numbers.values() for path in own.values()}
-    tables = [file for file in beside if file not in used and "/" not in file and file.endswith(".csv")]
+    tables = [file for file in beside if file not in used and "/" not in file and file.endswith(TABLE_SUFFIXES)]
     return Grouping(cases, found, numbers, tables)
 
 

@@ -1,12 +1,10 @@
-"""Numbers beside a case's meshes: CSV, JSON, YAML, and the .dat files of OpenFOAM's function objects."""
+"""Numbers beside a case's meshes: tables, JSON, YAML, and the .dat files of OpenFOAM's function objects."""
 
-import csv
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +13,24 @@ import yaml
 from noether.common.suggest import nearest
 from noether.config.section import flat
 from noether.data.cases.case_map import NumberMap
-from noether.data.cases.layout import CASE, natural
+from noether.data.cases.layout import CASE
+from noether.data.cases.tables import TABLE_SUFFIXES, case_key, read_table, rows_by_case
 from noether.errors import RequestError, one_line
 
-NUMBER_SUFFIXES = (".csv", ".json", ".yaml", ".yml", ".dat")
+NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 
 
 def read_numbers(path: Path) -> dict[str, float]:
-    """The numbers of one case's file by name: a JSON or YAML object, a CSV file of one row, the last row of a .dat.
+    """The numbers of one case's file by name: a JSON or YAML object, a table of one row, the last row of a .dat.
 
     Objects within objects give names with dots (`inlet.speed`); what is not a number is left out.
 
     Raises:
-        RequestError: the file is missing, is not of its format, or is a CSV file of several rows.
+        RequestError: the file is missing, is not of its format, or is a table of several rows.
     """
     if path.suffix == ".dat":
         return _last_row(path)
-    if path.suffix == ".csv":
+    if path.suffix in TABLE_SUFFIXES:
         rows = read_table(path)
         if len(rows) != 1:
             raise RequestError(
@@ -51,20 +50,6 @@ def read_numbers(path: Path) -> dict[str, float]:
     return _numbers_of((name, value) for name, value in entries if not isinstance(value, bool))
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file by column; names and values without spaces around. RequestError: it cannot be read."""
-    return _table(path, path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-@lru_cache(maxsize=16)
-def _table(path: Path, changed: int) -> list[dict[str, str]]:
-    lines = [line for line in _text(path).splitlines() if line.strip()]
-    rows = csv.DictReader(lines, skipinitialspace=True)
-    return [
-        {str(k).strip().lstrip("# "): str(v or "").strip() for k, v in row.items() if k is not None} for row in rows
-    ]
-
-
 def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
     """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
     column = about.column or name
@@ -79,7 +64,7 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
     if about.row is None:
         numbers = read_numbers(path)
     else:
-        rows = [row for row in read_table(path) if same_case(row.get(about.row, ""), case)]
+        rows = rows_by_case(path, about.row).get(case_key(case), [])
         if len(rows) != 1:
             raise RequestError(
                 "case-rows-in-table",
@@ -101,15 +86,6 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
             "number-not-finite", f"{column} in {path} is not finite", seen=str(numbers[column]), expected="a number"
         )
     return value
-
-
-def same_case(text: str, case: str) -> bool:
-    """Whether a table's entry names the case: equal, or the same number without words and leading zeros."""
-    if text == case:
-        return True
-    digits = [re.sub(r"\D", "", name) for name in (text, case)]
-    numbers = text.strip().isdecimal() and case.strip("_-").isdecimal()
-    return bool(digits[0]) and numbers and natural(text) == natural(case)
 
 
 def _one_file(root: Path, relative: str, name: str) -> Path:

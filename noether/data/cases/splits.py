@@ -7,7 +7,7 @@ import numpy as np
 
 from noether.data.cases.case_map import SplitMap
 from noether.data.cases.layout import natural
-from noether.data.cases.numbers import read_table, same_case
+from noether.data.cases.tables import case_key, rows_by_case
 from noether.errors import RequestError
 
 NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation",
@@ -84,10 +84,10 @@ def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[
 
 
 def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str]]:
-    rows = read_table(root / (about.file or ""))
+    rows = rows_by_case(root / (about.file or ""), about.row)
     found: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for case in ordered:
-        own = [row.get(about.column or "", "") for row in rows if same_case(row.get(about.row, ""), case)]
+        own = [row.get(about.column or "", "") for row in rows.get(case_key(case), [])]
         name = NAMES.get(own[0].lower()) if len(own) == 1 else None
         if name is None:
             raise RequestError(

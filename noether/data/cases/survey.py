@@ -1,6 +1,8 @@
 """What the files of a folder of cases hold: sets, arrays with ranges, numbers beside them, and what is odd."""
 
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +14,9 @@ from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
 from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
-from noether.data.cases.numbers import read_numbers, read_table
+from noether.data.cases.numbers import read_numbers
 from noether.data.cases.surviving_pool import surviving_map
+from noether.data.cases.tables import Row, case_key, read_table
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
@@ -46,12 +49,26 @@ class BlockFacts:
     arrays: tuple[ArrayFacts, ...]
 
 
+@dataclass(frozen=True)
+class TableFacts:
+    """One table with a row for each case.
+
+    row: the column with the cases' names, "" where none has those of more than half of the cases; numbers: {column:
+    {case: value}} of the columns with a number for more than half of those cases.
+    """
+
+    columns: list[str]
+    rows: int
+    row: str
+    numbers: dict[str, dict[str, float]]
+
+
 @dataclass
 class Survey:
     """All that was found.
 
-    blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: (columns,
-    rows)}; looked_at: the cases whose meshes were read; odd: what is odd, in words.
+    blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
+    looked_at: the cases whose meshes were read; odd: what is odd, in words.
     """
 
     root: Path
@@ -59,7 +76,7 @@ class Survey:
     looked_at: list[str]
     blocks: dict[tuple[str, str], dict[str, BlockFacts]] = field(default_factory=dict)
     numbers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    tables: dict[str, tuple[list[str], list[dict[str, str]]]] = field(default_factory=dict)
+    tables: dict[str, TableFacts] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
 
 
@@ -155,10 +172,42 @@ def _read_numbers(survey: Survey) -> None:
     for file in survey.grouping.tables:
         try:
             rows = read_table(survey.root / file)
-        except RequestError:
+        except RequestError as error:
+            survey.odd.append(f"{error.summary} ({error.seen})")
             continue
         if rows:
-            survey.tables[file] = (list(rows[0]), rows)
+            survey.tables[file] = _table_facts(file, rows, survey)
+
+
+def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
+    columns, cases = list(rows[0]), survey.grouping.cases
+    keys = {case_key(case): case for case in cases}
+    named = {column: [keys.get(case_key(row.get(column, ""))) for row in rows] for column in columns}
+    by = max(columns, key=lambda column: len({*named[column]} - {None}))
+    own = [(case, row) for case, row in zip(named[by], rows, strict=True) if case is not None]
+    found = Counter(case for case, _ in own)
+    if len(found) <= len(cases) // 2:
+        survey.odd.append(f"{file} is not used: no column has the names of the cases, such as {cases[0]}")
+        return TableFacts(columns, len(rows), "", {})
+    if missing := [case for case in cases if case not in found]:
+        survey.odd.append(f"{_some(missing)} without a row in {file} (column {by})")
+    if several := [case for case, count in found.items() if count > 1]:
+        survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
+    numbers = {}
+    for column in [name for name in columns if name != by]:
+        values = {case: number for case, row in own if (number := _number(row.get(column, ""))) is not None}
+        if len(values) > len(found) // 2:
+            numbers[column] = values
+            if lacking := [case for case in found if case not in values]:
+                survey.odd.append(f"{_some(lacking)} without a number for {column} in {file}")
+    return TableFacts(columns, len(rows), by, numbers)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return value if math.isfinite(value := float(text)) else None
+    except ValueError:
+        return None
 
 
 def arrays_of(blocks: Iterable[Mapping[str, BlockFacts]]) -> dict[tuple[str, str], list[tuple[str, ArrayFacts]]]:

@@ -1,0 +1,142 @@
+"""Tables beside the meshes of cases: CSV with any of the usual separators, and Excel's .xlsx."""
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from noether.errors import RequestError, one_line
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
+SEPARATORS = ("\t", ";", ",")
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+
+Row = Mapping[str, str]
+"""A row of a table by column; a number has a decimal point whatever the file had."""
+
+
+def read_table(path: Path) -> list[Row]:
+    """Returns the rows of a table, by the names in its first line; names and values without spaces around.
+
+    CSV: the separator is a tab, a semicolon or a comma. With the first two, as a spreadsheet writes them where the
+    decimal mark is a comma, `0,35` is a number. Excel: the first sheet, with the results of its formulas.
+
+    Raises:
+        RequestError: the table cannot be read, or two columns have one name.
+    """
+    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
+    """Returns the rows of a table by the `case_key` of what a column holds. RequestError: it cannot be read."""
+    return _indexed(path, path.stat().st_mtime_ns if path.is_file() else 0, column)
+
+
+def case_key(name: str) -> str:
+    """Returns what the names of one case have in common: `7`, `007` and `_7` are one number."""
+    digits = name.strip(" _-")
+    return str(int(digits)) if digits.isdecimal() else name
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, changed: int) -> list[Row]:
+    lines = _sheet(path) if path.suffix == ".xlsx" else _separated(_text(path))
+    rows = [row for row in lines if any(row)]
+    if not rows:
+        return []
+    names = [name.lstrip("# ") for name in rows[0]]
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise RequestError(
+            "columns-of-one-name",
+            f"{path} has several columns of one name",
+            seen=", ".join(twice),
+            expected="a name of its own for each column",
+        )
+    for row in rows[1:]:
+        if any(row[len(names) :]):
+            raise RequestError(
+                "row-longer-than-names",
+                f"{path} has a row of more values than columns",
+                seen=" | ".join(row),
+                expected=f"{len(names)} values: {' | '.join(names)}; decimal points where commas separate the values",
+            )
+    return [dict(zip(names, row, strict=False)) for row in rows[1:]]
+
+
+@lru_cache(maxsize=16)
+def _indexed(path: Path, changed: int, column: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in _read(path, changed):
+        found.setdefault(case_key(row.get(column, "")), []).append(row)
+    return found
+
+
+def _separated(text: str) -> Iterable[list[str]]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
+        separator, lines = said[1], lines[1:]
+    else:
+        separator = _separator(lines)
+    rows = _fields(lines, separator)
+    return rows if separator == "," else [[_with_point(value) for value in row] for row in rows]
+
+
+def _separator(lines: list[str]) -> str:
+    """The separator by which all rows have as many values as there are names; a tab or semicolon before a comma."""
+    lengths = {mark: [len(row) for row in _fields(lines, mark)] for mark in SEPARATORS}
+    splits = [mark for mark, own in lengths.items() if own and own[0] > 1]
+    return min(splits, key=lambda mark: len(set(lengths[mark])), default=",")
+
+
+def _fields(lines: list[str], separator: str) -> list[list[str]]:
+    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    return [[value.strip() for value in row] for row in rows]
+
+
+def _with_point(value: str) -> str:
+    return value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value
+
+
+def _sheet(path: Path) -> Iterable[list[str]]:
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise RequestError(
+            "openpyxl-not-installed",
+            f"{path} cannot be read: Excel's tables are read through openpyxl, which is not installed here",
+            seen=str(error),
+            expected="noether with its extra `mesh`, or the table as CSV",
+            fix="pip install '.[mesh]'      (in noether's checkout)",
+        ) from None
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        rows = [[_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+        book.close()
+    except Exception as error:  # A file that is no workbook ends in whatever zipfile, expat or openpyxl came upon.
+        raise _unreadable(path, one_line(error), "a workbook of Excel (.xlsx)") from None
+    return rows
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value).strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, str(error), "a table") from None
+    encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")  # as Excel saves
+    for encoding in encodings:
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError as error:
+            problem = str(error)
+    raise _unreadable(path, problem, "text in UTF-8")
+
+
+def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
+    return RequestError("table-unreadable", f"{path} cannot be read", seen=seen, expected=expected)
