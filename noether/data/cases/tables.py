@@ -23,20 +23,26 @@ def read_table(path: Path) -> list[Row]:
     decimal mark is a comma, `0,35` is a number. Excel: the first sheet, with the results of its formulas.
 
     Raises:
-        RequestError: the table cannot be read, or two columns have one name.
+        RequestError: the table cannot be read, two columns have one name, or a row has more values than there are
+            columns.
     """
-    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+    return _read(path, _changed(path))
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
     """Returns the rows of a table by the `case_key` of what a column holds. RequestError: it cannot be read."""
-    return _indexed(path, path.stat().st_mtime_ns if path.is_file() else 0, column)
+    return _indexed(path, _changed(path), column)
 
 
 def case_key(name: str) -> str:
     """Returns what the names of one case have in common: `7`, `007` and `_7` are one number."""
     digits = name.strip(" _-")
     return str(int(digits)) if digits.isdecimal() else name
+
+
+def _changed(path: Path) -> int:
+    """When a file was changed: a part of the key under which it is kept, for a file may be read again after that."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 @lru_cache(maxsize=16)
