@@ -1,6 +1,6 @@
 """The launchers agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
 
-Decision 6 in CONTRIBUTING says how. A rank counts first and then checks whether it must wait; its launcher first sets
+decisions/06-agreed-stop.md says how. A rank counts first and then checks whether it must wait; its launcher first sets
 that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no one
 depends on a rank that is waiting for another in a collective.
 """
