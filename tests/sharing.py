@@ -20,7 +20,6 @@ GROUPS = {
     "tests/images/test_containers_page.py": "Slurm and the images",
     "tests/workers/": "launchers, whose ranks meet at port 29500",
     "tests/environments/test_torchrun_placement.py": "launchers, whose ranks meet at port 29500",
-    "tests/test_known_faults.py": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
 MACHINES = (
@@ -31,6 +30,10 @@ MACHINES = (
     "tests/workers/test_other_launchers.py",
     "tests/data/cases/test_openfoam.py",
     "tests/data/cases/test_plates.py",
+    *(
+        f"tests/data/cases/test_solids.py::test_a_solid_trains_and_its_prediction_lies_on_the_user_s_own_mesh[{model}"
+        for model in ("ab_upt", "transformer", "upt")
+    ),
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.
@@ -41,15 +44,21 @@ MACHINES = (
     "tests/workers/test_who_failed.py",
     # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
     "tests/evaluation/test_export_alone.py",
+    "tests/evaluation/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
+    "tests/models/test_point_models.py::test_exports",
+    "tests/models/test_point_models.py::test_overfits",
+    "tests/tasks/test_own_fields.py::test_every_model",
     "tests/tasks/test_own_fields.py::test_export",
     "tests/test_benchmarks.py",
     "tests/test_guide.py",
     "tests/test_readme.py::test_make_train",
     "tests/test_readme.py::test_the_documented",
+    "tests/test_where_to_add.py",
     "tests/tracking/test_services.py",
     "tests/tracking/test_tensorboard_page.py",
     "tests/training/test_digits_and_examples.py",
+    "tests/training/test_complex_weights.py::test_a_public",
     "tests/training/test_equivalence.py::test_a_compiled",
     "tests/training/test_published_models.py",
 )

@@ -106,8 +106,7 @@ def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(t
     assert again.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
 
 
-@pytest.mark.parametrize("option", ["--rounds", "--seeds", "--updates"])
-@pytest.mark.parametrize("value", ["0", "-1", "2.5"])
+@pytest.mark.parametrize(("option", "value"), [("--rounds", "0"), ("--seeds", "-1"), ("--updates", "2.5")])
 def test_a_benchmark_of_nothing_is_refused_in_a_sentence(tmp_path, option, value):
     done = run("benchmarks/optimizers.py", str(tmp_path / "runs"), f"{option}={value}")
     assert done.returncode == 2
@@ -170,11 +169,3 @@ def test_charts_and_table_show_losses_and_are_the_same_twice(tmp_path):
     assert "1 rank: ms" not in text
     charts.draw(results, images, page)
     assert (page.read_text(), (images / "performance-loop.svg").read_bytes()) == (text, drawn)
-
-
-def test_the_page_s_commands_are_in_the_makefile():
-    for command in (["bench", "ARGS=loop"], ["bench-charts"]):
-        said = subprocess.run(
-            ["make", "-n", *command], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-        assert f"benchmarks/{'bench' if 'ARGS=loop' in command else 'charts'}.py" in said

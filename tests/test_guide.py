@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import REPOSITORY
 
 from noether.config.slurm import SlurmConfig
@@ -169,15 +168,3 @@ def test_the_guide_s_batch_script_has_no_error(environ, tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(BATCH_SCRIPT)
     done = run("noether lint job.sbatch", environ, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_uv_leaves_the_environment_as_it_is() -> None:
-    """Eight tasks that start `uv run` at once must not each bring one environment in order."""
-    import tomllib
-
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    assert project["tool"]["uv"]["managed"] is False
-
-
-def test_the_guide_s_sections_are_valid_yaml() -> None:
-    assert yaml.safe_load(SETTINGS + OWN_BATCH)["slurm"]["slurm_setup"] == ["source .venv/bin/activate"]

@@ -22,10 +22,6 @@ from noether.lint.rank_rules import Requested
 from noether.lint.rules import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY))
-
-from tests.lint.examples import EXAMPLES  # noqa: E402
-
 LIST = Path(__file__).with_name("public_scripts.yaml")
 PAGE = REPOSITORY / "docs" / "lint.md"
 HEADING = "## How often it is right"
@@ -101,15 +97,13 @@ def _share(part: int, whole: int) -> str:
 
 def page(scripts: Sequence[Judged]) -> str:
     """Returns docs/lint.md with the table of precision and recall, and the rules."""
-    lines = [PAGE.read_text().partition(HEADING)[0] + table(scripts)]
-    for rule in RULES:
-        lines += [f"## {rule.code} {rule.name}", "", f"{rule.level.capitalize()}. {rule.why}", ""]
-        example = EXAMPLES.get(rule.name)
-        for title, text in (("Wrong", example.wrong), ("Right", example.right)) if example else ():
-            if text and "\0" not in text:
-                shown = text.replace("\r", "␍").rstrip("\n")
-                lines += [f"{title}:", "", "```bash", shown, "```", ""]
-    return "\n".join(lines)
+    rows = [
+        f'| <a id="{rule.code.lower()}-{rule.name}"></a>{rule.code} | {rule.name} | {rule.level} '
+        f"| {rule.why.replace('|', chr(92) + '|')} |"
+        for rule in RULES
+    ]
+    head = ["## The rules", "", "| code | rule | level | why |", "|---|---|---|---|"]
+    return PAGE.read_text().partition(HEADING)[0] + table(scripts) + "\n".join([*head, *rows, ""])
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:

@@ -18,34 +18,19 @@ FOLDER = "kubepods/pod7/c1"
         pytest.param(V2, {f"{FOLDER}/cpu.max": "50000 100000\n"}, 0.5, id="v2: docker run --cpus 0.5"),
         pytest.param(V2, {f"{FOLDER}/cpu.max": "max 100000\n"}, None, id="v2: no limit"),
         pytest.param(V2, {"cpu.max": "400000 100000\n"}, 4.0, id="v2: a container sees its own group at the root"),
-        pytest.param(
-            V2,
-            {f"{FOLDER}/cpu.max": "400000 100000\n", "kubepods/pod7/cpu.max": "150000 100000\n"},
-            1.5,
-            id="v2: the pod's limit below its container's",
-        ),
-        pytest.param(
-            V1,
-            {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"},
-            2.0,
-            id="v1: a container sees its own group at the root",
-        ),
-        pytest.param(
-            V1,
-            {"cpu/docker/c1/cpu.cfs_quota_us": "-1\n", "cpu/docker/c1/cpu.cfs_period_us": "100000\n"},
-            None,
-            id="v1: no limit",
-        ),
-        pytest.param(
-            JOINED,
-            {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"},
-            0.5,
-            id="v1: controllers mounted together",
-        ),
+        pytest.param(V2, {f"{FOLDER}/cpu.max": "400000 100000\n", "kubepods/pod7/cpu.max": "150000 100000\n"}, 1.5,
+            id="v2: the pod's limit below its container's"),
+        pytest.param(V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0,
+            id="v1: a container sees its own group at the root"),
+        pytest.param(V1, {"cpu/docker/c1/cpu.cfs_quota_us": "-1\n", "cpu/docker/c1/cpu.cfs_period_us": "100000\n"},
+            None, id="v1: no limit"),
+        pytest.param(JOINED,
+            {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}, 0.5,
+            id="v1: controllers mounted together"),
         pytest.param(V2, {f"{FOLDER}/cpu.max": "much\n"}, None, id="v2: not what the kernel writes"),
         pytest.param("", {"cpu.max": "100000 100000\n"}, None, id="no cgroups"),
     ],
-)
+)  # fmt: skip
 def test_cgroups(cgroups: str, files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
     for name, text in {"proc/self/cgroup": cgroups, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,7 @@ CASES = {
         FACTS,
         {name: f"{HERE}/{leaf}" for name, leaf in CACHES.items()},
     ),
-    "what-the-user-says-stays": (
-        {"SLURM_JOB_ID": "17", **dict.fromkeys(CACHES, "/mine")},
-        FACTS,
-        {},
-    ),
+    "what-the-user-says-stays": ({"SLURM_JOB_ID": "17", **dict.fromkeys(CACHES, "/mine")}, FACTS, {}),
     "no-home-and-no-name": (
         {"HOME": "/"},
         {**INSIDE, "home_is_writable": False},

@@ -35,28 +35,16 @@ def test_the_pods_of_a_job_are_one_world(gpus: bool, each: int) -> None:
     ("made", "host", "launcher"),
     [
         pytest.param({"nodes": 2, "master_addr": "10.0.0.7", "name": ""}, "10.0.0.7", "kubernetes", id="master_addr"),
-        pytest.param(
-            {"nodes": 2, "name": "", "environ": {"MASTER_ADDR": "cars-0.cars"}},
-            "cars-0.cars",
-            "kubernetes",
-            id="MASTER_ADDR",
-        ),
+        pytest.param({"nodes": 2, "name": "", "environ": {"MASTER_ADDR": "cars-0.cars"}}, "cars-0.cars", "kubernetes",
+            id="MASTER_ADDR"),
         pytest.param({"nodes": 2, "node_rank": 1}, f"cars-0.{DOMAIN}", "kubernetes", id="a node_rank that agrees"),
-        pytest.param(
-            {"nodes": 2, "host": f"cars-1.{DOMAIN}", "name": f"cars-1.{DOMAIN}"},
-            f"cars-0.{DOMAIN}",
-            "kubernetes",
-            id="setHostnameAsFQDN",
-        ),
+        pytest.param({"nodes": 2, "host": f"cars-1.{DOMAIN}", "name": f"cars-1.{DOMAIN}"}, f"cars-0.{DOMAIN}",
+            "kubernetes", id="setHostnameAsFQDN"),
         pytest.param({"nodes": 1}, "127.0.0.1", "local", id="each pod a run of its own"),
-        pytest.param(
-            {"environ": {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "m"}},
-            "m",
-            "torchrun",
-            id="torchrun in pods",
-        ),
+        pytest.param({"environ": {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "m"}}, "m",
+            "torchrun", id="torchrun in pods"),
     ],
-)
+)  # fmt: skip
 def test_where_rank_0_is(made: dict, host: str, launcher: str) -> None:
     placement = place(1, **made)
     assert (placement.endpoint.host, placement.launcher) == (host, launcher)

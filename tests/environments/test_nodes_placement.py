@@ -6,7 +6,6 @@ from slurm_steps import check_one_world
 
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.resolve import resolve_placement
-from noether.errors import RequestError
 
 
 def place(host: str, gpus: bool = False, environ: dict[str, str] | None = None, **settings: object) -> Placement:
@@ -66,23 +65,3 @@ def test_one_node_is_the_local_case() -> None:
     placements = [place("box", nodes=1), place("box", nodes=1, node_rank=0, master_addr="box")]
     check_one_world(placements[:1])
     assert [placement.launcher for placement in placements] == ["local", "local"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        pytest.param({"nodes": 2}, ["nodes=2 without node_rank and master_addr"], id="nodes alone"),
-        pytest.param({"nodes": 2, "node_rank": 0}, ["without master_addr", "--master-addr HOST"], id="no master"),
-        pytest.param({"nodes": 2, "master_addr": "a"}, ["without node_rank"], id="no node_rank"),
-        pytest.param({"nodes": 2, "node_rank": 2, "master_addr": "a"}, ["node_rank=2 of 2"], id="counted from one"),
-        pytest.param({"node_rank": 1}, ["node_rank without nodes", "--nodes 2"], id="node_rank alone"),
-        pytest.param({"master_addr": "a"}, ["master_addr without nodes"], id="master_addr alone"),
-        pytest.param({"nodes": 1, "node_rank": 1}, ["node_rank=1, nodes=1"], id="the second of one"),
-    ],
-)
-def test_is_refused_in_words(settings: dict[str, object], words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
-        place("box", **settings)
-    for word in words:
-        assert word in str(caught.value)
-    assert "--node-rank" in caught.value.fix

@@ -21,21 +21,15 @@ ROOT = Path(__file__).parents[2]
         pytest.param(ProcessFacts(ancestors=("sshd: me", "slurmstepd: [13.extern]")), "13", "extern", id="ssh"),
         pytest.param(ProcessFacts(ancestors=("slurmstepd: [31+1.0]",)), "31", "0", id="heterogeneous component"),
         pytest.param(ProcessFacts(ancestors=("slurmstepd: [31.0+1]",)), "31", "0", id="heterogeneous step"),
-        pytest.param(
-            ProcessFacts(ancestors=("slurmstepd: [14.0]", "slurmstepd: [13.batch]")), "14", "0", id="the nearest counts"
-        ),
+        pytest.param(ProcessFacts(ancestors=("slurmstepd: [14.0]", "slurmstepd: [13.batch]")), "14", "0",
+            id="the nearest counts"),
         pytest.param(ProcessFacts(cgroup="4:devices:/slurm/uid_0/job_13/step_0\n"), "13", "0", id="cgroup v1"),
-        pytest.param(
-            ProcessFacts(cgroup="0::/system.slice/slurmstepd.scope/job_13/step_batch/user/task_0\n"),
-            "13",
-            "batch",
-            id="cgroup v2",
-        ),
-        pytest.param(
-            ProcessFacts(ancestors=("slurmstepd: [13.1]",), cgroup="0::/job_12/step_0"), "13", "1", id="ancestor first"
-        ),
+        pytest.param(ProcessFacts(cgroup="0::/system.slice/slurmstepd.scope/job_13/step_batch/user/task_0\n"), "13",
+            "batch", id="cgroup v2"),
+        pytest.param(ProcessFacts(ancestors=("slurmstepd: [13.1]",), cgroup="0::/job_12/step_0"), "13", "1",
+            id="ancestor first"),
     ],
-)
+)  # fmt: skip
 def test_the_step_that_is_seen(facts: ProcessFacts, job: str, step: str) -> None:
     seen = step_seen(facts)
     assert seen is not None

@@ -1,6 +1,5 @@
 """Steps like those of the dumps, of any shape: every task finds the same world, and its own place in it."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slurm_steps import block, check_one_world, cyclic, het_step, own_het_step, place, step
@@ -63,14 +62,6 @@ def test_several_cpu_workers_a_task(counts: list[int], workers: int, by_cycle: b
     assert placements[0].world_size == sum(counts) * workers
 
 
-def test_uneven_tasks_on_even_devices_leave_one_idle() -> None:
-    placements = [place(environ) for environ in step([2, 1], devices=["0,1"])]
-    check_one_world(placements)
-    assert [str(placement.workers[0].device) for placement in placements] == ["cuda:0", "cuda:1", "cuda:0"]
-    assert [len(placement.warnings) for placement in placements] == [0, 0, 1]
-    assert "1 of this node's 2 visible devices is not used" in placements[2].warnings[0]
-
-
 def test_a_heterogeneous_step_sums_over_its_nodes() -> None:
     placements = [place(environ) for environ in het_step(["a100:4", "2"])]
     check_one_world(placements)
@@ -97,24 +88,6 @@ def test_fault_1_a_mask_is_counted_within() -> None:
         )
 
 
-def test_fault_3_ntasks_without_ntasks_per_node() -> None:
-    # SLURM_NTASKS_PER_NODE is not set then; taken for 1, the tasks are N jobs that train the same without a word.
-    environs = step([3, 1])
-    assert all("SLURM_NTASKS_PER_NODE" not in environ for environ in environs)
-    placements = [place(environ) for environ in environs]
-    check_one_world(placements)
-    assert {placement.world_size for placement in placements} == {4}
-
-
-@pytest.mark.parametrize("bound", ["0", "3", "GPU-1"])
-def test_fault_5_one_visible_device_a_task(bound: str) -> None:
-    # Each task of --gpus-per-task sees one device, fewer than the tasks on its node: that is no reason to refuse it.
-    environ = step([2, 2], devices=[bound], SLURM_GPUS_ON_NODE="2")[3]
-    placement = place(environ)
-    assert [(str(w.device), w.device.name, w.local_rank) for w in placement.workers] == [("cuda:0", bound, 1)]
-    assert "peer-to-peer" in placement.warnings[0]
-
-
 def test_fault_9_the_port_is_the_steps_own() -> None:
     # A random port that nobody holds may be taken before rank 0 binds it; two steps share one made of the job id.
     ports = {
@@ -133,19 +106,3 @@ def test_near_jobs_and_steps_never_share_a_port(job: int, apart: int, first: int
     one, other = derived_port(job, first), derived_port(job + abs(apart), second)
     assert 20000 <= one < 29500
     assert (one == other) == (apart == 0 and first == second)
-
-
-def test_arrays_have_a_port_for_each_task() -> None:
-    ports = set()
-    for index in range(8):
-        array = {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": str(index), "SLURM_ARRAY_TASK_COUNT": "8"}
-        placements = [place(environ) for environ in step([1, 1], job=40 + index, **array)]
-        check_one_world(placements)
-        ports.add(placements[0].endpoint.port)
-    assert len(ports) == 8
-
-
-@pytest.mark.parametrize(("count", "attempt"), [(None, 0), ("0", 0), ("3", 3)], ids=str)
-def test_requeues_are_attempts(count: str | None, attempt: int) -> None:
-    extra = {"SLURM_RESTART_COUNT": count} if count is not None else {}
-    assert [place(environ).attempt for environ in step([1, 1], **extra)] == [attempt, attempt]

@@ -1,4 +1,4 @@
-"""A wrong and a right script for each rule of the linter: what docs/lint.md shows and the tests run."""
+"""A wrong and a right script for each rule of the linter: what the tests run."""
 
 # ruff: noqa: E501  (a table: each example on one line)
 

@@ -17,12 +17,6 @@ def random_attention(dim=12, heads=3, slices=5):
     return attention
 
 
-def test_slice_weights_of_a_point_sum_to_one():
-    weights = random_attention().slice_weights(draw(7, 12, 1))
-    assert weights.shape == (2, 3, 7, 5)
-    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7, dtype=torch.float64), rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("slices", [5, 3], ids=["head-by-head", "joined"])
 def test_slice_attention_is_the_paper_s_formula_point_by_point(slices):
     """w = softmax(W x / τ); token = Σ w f / (Σ w + 1e-5); softmax(q·k / √4) v; Σ w · token."""

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, TINY
+from conftest import TINY
 
 from noether.common.whole_file import write_json
 from noether.config.compose import load_config
@@ -67,16 +67,6 @@ def test_the_script_is_as_it_was_read_last(name: str) -> None:
     if os.environ.get("NOETHER_WRITE_GOLDEN"):
         path.write_text(written)
     assert written == path.read_text(), "if this is meant: NOETHER_WRITE_GOLDEN=1 pytest tests/submit"
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_bash_reads_it(name: str) -> None:
-    done = subprocess.run(["bash", "-n", str(GOLDEN / f"{name}.sh")], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_page_shows_the_script() -> None:
-    assert (GOLDEN / "two-nodes.sh").read_text() in (REPOSITORY / "docs" / "slurm.md").read_text()
 
 
 AWKWARD = ("a b", "12", "1e3", "true", "läufe", "$(touch pwned)", 'a"b', "it's", "a\\", 'a\\"b', "-x", "a=b,c", "[x")

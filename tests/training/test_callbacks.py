@@ -103,11 +103,3 @@ def test_a_callback_is_called_and_ends_the_run(devices: str, noether, tmp_path: 
     again = noether("train", "resume=runs/own", cwd=tmp_path)
     assert again.code == 0
     assert "already complete" in again.out
-
-
-@pytest.mark.slow
-def test_a_dry_run_refuses_it_too(noether, tmp_path: Path) -> None:
-    words = ["--hp", str(TINY), "output_path=runs", "trainer.callbacks=[own_notes.MisspeltMethod]", "--dry-run"]
-    done = noether("train", *words, cwd=tmp_path)
-    assert done.code == 2
-    assert "[callback-unusable]" in done.err

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from noether.checkpoints.ema import AveragedWeights
-from noether.config.optimizer import AdamWConfig, LionConfig, MuonConfig, SGDConfig
+from noether.config.optimizer import AdamWConfig, MuonConfig, SGDConfig
 from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 
 
@@ -58,15 +58,6 @@ def test_fused_optimisers_are_torchs_plain_ones(config, reference) -> None:
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-12, atol=1e-12)
 
 
-def test_lion_learns_through_the_config() -> None:
-    model = nn.Linear(1, 1, bias=False)
-    optimizer = build_optimizer(LionConfig(learning_rate=0.1), model)
-    model.weight.grad = torch.tensor([[2.0]])
-    before = model.weight.item()
-    optimizer.step()
-    assert model.weight.item() == pytest.approx(before - 0.1)
-
-
 def test_muon_makes_matrices_orthogonal_and_leaves_all_else_to_adamw() -> None:
     """A first step has singular values of about one, scaled to AdamW's size: 0.2·√(larger side) of the rate."""
     torch.manual_seed(0)
@@ -102,22 +93,6 @@ def test_muon_is_torch_s_to_the_rounding_of_bfloat16() -> None:
             optimizer.step()
     for one, other, first in zip(ours, theirs, before, strict=True):
         assert (one - other).norm() < 0.03 * (other - first).norm()
-
-
-def test_muon_continues_from_a_state_that_was_loaded() -> None:
-    ours, theirs = same_networks()
-    optimizers = [build_optimizer(MuonConfig(learning_rate=0.1, weight_decay=0.1), model) for model in (ours, theirs)]
-    for update in range(6):
-        if update == 3:
-            optimizers[0].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
-        for model, optimizer in zip((ours, theirs), optimizers, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = 0.1 / (1 + update)
-            optimizer.zero_grad()
-            model(torch.eye(5)).square().sum().backward()
-            optimizer.step()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_averages_follow_the_weights_and_forget_the_first_ones_early() -> None:
@@ -183,20 +158,20 @@ def test_adamw_heeds_a_loss_scaler_that_found_infinity() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["AdamWConfig", "SGDConfig", "LionConfig", "MuonConfig"])
-def test_no_optimiser_imports_the_compiler(kind) -> None:
+def test_no_optimiser_imports_the_compiler() -> None:
     """It takes a process more than a second, and is needed only where a model is compiled."""
-    script = f"""
+    script = """
 import copy, sys, torch
-from noether.config.optimizer import {kind}
+from noether.config.optimizer import AdamWConfig, LionConfig, MuonConfig, SGDConfig
 from noether.training.optimizers import build_optimizer
-model = torch.nn.Linear(2, 2)
-optimizer = build_optimizer({kind}(), model)
-for _ in range(2):
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+for kind in (AdamWConfig, LionConfig, MuonConfig, SGDConfig):
+    model = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(kind(), model)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 assert "torch._dynamo" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -167,12 +167,6 @@ def test_a_step_that_overflows_is_seen_before_anything_is_kept() -> None:
     assert "optimizer.learning_rate" in str(caught.value)
 
 
-def test_bf16_keeps_float32_weights() -> None:
-    updater = make(CONFIG, 1, "bf16")
-    updater.update([{k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}], 0.1)
-    assert updater.state.model.layer.weight.dtype == torch.float32
-
-
 def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
     half, single = make(CONFIG, 1, "fp16"), make(CONFIG, 1, "float32")
     batch = {k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}

@@ -71,23 +71,6 @@ def sum_ranks(context: WorkerContext, folder: Path) -> int:
     return 0
 
 
-def train_with_ddp(context: WorkerContext, folder: Path) -> int:
-    """One DDP step, left without destroying the group: leaving by os._exit must not hang."""
-    dist = join(context)
-    import torch
-
-    torch.manual_seed(context.worker.rank)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(4, 3)).sum().backward()
-    optimizer.step()
-    weight = model.module.weight.detach().flatten()
-    gathered = [torch.empty_like(weight) for _ in range(context.world_size)]
-    dist.all_gather(gathered, weight)
-    note(folder, context, equal=all(torch.equal(weight, other) for other in gathered))
-    return 0
-
-
 def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
     """Rank 1 ends in some way while rank 0 waits for it in a collective."""
     dist = join(context)
@@ -130,10 +113,6 @@ def refuse(context: WorkerContext, payload: Any) -> int:
 
 def return_codes(context: WorkerContext, codes: list[int]) -> int:
     return codes[context.worker.rank]
-
-
-def return_text(context: WorkerContext, payload: Any) -> Any:
-    return "done"
 
 
 def exit_75(context: WorkerContext, payload: Any) -> int:

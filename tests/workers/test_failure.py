@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,28 +136,11 @@ def test_what_the_user_reads(tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_user_reads_of_a_wrong_request(tmp_path: Path) -> None:
-    error = RequestError("no-such-file", "no such file", seen="a.yaml", fix="b.yaml")
-    failure = ending(1, "refused", 2, message=str(error))
-    assert describe_failure(failure, {}, tmp_path, 2).splitlines() == [
-        "noether: no such file",
-        "  seen      a.yaml",
-        "  fix       b.yaml",
-        "  said by   rank 1 on box",
-        f"  logs      {tmp_path}",
-    ]
-
-
 def test_a_silent_death_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_text("".join(f"line {i}\n" for i in range(100)))
     text = describe_failure(ending(1, "died", 139, message="was killed by SIGSEGV"), {}, tmp_path)
     assert text.startswith("noether: rank 1 on box was killed by SIGSEGV\n  | line 80\n")
     assert "  | line 99\n" in text
-
-
-def test_many_ranks_take_one_line(tmp_path: Path) -> None:
-    text = describe_failure(ending(0, "died", 137), dict.fromkeys(range(1, 64), "running"), tmp_path, 64)
-    assert "  others    ranks 1, 2, 3, 4, 5, 6, 7, 8 and 55 more: running\n" in text
 
 
 @pytest.mark.parametrize(
@@ -184,14 +166,6 @@ def test_where_a_rank_was(stack: str, phrase: str) -> None:
     assert where_in_stack(stack) == phrase
 
 
-def test_errors_and_reports_pickle() -> None:
-    error = RequestError("some-code", "a", seen="b", expected="c", fix="d")
-    copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.fix, copy.exit_code) == (str(error), "d", 2)
-    report = failure_report(error, context_of(0))
-    assert pickle.loads(pickle.dumps(report)) == report
-
-
 def test_a_report_fits_one_write_and_its_file_has_all(tmp_path: Path) -> None:
     long = "start" + "x" * 100_000 + "end"
     report = ending(3, "failed", 1, message=long, trace=long)
@@ -209,8 +183,3 @@ def test_a_full_disk_does_not_hide_the_failure(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
     write_error_file(ending(0, "failed", 1), tmp_path / "logs")
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
-
-
-def test_signal_names_are_this_systems() -> None:
-    report = death_report(context_of(0), 1, -int(signal.SIGBUS), [], 0.0)
-    assert "SIGBUS" in report.message

@@ -121,21 +121,6 @@ def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_p
 
 
 @pytest.mark.slow
-def test_what_rank_0_refuses_ends_every_node(start, tmp_path) -> None:
-    """The run exists already: the other node must hear it, not wait for a rank that never comes."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"kind": "training", "update": 1}\n')
-    port = free_port()
-    words = ("--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
-    nodes = [start(*train_words(tmp_path, *words, "--node-rank", str(rank))) for rank in (0, 1)]
-    said = [node.communicate(timeout=LIMIT_S)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [2, 2], said
-    assert "exists already" in said[0]
-    assert "refused the run" in said[1]
-    assert "exists already" in said[1]
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("mpirun") is None and os.environ.get("CI") != "true", reason="no mpirun here (Debian: openmpi-bin)"
 )

@@ -102,27 +102,6 @@ def test_the_preload_leaves_one_thread() -> None:
     assert out.stdout.split() == ["1", "True"], out.stderr
 
 
-def test_the_fork_server_finds_the_preload_wherever_noether_lies() -> None:
-    root = str(Path(__file__).parents[2])
-    assert server_environment({}, 7)["PYTHONPATH"] == root
-    assert server_environment({"PYTHONPATH": "/mine"}, 7)["PYTHONPATH"] == f"{root}{os.pathsep}/mine"
-    assert server_environment({"OPENBLAS_NUM_THREADS": "4"}, 7)["OPENBLAS_NUM_THREADS"] == "4", "the user's number"
-
-
-def test_a_users_thread_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert run("sum_ranks", tmp_path, tmp_path) == (0, "")
-    assert facts(tmp_path, 1)["threads"] == 3, "torch was in memory before OMP_NUM_THREADS could be read"
-
-
-def test_ddp_steps_and_leaves_without_hanging(tmp_path: Path) -> None:
-    for attempt in range(3):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        assert run("train_with_ddp", folder, folder) == (0, "")
-        assert facts(folder, 0)["equal"]
-
-
 def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path) -> None:
     code, words = run("fail_while_others_reduce", "raise", tmp_path, grace_s=30)
     assert code == 1
@@ -209,19 +188,6 @@ def test_exit_codes_of_the_ranks_become_one(tmp_path: Path, codes: list[int], co
     assert run("return_codes", codes, tmp_path)[0] == code
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        pytest.param("no_such_function", "AttributeError: ", id="no such function"),
-        pytest.param("return_text", "TypeError: ", id="a target that returns no code"),
-    ],
-)
-def test_a_target_that_is_none_is_reported(tmp_path: Path, target: str, words: str) -> None:
-    code, text = run(target, None, tmp_path)
-    assert code == 1
-    assert f"failed: {words}" in text
-
-
 def test_logs_of_an_earlier_attempt_are_kept_and_its_errors_are_not(tmp_path: Path) -> None:
     assert run("refuse", None, tmp_path)[0] == 2
     assert (tmp_path / "logs" / "rank-1.error.json").exists()
@@ -240,16 +206,6 @@ def test_trap_9_a_busy_port_is_refused_before_any_worker_starts(tmp_path: Path) 
             run_placement(workers(2, port), "launch_targets.answer", tmp_path, tmp_path)
     assert f"master_port={port}" in caught.value.seen
     assert not (tmp_path / "rank-0.json").exists()
-
-
-def test_a_requested_port_is_the_one_used(tmp_path: Path) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    running = start_workers(workers(2, port), "launch_targets.sum_ranks", tmp_path, tmp_path / "logs")
-    assert watch_workers(running) == 0
-    assert facts(tmp_path, 1)["environment"]["MASTER_PORT"] == str(port)
 
 
 def test_one_worker_runs_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,15 +245,6 @@ def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: 
     assert run_placement(first, "launch_targets.die_with_family", tmp_path, tmp_path / "logs") == 137
     assert "noether: rank 0 on testbox was killed by SIGKILL" in capfd.readouterr().err
     assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
-
-
-@pytest.mark.parametrize(
-    ("value", "methods"),
-    [(None, ("forkserver", "spawn")), ("", ("forkserver", "spawn")), ("spawn", ("spawn",))],
-    ids=str,
-)
-def test_start_methods(value: str | None, methods: tuple[str, ...]) -> None:
-    assert start_methods({} if value is None else {"NOETHER_START_METHOD": value}) == methods
 
 
 def test_an_unknown_start_method_is_refused() -> None:
