@@ -113,8 +113,11 @@ def plan_run(
     return RunPlan(placement, batch, reasons, threads)
 
 
-def render_plan(plan: RunPlan) -> list[Any]:
-    """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons."""
+def render_plan(plan: RunPlan, *, every_reason: bool = True) -> list[Any]:
+    """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons.
+
+    Without `every_reason`, a run on this machine alone has one line of reasons.
+    """
     placement = plan.placement
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
@@ -129,8 +132,12 @@ def render_plan(plan: RunPlan) -> list[Any]:
         table.add_row(str(worker.rank), host, str(worker.local_rank), str(worker.device), share)
     if len(placement.workers) > ROWS_SHOWN:
         table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
+    shown = [headline, table, plan.batch.describe(placement.world_size)]
+    if not every_reason and placement.launcher == "local":
+        said = "; ".join(plan.reasons[name] for name in ("launcher", "workers"))
+        return [*shown, Text(f"because {said}"), *warnings]
     reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
     for name, reason in plan.reasons.items():
         reasons.add_row(Text(name, style="dim"), reason)
-    warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
-    return [headline, table, plan.batch.describe(placement.world_size), "", Text("because"), reasons, *warnings]
+    return [*shown, "", Text("because"), reasons, *warnings]

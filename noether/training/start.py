@@ -46,7 +46,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     try:
         start, aside = _find_start(config, console, placement, reset)
         start.folder.check_writable()
-        console.say(*render_plan(plan), "", sep="\n")
+        console.say(*render_plan(plan, every_reason=False), "", sep="\n")
         data = prepare_with_bar(config, console)
         # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
         if aside is not None:
@@ -158,7 +158,7 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
     RunFolder(config.output_path.expanduser()).check_writable()
-    console.say(*render_plan(plan), "", sep="\n")
+    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
     scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
     request = TrainRequest(config, StartingPoint(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)

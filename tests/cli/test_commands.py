@@ -189,6 +189,13 @@ def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
     assert set(plan["reasons"]) >= {"launcher", "world_size", "nodes", "workers", "endpoint", "batch"}
 
 
+def test_train_gives_one_line_of_reasons_on_one_machine_and_plan_all(noether, tmp_path: Path) -> None:
+    words = ("--hp", str(TINY), "accelerator=cpu", f"output_path={tmp_path}")
+    lines = [noether(*verb, *words).out.splitlines() for verb in (("train", "--dry-run"), ("plan",))]
+    reasons = [[line for line in said if line.startswith(("because", "endpoint", "attempt"))] for said in lines]
+    assert [len(found) for found in reasons] == [1, 3]
+
+
 def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
     ways = [
         ("--devices", "0,1", "--accelerator", "cpu", "trainer.effective_batch_size=6"),

@@ -55,6 +55,18 @@ def prepared(solved: Path, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_map_of_the_page_prepares_them(solved: Path, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "own-data.md").read_text()
+    shown = next(
+        text for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "sets:" in text
+    )
+    text = shown.replace("split: {test: 0.15", "split: {test: 0.25")
+    assert prepare_cases(solved, tmp_path, text, "docs/own-data.md", workers=1, skip_broken=False).made == CASES
+    assert {"surface_wall_shear", "wind_speed", "drag_coefficient", "friction_force"} <= set(open_cases(tmp_path)[0][0])
+
+
 def force_of(path: Path) -> np.ndarray:
     """The last row of a force.dat: total, pressure and friction (3, 3), N, x along the wind and z up."""
     row = path.read_text().splitlines()[-1].replace("(", " ").replace(")", " ").split()
