@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: train shell test test-fast test-machines test-nightly fake-gpu gpu faults bench bench-charts lint format docs site transcript venv clean
+.PHONY: train shell test test-fast test-machines test-nightly fake-gpu gpu faults bench bench-charts lint format docs site pictures transcript venv clean
 
 train: $(READY)
 	$(BIN)/noether train $(ARGS)
@@ -102,6 +102,10 @@ SITE_REPORT ?= runs/site/report.html
 site: $(READY) $(SITE_REPORT)
 	NO_MKDOCS_2_WARNING=1 NOETHER_SITE_REPORT=$(SITE_REPORT) $(BIN)/mkdocs build --quiet --strict
 	@echo "open site/index.html, or serve it: python3 -m http.server --bind 127.0.0.1 --directory site"
+
+# The pictures of docs/: the live page of one, three and thirty runs, the report and the site. Needs chromium.
+pictures: site
+	$(BIN)/python benchmarks/pictures.py $(ARGS)
 
 runs/site/report.html: | $(READY)
 	$(BIN)/noether train run_id=site output_path=runs resume=auto $(ARGS)

@@ -133,7 +133,10 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
         if group.is_first:
             own.mkdir()
             about = {"total_updates": updates, "total_epochs": 1.0}
-            shown = [ConsoleTracker(console, start=0, **about), MetricsFile(own / "metrics.jsonl", 0)]
+            shown = [
+                ConsoleTracker(console, metrics=run.metrics, start=0, **about),
+                MetricsFile(own / "metrics.jsonl", 0),
+            ]
         trackers = Trackers(shown)
         saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, {}, print)
         loop = Loop(run, nothing, trackers=trackers, saver=saver, validate=dict)

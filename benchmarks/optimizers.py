@@ -46,7 +46,7 @@ class Study:
 
     def errors(self, run: Path) -> dict[str, float]:
         """Returns the relative L2 of each whole field on the test split."""
-        found = json.loads((run / "result.json").read_text())["figures"]
+        found = json.loads((run / "result.json").read_text())["metrics"]
         return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
 
     def seconds(self, run: Path) -> float:

@@ -50,7 +50,7 @@ class Perceptron(nn.Module):
 
 
 class Follow(Task):
-    """The task: the loss of a batch, and figures of each of its samples."""
+    """The task: the loss of a batch, and metrics of each of its samples."""
 
     def loss(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         return (predictions["angles"] - batch["angles"]).square().mean()

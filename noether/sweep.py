@@ -19,15 +19,13 @@ from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.tables import squared_unit
 from noether.planning.plan import plan_run
 from noether.report import write_report
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.records import mapping, number, read_record
+from noether.runs.metrics import Metric, Metrics
+from noether.runs.records import number
+from noether.runs.results import metrics_of, read_result
 from noether.workers.death_signal import set_death_signal
-
-SCORES = ("r2", "spearman", "mae", "max", "floor_r2", "floor_mae")
-"""What result.json has of a scalar that says how good it is; the rest is what it refers to, such as a speed."""
 
 
 @dataclass(frozen=True)
@@ -62,85 +60,60 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
             return code
     if dry_run:
         return ExitCode.DONE
-    results = {run: figures_of_test(run.folder) for run in runs}
+    found = {run: metrics_of(read_result(run.folder.result)) for run in runs}
+    results = {run: {name: own for name in values if (own := number(values, name)) is not None}
+               for run, (values, _) in found.items()}  # fmt: skip
     summary = summarise(results)
     path = runs[0].folder.path.parent / f"{base}.sweep.json"
     each = [
-        {"run": str(run.folder.path), "group": run.group, "overrides": run.differs, "figures": results[run]}
+        {"run": str(run.folder.path), "group": run.group, "overrides": run.differs, "metrics": results[run]}
         for run in runs
     ]
     write_json(path, {"groups": summary, "runs": each})
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.
-    task = load_config(runs[0].words, hp).task
-    units = {name: field.unit for name, field in (getattr(task, "fields", None) or {}).items()}
-    console.say("", sweep_table(summary, units), f"\nsweep  {path}", sep="\n")
+    console.say("", sweep_table(summary, found[runs[0]][1]), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
-def figures_of_test(folder: RunFolder) -> dict[str, float]:
-    """Returns the figures of a finished run's test split by name: the task's, and the scores of its scalars."""
-    result = read_record(folder.result)
-    figures = dict(mapping(result, "figures"))
-    for scalar in mapping(result, "scalars"):
-        scores = mapping(mapping(result, "scalars"), scalar)
-        figures |= {f"{scalar}/{name}": value for name, value in scores.items() if name in SCORES}
-    return {name: value for name in figures if (value := number(figures, name)) is not None}
-
-
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns mean, standard deviation (of the sample: n - 1) and n of each figure, for runs that differ by seed.
+    """Returns mean, standard deviation (of the sample: n - 1) and n of each metric, for runs that differ by seed.
 
     The deviation of a single run is None.
     """
     groups: dict[str, list[Mapping[str, float]]] = {}
-    for run, figures in results.items():
-        groups.setdefault(run.group, []).append(figures)
+    for run, metrics in results.items():
+        groups.setdefault(run.group, []).append(metrics)
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     for group, members in groups.items():
         summary[group] = {}
-        for name in dict.fromkeys(name for figures in members for name in figures):
-            values = [figures[name] for figures in members if name in figures]
+        for name in dict.fromkeys(name for metrics in members for name in metrics):
+            values = [metrics[name] for metrics in members if name in metrics]
             spread = stdev(values) if len(values) > 1 else None
             summary[group][name] = {"mean": fmean(values), "std": spread, "n": len(values)}
     return summary
 
 
-def unit_of(figure: str, fields: Mapping[str, str]) -> str:
-    """Returns the unit of a figure by its name in result.json; "%" for shares of 1; `fields` has those of fields."""
-    unit, measure = fields.get(figure.partition("/")[0], ""), figure.rpartition("/")[2]
-    if measure.endswith("relative_l2") or measure == "accuracy":
-        return "%"
-    if measure == "mse":
-        return squared_unit(unit)
-    return unit if measure.removeprefix("weighted_") in ("mae", "max") else ""
-
-
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], fields: Mapping[str, str]) -> Table:
-    """Returns one row for each figure of the test split, and one column for each group of runs.
-
-    `fields` has the unit of each field.
-    """
-    counts = [max((figure["n"] for figure in figures.values()), default=0) for figures in summary.values()]
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Metrics) -> Table:
+    """Returns one row for each metric of the test split, and one column for each group of runs."""
+    counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
     heads = [
         f"{group or 'all'} ({count} run{'s' if count > 1 else ''})"
         for group, count in zip(summary, counts, strict=True)
     ]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
-    for name in dict.fromkeys(name for figures in summary.values() for name in figures):
-        unit = unit_of(name, fields)
-        cells = [_cell(figures.get(name), unit) for figures in summary.values()]
-        table.add_row(f"{name}, {unit}" if unit else name, *cells)
+    for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
+        cells = [_cell(metrics.get(name), known[name]) for metrics in summary.values()]
+        table.add_row(name, *cells)
     return table
 
 
-def _cell(figure: Mapping[str, Any] | None, unit: str) -> str:
+def _cell(found: Mapping[str, Any] | None, metric: Metric) -> str:
     """Returns mean ± std; the value alone where there is one run, or where every run has the same."""
-    if figure is None:
+    if found is None:
         return ""
-    scale = 100 if unit == "%" else 1
-    return f"{figure['mean'] * scale:.5g}" + (f" ± {figure['std'] * scale:.2g}" if figure["std"] else "")
+    return metric.text(found["mean"], found["std"] or None)
 
 
 def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun], str]:

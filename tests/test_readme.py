@@ -80,8 +80,8 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "made" / "result.json").read_text())
-    error = result["fields"]["surface_pressure"]["relative_l2"]
-    assert error < error_ratio * result["baselines"][predictor]["surface_pressure"]["relative_l2"]
-    assert result["scalars"]["lift_coefficient"]["r2"] >= r2
+    error = result["metrics"]["surface_pressure/relative_l2"]
+    assert error < error_ratio * result["baselines"][predictor]["surface_pressure/relative_l2"]
+    assert result["metrics"]["lift_coefficient/r2"] >= r2
     assert result["samples"] == samples
     assert (tmp_path / "made" / "report.html").is_file()

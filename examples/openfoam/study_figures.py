@@ -37,15 +37,11 @@ Found = Mapping[str, Mapping[str, Any]]
 def gather_run(folder: Path, cost: Mapping[str, float]) -> dict[str, Any]:
     """Returns a run's figures: relative L2 of each field, R² of each scalar, the baselines', cost and words."""
     result = json.loads((folder / "result.json").read_text())
-    fields = {name: _fields_of(result["fields"], name) for name in FIELDS if name in result["fields"]}
-    scalars = {name: result["scalars"][name]["r2"] for name in SCALARS if name in result["scalars"]}
-    baselines = {}
-    for baseline, own in result.get("baselines", {}).items():
-        scores = result.get("baseline_scalars", {}).get(baseline, {})
-        baselines[baseline] = {
-            "fields": {name: _fields_of(own, name) for name in FIELDS if name in own},
-            "scalars": {name: scores[name]["r2"] for name in SCALARS if name in scores},
-        }
+    fields, scalars = _errors_of(result["metrics"]), _scores_of(result["metrics"])
+    baselines = {
+        baseline: {"fields": _errors_of(own), "scalars": _scores_of(own)}
+        for baseline, own in result["baselines"].items()
+    }
     first = next(iter(fields), None)
     words = ", ".join(
         [f"{FIELDS[name]} {100 * fields[name]['relative_l2']:.1f} %" for name in fields if name == first]
@@ -59,8 +55,14 @@ def gather_run(folder: Path, cost: Mapping[str, float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fields_of(found: Mapping[str, Any], name: str) -> dict[str, float]:
-    return {key: found[name][key] for key in ("relative_l2", "weighted_relative_l2") if key in found[name]}
+def _errors_of(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    measures = ("relative_l2", "weighted_relative_l2")
+    found = {name: {key: metrics[f"{name}/{key}"] for key in measures if f"{name}/{key}" in metrics} for name in FIELDS}
+    return {name: errors for name, errors in found.items() if errors}
+
+
+def _scores_of(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    return {name: metrics[f"{name}/r2"] for name in SCALARS if f"{name}/r2" in metrics}
 
 
 def write_figures(out: Path, about: Mapping[str, Any], runs: Found) -> dict[str, Any]:

@@ -48,7 +48,7 @@ RULES = {
     "trainer.log_every": (ResumeRule.FREE, "what is shown"),
     "trainer.evaluate_every": (ResumeRule.SAID, "the weights are selected among other updates from here on"),
     "trainer.checkpoint_every": (ResumeRule.FREE, "what is kept"),
-    "trainer.select_by": (ResumeRule.REFUSED, "values of two figures do not compare"),
+    "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics do not compare"),
     "trainer.stop_after": (ResumeRule.SAID, "the run ends earlier or later"),
     "trainer.callbacks": (ResumeRule.SAID, "other code is called from here on"),
     "trainer.keep_checkpoints": (ResumeRule.FREE, "what is kept"),
@@ -71,9 +71,9 @@ RULES = {
     "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
     "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
     "trainer.ema_decay": (ResumeRule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
-    "dataset": (ResumeRule.REFUSED, "other samples: figures before and after would not compare"),
+    "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after would not compare"),
     "model": (ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
-    "task.scalars": (ResumeRule.SAID, "other figures are derived from the fields; what is learned is the same"),
+    "task.scalars": (ResumeRule.SAID, "other numbers are derived from the fields; what is learned is the same"),
     "task": (ResumeRule.REFUSED, "another loss and other statistics"),
 }
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")

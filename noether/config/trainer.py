@@ -54,8 +54,8 @@ class TrainerConfig(Section):
     select_by: str = Field(
         "loss",
         min_length=1,
-        description="Figure of the validation split whose lowest value selects the best checkpoint, such as "
-        "surface_pressure/relative_l2; -accuracy: the highest accuracy.",
+        description="Metric of the validation split that selects the best checkpoint, such as accuracy or "
+        "surface_pressure/relative_l2; with a minus before it, higher values are better.",
     )
     stop_after: int | None = Field(
         None,

@@ -4,7 +4,6 @@ Each answers what is predicted of a sample; a model that does not beat them all 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
 from noether.evaluation.plain_network import PlainNetwork
-from noether.tasks.base import Task
-from noether.tasks.field_errors import by_channel, field_errors, squared_sums, weighted_errors
-from noether.tasks.scores import pooled_error
+from noether.tasks.base import SampleMetrics, Task
+from noether.tasks.field_errors import by_channel
 
 COARSE_POINTS = 128
 CANDIDATES = 5
@@ -62,36 +60,21 @@ def make_baselines(
 
 def score_baselines(
     task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, dict[str, float]]:
     """Scores every baseline on every sample of a split; `among_itself` as of `make_baselines`.
 
     Returns:
-        {"baselines": {baseline: {field: {relative_l2, pooled_relative_l2, mse, mae, max}}}, as a model's own in
-        `field_results`, and "baseline_scalars": {baseline: {scalar: its scores}}, where the task has scalars}.
+        {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions.
     """
     baselines = make_baselines(task, train, train_indices, among_itself=among_itself)
-    rows: dict[str, dict[str, list[dict[str, Tensor]]]] = {}
-    scalars: dict[str, list[dict[str, Tensor]]] = {}
+    rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}
     for index in range(len(test)):
         sample = test[index]
+        batch = {name: values[None] for name, values in sample.items()}
         for baseline, predict in baselines.items():
-            predicted = predict(sample, index)
-            for name in task.fields:
-                both = predicted[name][None], by_channel(sample[name])[None]
-                errors = field_errors(*both) | squared_sums(*both)
-                measure = task.measure_of(name, sample)
-                if measure is not None:
-                    errors |= weighted_errors(*both, sample[measure][None])
-                rows.setdefault(baseline, {}).setdefault(name, []).append(errors)
-            batched = ({name: values[None] for name, values in one.items()} for one in (predicted, sample))
-            scalars.setdefault(baseline, []).append(task.scalar_figures(*batched))
-    scores = {baseline: task.scalar_results(_columns(figures)) for baseline, figures in scalars.items()}
-    return {
-        "baselines": {
-            baseline: {name: _summarise(errors) for name, errors in fields.items()} for baseline, fields in rows.items()
-        },
-        **({"baseline_scalars": scores} if any(scores.values()) else {}),
-    }
+            predicted = {name: values[None] for name, values in predict(sample, index).items()}
+            rows[baseline].append(task.of_physical(predicted, batch))
+    return {baseline: task.summarise(_columns(own)) for baseline, own in rows.items()}
 
 
 def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
@@ -199,9 +182,3 @@ def _few(points: Tensor) -> Tensor:
 def _columns(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, np.ndarray]:
     """Figures of all samples, (S,) by name."""
     return {figure: np.array([float(row[figure]) for row in rows]) for figure in rows[0]}
-
-
-def _summarise(errors: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    columns = _columns(errors)
-    pooled = pooled_error(columns.pop("squared_error"), columns.pop("squared_truth"))
-    return pooled | {name: float(values.max() if name == "max" else values.mean()) for name, values in columns.items()}

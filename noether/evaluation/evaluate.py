@@ -17,7 +17,7 @@ from noether.errors import RequestError
 from noether.learning.memory import smaller_when_full
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
-from noether.tasks.base import Predictions, SampleFigures
+from noether.tasks.base import Predictions, SampleMetrics
 
 Figures = dict[str, np.ndarray]
 """Figures of all samples of a split, (S,) by name, in the order of the samples."""
@@ -51,7 +51,7 @@ class Evaluator:
         dataset: Dataset,
         indices: Sequence[int],
         *,
-        measure: Callable[[Predictions, Batch], SampleFigures] | None = None,
+        measure: Callable[[Predictions, Batch], SampleMetrics] | None = None,
     ) -> Figures:
         """Evaluates the given samples of a data set over all ranks.
 

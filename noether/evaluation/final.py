@@ -26,8 +26,10 @@ from noether.learning.precision import choose_precision
 from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.metrics import Metrics
 from noether.runs.records import mean_rate, number, read_metrics, write_record
-from noether.tasks.base import Predictions, SampleFigures
+from noether.runs.results import VERSION
+from noether.tasks.base import Predictions, SampleMetrics
 from noether.workers.context import WorkerContext
 
 
@@ -56,7 +58,7 @@ class RunEvaluation:
         task, (dataset, indices) = problem.task, self._samples(split)
         errors: list[dict[str, np.ndarray]] = []
 
-        def measure(predictions: Predictions, batch: Batch) -> SampleFigures:
+        def measure(predictions: Predictions, batch: Batch) -> SampleMetrics:
             figures = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
             # Behind the metrics, which check what the model returned.
             errors.append(point_errors(task, predictions, batch))
@@ -67,10 +69,12 @@ class RunEvaluation:
         if not group.is_first:
             return {}
         result: dict[str, Any] = {
+            "version": VERSION,
             "split": split,
             "samples": len(indices),
             **self.about,
-            "figures": task.summarise(figures),
+            "metrics": task.summarise(figures),
+            "described": Metrics.of(*task.describe_metrics()).described(),
             "parameters": count_parameters(model),
             **mean_pace(self.folder),
             "report_parts": list(task.report_parts),
@@ -82,7 +86,7 @@ class RunEvaluation:
             # The nearest shape is looked for among what was trained on, for whatever split is scored.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.train_indices
-            result |= score_baselines(task, *train, scored, among_itself=split == "train")
+            result["baselines"] = score_baselines(task, *train, scored, among_itself=split == "train")
         if task.fields:
             of_all = {name: [batch[name] for rank in gathered for batch in rank] for name in task.fields}
             result |= self._write_cases(model, result, figures, of_all)
@@ -160,7 +164,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         print(strict_json(result, indent=2))
     else:
         console = Console(None, speaks=True)
-        for table in result_tables(result, problem.task.fields):
+        for table in result_tables(result):
             console.say(table)
         if files := result.get("files"):
             console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")

@@ -1,4 +1,4 @@
-"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its figures and its history."""
+"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its metrics and its history."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,7 +14,8 @@ from noether.evaluation.predict import predicted_scalars
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape, read_solid
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
-from noether.runs.records import read_metrics, read_record
+from noether.runs.records import read_metrics
+from noether.runs.results import read_result
 
 
 class LoadedRun:
@@ -43,13 +44,13 @@ class LoadedRun:
         return load_trained(self._chosen, torch.device("cpu"))
 
     @property
-    def figures(self) -> dict[str, Any]:
-        """The figures of the test split, as result.json has them."""
-        return dict(self.tested["figures"])
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the test split, as result.json has them."""
+        return dict(self.tested["metrics"])
 
     @property
     def tested(self) -> dict[str, Any]:
-        """What result.json says of the test split: fields, scalars, baselines. RequestError: it was not evaluated."""
+        """What result.json says of the test split: metrics, baselines, pace. RequestError: it was not evaluated."""
         if not self._folder.result.is_file():
             raise RequestError(
                 "run-not-evaluated",
@@ -58,7 +59,7 @@ class LoadedRun:
                 expected="a run that has ended",
                 fix=f"noether evaluate {self._folder.path}",
             )
-        return dict(read_record(self._folder.result))
+        return read_result(self._folder.result)
 
     @property
     def history(self) -> list[dict[str, Any]]:

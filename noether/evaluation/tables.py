@@ -1,18 +1,18 @@
-"""The figures of a run as tables for the terminal."""
+"""The metrics of a run as tables for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-from noether.config.task import FieldConfig
+from noether.common.numbers import finite
+from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics
+from noether.runs.records import mapping
+from noether.runs.results import metrics_of
 
-NONE = "–"
-"""Stands in tables where there is no number: a ratio to 0, or a model that predicts NaN."""
 BASELINES = {
     "plain_network": "plain MLP",
     "nearest_case": "nearest case by parameters",
@@ -23,8 +23,8 @@ BASELINES = {
 
 
 @dataclass
-class FiguresTable:
-    """A table of figures that are never cut: on a narrow terminal its columns come in several tables.
+class MetricsTable:
+    """A table whose values are never cut: on a narrow terminal its columns come in several tables.
 
     The first column is repeated in each of them. rows: a style, and a cell for each column.
     """
@@ -56,80 +56,73 @@ class FiguresTable:
             left, title = left[fits:], ""
 
 
-def result_tables(result: dict[str, Any], fields: Mapping[str, FieldConfig]) -> list[Any]:
-    """Returns a table of the fields in physical units beside the baselines, one of the scalars, and the pace."""
-    if "fields" not in result:
-        plain = Table(Column("figure", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
-        for name, value in result["figures"].items():
-            plain.add_row(name, _ratio(value) if name == "accuracy" else _quantity(value))
+def result_tables(result: Mapping[str, Any]) -> list[Any]:
+    """Returns a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
+    values, known = metrics_of(result)
+    if not result.get("fields"):
+        plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
+        for name, value in values.items():
+            plain.add_row(name, known[name].text(value))
         return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
     )
-    table = FiguresTable(caption, ("field", "relative L2", "pooled", "MSE", "MAE", "max"))
-    for name, figures in result["fields"].items():
-        # Units have a line of their own: beside each figure they would make the table wider than 80 columns.
-        unit = fields[name].unit
-        table.add_row("bold", name, "", "", squared_unit(unit), unit, unit)
-        table.add_row("green", f"  {result['weights']} weights", *_cells(figures))
-        if "weighted_relative_l2" in figures:
-            errors = _ratio(figures["weighted_relative_l2"]), "", "", _quantity(figures["weighted_mae"]), ""
-            table.add_row("", "  weighted by area or volume", *errors)
-        for part, errors in figures.get("parts", {}).items():
-            table.add_row("", f"  on {part}", "", _ratio(errors.get("pooled_relative_l2")), "", "", "")
-        for component, errors in figures.get("components", {}).items():
-            table.add_row("", f"  {component} alone", *_cells(errors))
+    table = MetricsTable(caption, ("field", *FIELD_ERRORS.values()))
+    undefined = False
+    for name in result["fields"]:
+        columns = {label: known[f"{name}/{key}"] for key, label in FIELD_ERRORS.items()}
+        # Units have a line of their own: beside each value they would make the table wider than 80 columns.
+        table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
+        for part, row in known.by_part(values, name).items():
+            title = part or f"{result['weights']} weights"
+            table.add_row("" if part else "green", f"  {title}", *_cells(columns, row))
+            undefined |= finite(row.get("MSE")) is not None and finite(row.get("relative L2")) is None
         for baseline, label in BASELINES.items():
-            if baseline in result["baselines"]:
-                table.add_row("dim", f"  {label}", *_cells(result["baselines"][baseline][name]))
+            if own := known.by_part(mapping(mapping(result, "baselines"), baseline), name):
+                table.add_row("dim", f"  {label}", *_cells(columns, own[""]))
     lines: list[Any] = [table]
-    rows = [part for row in result["fields"].values() for part in (row, *row.get("components", {}).values())]
-    if any(_is_number(row["mse"]) and not _is_number(row["relative_l2"]) for row in rows):
+    if undefined:
         lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
-    for name, score in result["scalars"].items():
-        lines += scalar_lines(name.replace("_", " "), score)
+    for name, facts in result["scalars"].items():
+        lines += scalar_lines(name, values, known, facts)
     if unbeaten := unbeaten_baselines(result):
         lines.append(f"the model does not beat {' and '.join(unbeaten)}")
     return [*lines, _pace(result)]
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Returns the baselines whose relative L2 is at least as good as the model's, each with the fields."""
+    """Returns the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
+    values, known = metrics_of(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
-        others = (result.get("baselines") or {}).get(baseline) or {}
+        others = mapping(mapping(result, "baselines"), baseline)
         better = [
-            name.replace("_", " ")
-            for name, row in (result.get("fields") or {}).items()
-            if _is_number(own := row.get("relative_l2"))
-            and _is_number(other := (others.get(name) or {}).get("relative_l2"))
-            and own >= other
+            known[name].of.replace("_", " ")
+            for name in values
+            if known[name].headline
+            and (own := finite(values[name])) is not None
+            and (other := finite(others.get(name))) is not None
+            and (own >= other if known[name].better == "lower" else own <= other)
         ]
         unbeaten += [f"the {label} in {', '.join(better)}"] if better else []
     return unbeaten
 
 
-def scalar_lines(label: str, score: dict[str, Any]) -> list[str]:
-    """Returns what there is to say of a force coefficient: scores, the floor, and what it is made with."""
-    if score["mae"] is None:
-        return [f"{label}: {score['note']}"]
-    words = [f"R² {score['r2']:.4f}"] if score["r2"] is not None else []
-    words += [f"Spearman {score['spearman']:.4f}"] if score["spearman"] is not None else []
-    unit = f" {score['unit']}" if score.get("unit", "1") not in ("", "1") else ""
-    words.append(f"mean error {score['mae']:.3g}{unit}")
-    lines = [f"{label}: {score['note']}"] if score.get("note") else []
-    lines.append(f"{label}: {', '.join(words)}")
-    if score.get("floor_mae") is not None:
-        floor = f"R² {score['floor_r2']:.4f}, " if score["floor_r2"] is not None else ""
-        lines.append(f"  the true field integrated on these points: {floor}mean error {score['floor_mae']:.3g}")
-    if score.get("dynamic_pressure") or score.get("speed_of"):
-        lines.append(f"  {reference_words(score)}")
+def scalar_lines(name: str, values: Mapping[str, Any], known: Metrics, facts: Mapping[str, Any]) -> list[str]:
+    """Returns what there is to say of a number of a case: scores, the floor, and what it is made with."""
+    label = name.replace("_", " ")
+    scores = {key: (known[f"{name}/{key}"], values.get(f"{name}/{key}")) for key in ("r2", "spearman", "mae")}
+    words = [f"{metric.label} {metric.text(value)}" for metric, value in scores.values() if finite(value) is not None]
+    lines = [f"{label}: {facts['note']}"] if facts.get("note") else []
+    lines += [f"{label}: {', '.join(words)}"] if words else []
+    floor = {key: finite(values.get(f"{name}/floor_{key}")) for key in ("r2", "mae")}
+    if floor["mae"] is not None:
+        floor_r2 = f"R² {scores['r2'][0].text(floor['r2'])}, " if floor["r2"] is not None else ""
+        mean_error = scores["mae"][0].text(floor["mae"])
+        lines.append(f"  the true field integrated on these points: {floor_r2}mean error {mean_error}")
+    if facts.get("dynamic_pressure") or facts.get("speed_of"):
+        lines.append(f"  {reference_words(facts)}")
     return lines
-
-
-def squared_unit(unit: str) -> str:
-    """Returns the unit of a mean squared error: Pa², (m/s)²."""
-    return f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
 
 
 def reference_words(score: Mapping[str, Any]) -> str:
@@ -147,27 +140,11 @@ def reference_words(score: Mapping[str, Any]) -> str:
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 
-def _cells(figures: dict[str, Any]) -> list[str]:
-    return [
-        _ratio(figures["relative_l2"]),
-        _ratio(figures["pooled_relative_l2"]) if "pooled_relative_l2" in figures else "",
-        *(_quantity(figures[name]) for name in ("mse", "mae", "max")),
-    ]
+def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> list[str]:
+    return [metric.bare_text(row[label]) if label in row else "" for label, metric in columns.items()]
 
 
-def _ratio(value: float | None) -> str:
-    return _quantity(value, ".2%")
-
-
-def _quantity(value: float | None, form: str = ".4g") -> str:
-    return format(value, form) if _is_number(value) else NONE
-
-
-def _is_number(value: float | None) -> TypeGuard[float]:
-    return value is not None and isfinite(value)
-
-
-def _pace(result: dict[str, Any]) -> str:
+def _pace(result: Mapping[str, Any]) -> str:
     parts = [f"{result['parameters']:,} parameters", f"{result['updates']:,} updates"]
     if result["samples_per_second"]:
         parts.append(f"{result['samples_per_second']:.1f} samples/s")

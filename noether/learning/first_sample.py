@@ -89,7 +89,7 @@ def _try_task(task: Task, predictions: Predictions, prepared: Batch, batch: Batc
             "metrics-without-loss",
             f"the metrics of {kind} have no loss",
             seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
-            expected="a dictionary of each sample's figures, by which checkpoints are compared: `loss` among them",
+            expected="a dictionary of each sample's metrics, by which checkpoints are compared: `loss` among them",
             fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
         )
     samples = len(next(iter(batch.values())))

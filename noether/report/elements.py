@@ -8,9 +8,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from noether.report.numbers import count_text, duration_parts, finite, number, percent, score_text, short_number
+from noether.common.numbers import finite
+from noether.report.numbers import count_text, duration_parts, number, percent, score_text, short_number, value_text
 from noether.report.phrases import full_stop, heading, in_words, listed, plural, weights_name
-from noether.report.run import ReportedRun, figure
+from noether.report.run import ReportedRun
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -20,7 +21,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 for _filter in (
-    *(count_text, duration_parts, figure, finite, number, percent, score_text, short_number),
+    *(count_text, duration_parts, finite, number, percent, score_text, short_number, value_text),
     *(full_stop, heading, in_words, listed, plural, weights_name),
 ):
     TEMPLATES.filters[_filter.__name__] = _filter

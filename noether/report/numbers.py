@@ -7,16 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noether.common.numbers import DIGITS, NONE, finite, percentage
+from noether.runs.metrics import Metric
+
 Array = NDArray[np.float64]
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times a power of ten
 
 
+def value_text(value: Any, metric: Metric) -> str:
+    """Text of a metric's value, without its unit."""
+    return percent(value) if metric.unit == "%" else number(value, DIGITS)
+
+
 def number(value: Any, digits: int = 3) -> str:
-    """Text of a figure with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
+    """Text of a number with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
     if finite(value) is None:
-        return "–"
+        return NONE
     rounded = float(f"{value:.{digits - 1}e}")
     if rounded == 0:
         return "0"
@@ -28,9 +36,12 @@ def number(value: Any, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def percent(value: Any, digits: int = 3) -> str:
-    """Text of a ratio as a percentage."""
-    return "–" if finite(value) is None else f"{number(100 * value, digits)}\u202f%"
+def percent(value: Any, digits: int | None = None) -> str:
+    """Text of a ratio as a percentage; with so many significant digits where they are given."""
+    if finite(value) is None:
+        return NONE
+    text = percentage(value).replace("-", "−") if digits is None else number(100 * value, digits)
+    return f"{text}\u202f%"
 
 
 def count_text(value: Any) -> str:
@@ -44,10 +55,10 @@ def short_number(value: float) -> str:
 
 
 def score_text(value: float | None) -> str:
-    """A score whose best value is 1: three decimals, more where they would be nines; never rounded up to 1."""
+    """A score whose best value is 1: four decimals, more where they would be nines; never rounded up to 1."""
     if value is None or not isfinite(value):
         return "undefined"
-    digits = 3 if value < 0.999 else 5
+    digits = 4 if value < 0.9999 else 6
     return f"{min(value, 1 - 10.0**-digits) if value < 1 else value:.{digits}f}".replace("-", "−")
 
 
@@ -59,14 +70,6 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
     if minutes < 60:
         return [(str(minutes), "min"), (f"{rest:02d}", "s")]
     return [(f"{minutes // 60:,}", "h"), (f"{minutes % 60:02d}", "min")]
-
-
-def finite(value: Any, otherwise: Any = None) -> Any:
-    """The value where it is a finite number that fits into a float."""
-    try:
-        return value if isinstance(value, (int, float)) and isfinite(value) else otherwise
-    except OverflowError:  # An integer of a thousand digits.
-        return otherwise
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

@@ -6,45 +6,43 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from noether.evaluation.tables import BASELINES, reference_words, squared_unit
+from noether.common.numbers import finite
+from noether.evaluation.tables import BASELINES, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.numbers import Array, number, percent, score_text
 from noether.report.phrases import heading, in_words, plural
-from noether.report.run import ReportedRun, figure
+from noether.report.run import ReportedRun
+from noether.runs.metrics import FIELD_ERRORS
 
-FIGURES = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
 
 
 def errors_section(run: ReportedRun) -> Markup:
-    """The figures of each field beside the baselines; of a task without fields, its figures."""
-    fields, figures = run.result.get("fields") or {}, run.result.get("figures") or {}
-    if fields:
-        shown = [_field_errors(run, name, own) for name, own in fields.items()]
-        return fill("errors.html", fields=shown, figures=FIGURES, baselines=run.result.get("baselines"))
-    if figures:
-        return fill("figures.html", figures=figures)
+    """The metrics of each field beside the baselines; of a task without fields, its metrics."""
+    if run.result.get("fields"):
+        fields = [_field_errors(run, name) for name in run.fields]
+        return fill("errors.html", fields=fields, baselines=run.result.get("baselines"))
+    if run.metrics:
+        return fill("metrics.html", metrics=[(run.known[name], value) for name, value in run.metrics.items()])
     return absent(run, "result.json", "the run has not been evaluated")
 
 
-def _field_errors(run: ReportedRun, name: str, own: Any) -> dict[str, Any]:
-    """What the template shows of a field: rows by what made the figures, the model's components after its own."""
-    beside = {label: row for key, label in BASELINES.items() if (row := run.baseline(key, name))}
-    parts = own.get("components") if isinstance(own, Mapping) else None
-    columns = {key: [value for row in (own, *beside.values()) if (value := figure(row, key)) is not None]
-               for key in FIGURES}  # fmt: skip
-    unit = run.unit(name)
+def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
+    """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
+    parts = run.known.by_part(run.metrics, name)
+    beside = {label: run.known.by_part(run.baseline(key), name).get("", {}) for key, label in BASELINES.items()}
+    rows = [(part or "this model", "part" if part else "own", row) for part, row in parts.items()]
+    rows += [(label, "", row) for label, row in beside.items() if row]
+    whole = [row for _, kind, row in rows if kind != "part"]
+    columns = {label: [value for row in whole if (value := finite(row.get(label))) is not None]
+               for label in FIELD_ERRORS.values()}  # fmt: skip
     return {
         "name": name,
-        "units": {"mse": squared_unit(unit), "mae": unit, "max": unit},
-        "rows": [
-            ("this model", "own", own),
-            *((f"{key} alone", "part", row) for key, row in (parts or {}).items() if isinstance(row, Mapping)),
-            *((label, "", row) for label, row in beside.items()),
-        ],
-        "best": {key: min(column) for key, column in columns.items() if len(column) > 1},
-        "longest": max(columns["relative_l2"], default=0) or 1,
+        "columns": {label: run.known[f"{name}/{key}"] for key, label in FIELD_ERRORS.items()},
+        "rows": rows,
+        "best": {label: min(column) for label, column in columns.items() if len(column) > 1},
+        "longest": max(columns["relative L2"], default=0) or 1,
     }
 
 
@@ -71,24 +69,25 @@ def classes_section(run: ReportedRun) -> Markup:
 
 def scalars_section(run: ReportedRun) -> Markup:
     """Each scalar's scores beside a chart of predictions against truths."""
-    scores = run.result.get("scalars") or {}
-    names = list(scores) or list(run.meta.get("scalars") or ())
+    facts = run.result.get("scalars") or {}
+    names = list(facts) or list(run.meta.get("scalars") or ())
     if not names:
         return absent(run, "result.json", "the task derives no scalar from its fields")
-    shown = [_scalar(run, name, scores.get(name)) for name in names]
+    shown = [_scalar(run, name, facts.get(name) or {}) for name in names]
     return fill("scalars.html", scalars=shown, reference_words=reference_words)
 
 
-def _scalar(run: ReportedRun, name: str, score: Any) -> dict[str, Any]:
-    score = score if isinstance(score, Mapping) else {}
-    about = {"name": name, "score": score, "chart": ""}
+def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    own = [(run.known[key], value) for key, value in run.metrics.items() if run.known[key].of == name]
+    score = {metric.label: value for metric, value in own}
+    about = {"name": name, "facts": facts, "scores": own, "r2": finite(score.get("R²")), "chart": ""}
     prediction, truth, floor = (run.figures(f"{name}/{part}") for part in SCALAR_PARTS)
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about
     if floor is not None and (len(floor) != len(truth) or np.allclose(floor, truth, rtol=1e-9)):
         floor = None  # the truth is that integral: the rings would all lie on the line
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
-    lines = [f"R²  {score_text(score.get('r2'))}", f"Spearman  {score_text(score.get('spearman'))}"]
+    lines = [f"R²  {score_text(finite(score.get('R²')))}", f"Spearman  {score_text(finite(score.get('Spearman')))}"]
     chart = parity(f"parity-{name}", truth, prediction, floor, lines)
     return {**about, "legend": [key for key in keys if floor is not None or key[2] != "ring"], "chart": chart}
 

@@ -4,32 +4,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from noether.common.plain_file import open_plain, read_plain
-from noether.report.numbers import Array, finite
+from noether.report.numbers import Array
 from noether.runs.folder import RunFolder
-from noether.runs.records import parse_record, read_metrics
-
-
-class _Part(BaseModel):
-    """Figures of one thing; those that the page computes with are numbers."""
-
-    model_config = ConfigDict(strict=True)
-    relative_l2: float | None = None
-    r2: float | None = None
-    spearman: float | None = None
-    mae: float | None = None
-    max: float | None = None
-    floor_r2: float | None = None
-    floor_mae: float | None = None
-    components: dict[str, dict[str, Any]] = {}
-    parts: dict[str, dict[str, Any]] = {}
+from noether.runs.metrics import Metrics, declared_in
+from noether.runs.records import mapping, parse_record, read_metrics
+from noether.runs.results import metrics_of, parse_result
 
 
 class _Span(BaseModel):
@@ -52,10 +39,10 @@ class _Result(BaseModel):
     """The shape of result.json, as far as the page follows it."""
 
     model_config = ConfigDict(strict=True)
-    fields: dict[str, _Part] = {}
-    scalars: dict[str, _Part] = {}
-    baselines: dict[str, dict[str, _Part]] = {}
-    figures: dict[str, Any] = {}
+    metrics: dict[str, float | None] = {}
+    baselines: dict[str, dict[str, float | None]] = {}
+    fields: list[str] = []
+    scalars: dict[str, dict[str, Any]] = {}
     trained_on: _TrainedOn = _TrainedOn()
     updates: int | None = None
     samples: int | None = None
@@ -65,7 +52,7 @@ class _Result(BaseModel):
     device_use: float | None = None
 
 
-class _Figure(BaseModel):
+class _Metric(BaseModel):
     mean: float
     std: float | None
     n: int
@@ -79,13 +66,13 @@ class _SweptRun(BaseModel):
 class _Sweep(BaseModel):
     """A NAME.sweep.json, as far as the page follows it."""
 
-    groups: dict[str, dict[str, _Figure]]
+    groups: dict[str, dict[str, _Metric]]
     runs: list[_SweptRun]
 
 
-def parse_result(path: Path) -> dict[str, Any]:
+def checked_result(path: Path) -> dict[str, Any]:
     """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
-    content = parse_record(path)
+    content = parse_result(path)
     try:
         _Result.model_validate(content)
     except ValidationError as error:
@@ -99,7 +86,7 @@ class ReportedRun:
     """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
 
     arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
-    figure over the runs of its sweep that differ by seed; empty where there are none.
+    metric over the runs of its sweep that differ by seed; empty where there are none.
     """
 
     run_id: str
@@ -116,26 +103,31 @@ class ReportedRun:
     spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the evaluated split."""
+        return metrics_of(self.result)[0]
+
+    @cached_property
+    def known(self) -> Metrics:
+        """What is known of the metrics: from the evaluation, before one from the plan."""
+        return Metrics({**declared_in(self.plan), **metrics_of(self.result)[1]})
+
+    @property
     def fields(self) -> list[str]:
         """The fields, in the order of the results."""
-        return list(self.result.get("fields") or self.meta.get("fields") or {})
+        return list(self.result.get("fields") or self.meta.get("fields") or ())
 
     def unit(self, name: str) -> str:
-        """A field's unit from the evaluation, else from the configuration; "" where neither names one."""
-        about = (self.meta.get("fields") or {}).get(name)
-        if not about:
-            try:
-                about = yaml.safe_load(self.config)["task"]["fields"][name]
-            except (yaml.YAMLError, KeyError, TypeError):
-                about = {}
-        return str((about or {}).get("unit") or "")
+        """A field's unit; "" where none is known."""
+        about = (self.meta.get("fields") or {}).get(name) or {}
+        return str(about.get("unit") or self.known[f"{name}/mae"].unit)
 
-    def baseline(self, key: str, name: str) -> Mapping[str, Any]:
-        """The figures of a field by a baseline, "mean_field" or "nearest_shape"; empty where there are none."""
-        return ((self.result.get("baselines") or {}).get(key) or {}).get(name) or {}
+    def baseline(self, key: str) -> Mapping[str, Any]:
+        """The metrics of a baseline; empty where there are none."""
+        return mapping(mapping(self.result, "baselines"), key)
 
     def figures(self, name: str) -> Array | None:
-        """A figure of every sample (S,), such as "surface_pressure/relative_l2"; None where there is none."""
+        """A metric of every sample (S,), such as "surface_pressure/relative_l2"; None where there is none."""
         values = self.arrays.get(f"figures/{name}")
         return None if values is None else np.asarray(values, np.float64).ravel()
 
@@ -162,7 +154,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
             troubles[path.name] = damaged[0].replace(str(path), path.name) + more
         return rows
 
-    result = read(folder.result, parse_result, {})
+    result = read(folder.result, checked_result, {})
     split = str(result["split"]) if result.get("split") in ("train", "validation") else "test"
     meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
     return ReportedRun(
@@ -189,7 +181,7 @@ def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
             for one in sweep.runs:
                 if Path(one.run).name == run.name:
                     group = sweep.groups.get(one.group, {})
-                    return {name: figure.model_dump() for name, figure in group.items() if figure.n > 1}
+                    return {name: metric.model_dump() for name, metric in group.items() if metric.n > 1}
     return {}
 
 
@@ -197,9 +189,3 @@ def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
         return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
-
-
-def figure(row: Any, key: str = "relative_l2") -> float | None:
-    """A figure of a field's row; None where it is missing or not finite."""
-    value: float | None = finite(row.get(key)) if isinstance(row, Mapping) else None
-    return value

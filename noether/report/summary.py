@@ -1,15 +1,13 @@
 """The top of the page: what the run achieved, in a sentence or two, and tiles of numbers."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from markupsafe import Markup
 
-from noether.evaluation.tables import BASELINES
+from noether.common.numbers import finite
+from noether.evaluation.tables import unbeaten_baselines
 from noether.report.elements import fill
-from noether.report.numbers import finite, percent
-from noether.report.phrases import in_words, listed
-from noether.report.run import ReportedRun, figure
+from noether.report.numbers import percent
+from noether.report.phrases import in_words
+from noether.report.run import ReportedRun
 
 TILES_IN_A_ROW = 6
 
@@ -22,49 +20,41 @@ def summary_header(run: ReportedRun) -> Markup:
 
 def verdict(run: ReportedRun) -> Markup:
     """What the run achieved, in a sentence or two with numbers."""
-    result, fields = run.result, run.result.get("fields") or {}
+    result, fields = run.result, run.result.get("fields") or []
     things = "shapes" if fields else "samples"
-    nearest = [figure(run.baseline("nearest_shape", name)) for name in fields]
+    errors, beside = ({name: finite(of.get(f"{name}/relative_l2")) for name in fields}
+                      for of in (run.metrics, run.baseline("nearest_shape")))  # fmt: skip
     done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     return fill(
         "verdict.html",
         samples=result.get("samples") or len(run.meta.get("names") or ()),
         things=f"unseen {things}" if run.split == "test" else f"{things} of the {run.split} split",
-        fields=fields,
-        beside=[] if None in nearest else [percent(error) for error in nearest],
+        errors=errors,
+        beside=[] if None in beside.values() else [percent(error) for error in beside.values()],
         scalars=_scores(run),
-        beaten=_unbeaten_baselines(run),
-        undefined=[in_words(name) for name, row in fields.items() if figure(row) is None],
-        figures=result.get("figures") or {},
+        beaten=unbeaten_baselines(run.result),
+        undefined=[in_words(name) for name, error in errors.items() if error is None],
+        metrics=[(run.known[name], value) for name, value in run.metrics.items()],
         done=done,
         total=(run.plan.get("length") or {}).get("total_updates"),
         losses=[row.get("loss") for row in run.rows if row.get("kind") == "training"],
     )
 
 
-def _scores(run: ReportedRun) -> dict[str, Mapping[str, Any]]:
-    """The scores of the scalars that have an R²."""
-    scores = (run.result.get("scalars") or {}).items()
-    return {name: score for name, score in scores if isinstance(score, Mapping) and score.get("r2") is not None}
-
-
-def _unbeaten_baselines(run: ReportedRun) -> list[str]:
-    """The baselines that are at least as good, with their fields: a failure must be read at the top."""
-    unbeaten = []
-    for baseline, label in BASELINES.items():
-        better = [
-            in_words(name)
-            for name, row in (run.result.get("fields") or {}).items()
-            if (own := figure(row)) is not None
-            and (other := figure(run.baseline(baseline, name))) is not None
-            and own >= other
-        ]
-        unbeaten += [f"the {label} in {listed(better)}"] if better else []
-    return unbeaten
+def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
+    """R² and Spearman of the scalars that have an R²."""
+    both = {name: tuple(finite(run.metrics.get(f"{name}/{key}")) for key in ("r2", "spearman"))
+            for name in run.result.get("scalars") or {}}  # fmt: skip
+    return {name: (r2, rank) for name, (r2, rank) in both.items() if r2 is not None}
 
 
 def summary_tiles(run: ReportedRun) -> Markup:
     """The headline numbers, in rows of like length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
     logged = max(times) - min(times) if len(times) > 1 else None
-    return fill("tiles.html", run=run, result=run.result, scores=_scores(run), logged=logged, most=TILES_IN_A_ROW)
+    errors = [(name, *(of.get(f"{name}/relative_l2") for of in (run.metrics, run.baseline("nearest_shape"))))
+              for name in run.result.get("fields") or ()]  # fmt: skip
+    every = [] if errors else [(run.known[name], value) for name, value in run.metrics.items()]
+    own = [(metric, value) for metric, value in every if metric.headline]
+    shown = {"errors": errors, "own": own, "scores": _scores(run)}
+    return fill("tiles.html", run=run, result=run.result, **shown, logged=logged, most=TILES_IN_A_ROW)

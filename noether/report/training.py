@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from noether.common.numbers import finite
 from noether.report.charts import Series, can_draw, curves, time_strip
 from noether.report.colours import SERIES_COLOURS
 from noether.report.elements import Chart, absent, charts, fill
-from noether.report.numbers import Array, finite
-from noether.report.phrases import in_words, weights_name
+from noether.report.numbers import Array
+from noether.report.phrases import heading, in_words, weights_name
 from noether.report.run import ReportedRun
 
 BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -38,11 +39,14 @@ def training_section(run: ReportedRun) -> Markup:
         label = f"validation, {'EMA' if weights == 'ema' else weights} weights"
         own = weights == selected
         losses.append(_series(label, validation[weights], "loss", colour, dashed=not own, points=own))
-    names = [key for key in (chosen[-1] if chosen else ()) if str(key).endswith("/relative_l2")]
+    shares = [run.known[key] for key in (chosen[-1] if chosen else ()) if run.known[key].headline]
+    shares = [metric for metric in shares if metric.unit == "%"]
     relative = [
-        _series(in_words(key.removesuffix("/relative_l2")), chosen, key, colour, points=True)
-        for key, colour in zip(names, SERIES_COLOURS, strict=False)
+        _series(in_words(metric.of or metric.name), chosen, metric.name, colour, points=True)
+        for metric, colour in zip(shares, SERIES_COLOURS, strict=False)
     ]
+    share_title = heading(shares[0].label) if shares else "Relative L2"
+    falling = all(metric.better == "lower" for metric in shares)
     last = float(max(rows[-1]["update"] for rows in (training, *validation.values()) if rows))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or _updates_per_epoch(training)
 
@@ -60,7 +64,7 @@ def training_section(run: ReportedRun) -> Markup:
     split = f"Validation split, {weights_name(selected)}. Log scale."
     shown = [
         chart("Loss", f"{unit}Log scale.", losses, log=True),
-        chart("Relative L2", split, relative, log=True, ratio=True),
+        chart(share_title, split if falling else split[:-11], relative, log=falling, ratio=True),
         chart("Learning rate", "As the schedule set it.", [_series("", training, "learning_rate", "accent")]),
         chart("Speed", "Samples per second over all ranks.", [_series("", training, "samples_per_second", "accent")]),
     ]
@@ -83,14 +87,14 @@ def time_section(run: ReportedRun) -> Markup:
 
 
 def _validation(rows: Iterable[Mapping[str, Any]], weights: str) -> list[Mapping[str, Any]]:
-    """The evaluations of the validation split with one kind of weights, their figures among the row's values."""
+    """The evaluations of the validation split with one kind of weights, their metrics among the row's values."""
     return by_update(
-        {**row["figures"], "update": row.get("update")}
+        {**row["metrics"], "update": row.get("update")}
         for row in rows
         if row.get("kind") == "evaluation"
         and row.get("split", "validation") == "validation"
         and row.get("weights") == weights
-        and isinstance(row.get("figures"), Mapping)
+        and isinstance(row.get("metrics"), Mapping)
     )
 
 

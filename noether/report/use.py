@@ -1,7 +1,7 @@
 """Where the model holds, how far another seed would differ, and the line that makes it again."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import floor, log10
 from typing import Any
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from noether.config.sweep import override_value
 from noether.report.elements import fill
-from noether.report.numbers import number, percent, short_number
+from noether.report.numbers import percent, short_number, value_text
 from noether.report.phrases import in_words, listed
 from noether.report.run import ReportedRun
 
@@ -38,16 +38,13 @@ def use_section(run: ReportedRun) -> Markup:
 
 
 def _spread(run: ReportedRun) -> list[tuple[str, str]]:
-    """The headline figures over runs that differ by seed: mean, standard deviation and how many."""
-    headline: list[tuple[str, str, Callable[[float], str]]] = [
-        *((in_words(name), f"{name}/relative_l2", percent) for name in run.fields),
-        *((f"{in_words(name)} R²", f"{name}/r2", number) for name in run.result.get("scalars") or {}),
-    ]
-    headline = headline or [(in_words(name), name, number) for name in run.result.get("figures") or {}]
-    spread = [(label, run.spread[name], write) for label, name, write in headline if name in run.spread]
+    """The headline metrics over runs that differ by seed: mean, standard deviation and how many."""
+    there = [run.known[name] for name in run.spread]
+    shown = [metric for metric in there if metric.headline] or there
     return [
-        (label, f"{write(figure['mean'])} ± {write(figure['std'])} ({figure['n']} seeds)")
-        for label, figure, write in spread
+        (metric.title, f"{value_text(own['mean'], metric)} ± {value_text(own['std'], metric)} ({own['n']} seeds)")
+        for metric in shown
+        if (own := run.spread[metric.name])
     ]
 
 

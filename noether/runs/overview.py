@@ -10,8 +10,11 @@ from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
+from noether.runs.metrics import declared_in
 from noether.runs.records import Row, is_count, mapping, number, read_metrics, read_record
+from noether.runs.results import metrics_of, read_result
 
+HEADLINES_SHOWN = 2
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
 
 
@@ -23,7 +26,8 @@ class RunState:
         cancelled before it started), failed, or lost (it ended unrecorded, or its host cannot be asked from here).
     why: what the state was read from.
     update, total_updates: progress; None before the first log line.
-    loss: of the last log line; figures: of the last evaluation, or of the test split once the run is done.
+    loss: of the last log line; metrics: of the last evaluation, or of the test split once the run is done; headlines:
+        those that say most, as text.
     seconds_left: of training at its pace so far, None where that is not known.
     job: the Slurm job's id; time_left: until its time limit, as squeue writes it.
     """
@@ -34,7 +38,8 @@ class RunState:
     update: int | None
     total_updates: int | None
     loss: float | None
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
+    headlines: Sequence[str]
     seconds_left: float | None
     job: str | None
     time_left: str | None
@@ -124,8 +129,10 @@ def run_state(
     state, why = state_and_reason(folder, leader(folder), job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
-    figures = next((mapping(row, "figures") for row in reversed(rows) if row["kind"] == "evaluation"), {})
-    planned = mapping(read_record(folder.plan, warn), "length").get("total_updates")
+    plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
+    last = next((mapping(row, "metrics") for row in reversed(rows) if row["kind"] == "evaluation"), {})
+    metrics, known = metrics_of(result) if result.get("metrics") else (last, declared_in(plan))
+    planned = mapping(plan, "length").get("total_updates")
     total = planned if is_count(planned) else None
     return RunState(
         run=str(folder.path),
@@ -134,7 +141,8 @@ def run_state(
         update=max((row["update"] for row in rows), default=None),
         total_updates=total,
         loss=number(training[-1], "loss") if training else None,
-        figures=mapping(read_record(folder.result, warn), "figures") or figures,
+        metrics=metrics,
+        headlines=[" ".join(pair) for pair in known.headlines(metrics, HEADLINES_SHOWN)],
         seconds_left=seconds_left(training, total) if state == RUNNING else None,
         job=job.job_id if job else job_of_run(folder),
         time_left=job.time_left if job else None,

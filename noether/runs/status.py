@@ -2,11 +2,9 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -15,8 +13,6 @@ from noether.common.shown import shown_name
 from noether.environments.slurm.queue import SlurmError, queued_jobs
 from noether.errors import ExitCode
 from noether.runs.overview import RunState, job_of_run, run_state, runs_under
-
-FIGURES_SHOWN = 2
 
 
 def show_status(output_path: str, *, as_json: bool) -> int:
@@ -45,7 +41,7 @@ def _warn(text: str) -> None:
 
 def status_table(states: list[RunState]) -> Table:
     """Returns the runs as a table."""
-    table = Table("run", "state", "job", "update", "loss", "left", "last figures", box=None, padding=(0, 2, 0, 0))
+    table = Table("run", "state", "job", "update", "loss", "left", "last metrics", box=None, padding=(0, 2, 0, 0))
     for state in states:
         progress = "" if state.update is None else f"{state.update:,}"
         if state.total_updates:
@@ -58,18 +54,6 @@ def status_table(states: list[RunState]) -> Table:
             progress,
             "" if state.loss is None else f"{state.loss:.4g}",
             left + (f" (job {state.time_left})" if state.time_left else ""),
-            ", ".join(shown_figures(state.figures)),
+            ", ".join(map(shown_name, state.headlines)),
         )
     return table
-
-
-def shown_figures(figures: Mapping[str, Any]) -> list[str]:
-    """Returns the figures that say most where there is little room: relative errors of the fields, else the first ones.
-
-    `figures` are those of an evaluation, by name; what is not a number is left out.
-    """
-    numbers = [(name, value) for name, value in figures.items() if isinstance(value, (int, float))]
-    ratios = [(name.removesuffix("/relative_l2"), value) for name, value in numbers if name.endswith("/relative_l2")]
-    if ratios:
-        return [f"{name} {value:.2%}" for name, value in ratios[:FIGURES_SHOWN]]
-    return [f"{name} {value:.4g}" for name, value in numbers[:FIGURES_SHOWN]]

@@ -1,4 +1,4 @@
-"""The base class of tasks, which turn a model's predictions into a loss and figures."""
+"""The base class of tasks, which turn a model's predictions into a loss and metrics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,17 +11,18 @@ from noether.config.task import FieldConfig
 from noether.data.layout import Layout
 from noether.data.loader import Batch
 from noether.errors import RequestError
+from noether.runs.metrics import Metric
 
 Predictions = dict[str, Tensor]
-SampleFigures = dict[str, Tensor]
-"""Figures of each sample of a batch, (B,) by name: gathered over ranks, so that each sample counts once."""
+SampleMetrics = dict[str, Tensor]
+"""Metrics of each sample of a batch, (B,) by name: gathered over ranks, so that each sample counts once."""
 
 
 class Task:
     """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
 
-    The other methods have defaults. The metrics are the loss of each sample; the others say which figures and point
-    errors an evaluation collects, which baselines are scored beside it, and which parts a report has.
+    The other methods have defaults. The metrics are the loss of each sample; the others say what is known of
+    them, which point errors an evaluation collects, which baselines are scored beside it, and which parts a report has.
     """
 
     reads_masks = False
@@ -31,7 +32,7 @@ class Task:
     inputs: tuple[str, ...] = ()
     """Keys that the model reads at each point beside what is known of the shape."""
     baselines: bool = False
-    """Whether the figures of `evaluation.baselines` stand beside the model's."""
+    """Whether the metrics of `evaluation.baselines` stand beside the model's."""
     report_parts: tuple[str, ...] = ("errors",)
     """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
 
@@ -82,8 +83,8 @@ class Task:
         """Returns the mean loss over the batch's samples, a scalar. `batch` is prepared."""
         raise NotImplementedError
 
-    def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
-        """Returns figures of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
 
         Default: the loss of each sample by itself.
         """
@@ -95,19 +96,19 @@ class Task:
         ]
         return {"loss": torch.stack(each)}
 
-    def counts(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+    def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
 
         Default: nothing, and no line for an epoch.
         """
         return {}
 
-    def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+    def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what a final evaluation adds to `metrics`. Default: nothing."""
         return {}
 
-    def scalar_figures(self, physical: Predictions, batch: Batch) -> SampleFigures:
-        """Returns figures of each sample that `scalar_results` scores, from physical predictions. Default: nothing."""
+    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what `metrics` and `details` say of physical predictions, a baseline's too. Default: nothing."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:
@@ -118,16 +119,16 @@ class Task:
         """Returns the key of the area or volume of a field's points, of those that samples have. Default: none."""
         return None
 
-    def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Turns the figures of all samples, (S,) by name, into those of the split. Default: their means."""
-        return {name: float(np.mean(values)) for name, values in figures.items()}
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Returns what is known of the metrics that `summarise` returns: unit, direction. Default: nothing."""
+        return ()
 
-    def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns what else result.json says of a split, from the figures of all its samples. Default: nothing."""
-        return {}
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Turns the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
+        return {name: float(np.mean(values)) for name, values in samples.items()}
 
-    def scalar_results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the scores of single numbers of a sample, from `scalar_figures` of all samples. Default: nothing."""
+    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns what else result.json says of a split, from the metrics of all its samples. Default: nothing."""
         return {}
 
 

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from noether.data.loader import Batch
 from noether.errors import RequestError
-from noether.tasks.base import Predictions, SampleFigures, Task, check_predictions
+from noether.runs.metrics import Metric
+from noether.tasks.base import Predictions, SampleMetrics, Task, check_predictions
 
 
 class ClassificationTask(Task):
@@ -54,7 +55,7 @@ class ClassificationTask(Task):
         logits, labels = self._checked(predictions, batch)
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
-    def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns per sample: the cross-entropy, 1 where the likeliest class is right, that class and the true one."""
         logits, labels = self._checked(predictions, batch)
         self._check_labels(labels)
@@ -66,24 +67,28 @@ class ClassificationTask(Task):
             "class/truth": labels,
         }
 
-    def counts(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+    def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns how many samples of a training batch are right."""
         logits, labels = self._checked(predictions, batch)
         return {"accuracy": (logits.argmax(dim=1) == labels).sum()}
 
-    def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the split's mean cross-entropy and accuracy."""
-        return {name: float(np.mean(figures[name])) for name in ("loss", "accuracy")}
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Returns that the accuracy is a share."""
+        return (Metric("accuracy", "%", better="higher", label="accuracy", headline=True),)
 
-    def confusion(self, figures: Mapping[str, np.ndarray]) -> np.ndarray:
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the split's mean cross-entropy and accuracy."""
+        return {name: float(np.mean(samples[name])) for name in ("loss", "accuracy")}
+
+    def confusion(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns how often each true class (row) was taken for each class (column): (classes, classes) counts."""
         counts = np.zeros((self.classes, self.classes), int)
-        np.add.at(counts, (figures["class/truth"].astype(int), figures["class/prediction"].astype(int)), 1)
+        np.add.at(counts, (samples["class/truth"].astype(int), samples["class/prediction"].astype(int)), 1)
         return counts
 
-    def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns what result.json says of the classes: their names and the confusion matrix."""
-        return {"classes": {"names": list(self.names), "confusion": self.confusion(figures).tolist()}}
+        return {"classes": {"names": list(self.names), "confusion": self.confusion(samples).tolist()}}
 
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
         if self.label not in batch:

@@ -1,12 +1,48 @@
-"""Errors of a field at points: with every point equal, and weighted by area or volume."""
+"""Errors of a field at points: with every point equal, and weighted by area or volume; what metrics they are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 from torch import Tensor
 
 from noether.data.padding import mean_of_points
+from noether.runs.metrics import FIELD_ERRORS, Metric
 
 Figures = dict[str, Tensor]
+WEIGHTED = {"weighted_relative_l2": "relative L2", "weighted_mae": "MAE"}
+
+
+def squared_unit(unit: str) -> str:
+    """Returns the unit of a mean squared error: Pa², (m/s)²."""
+    return f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+
+
+def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
+    units = {"mse": squared_unit(unit), "mae": unit, "weighted_mae": unit, "max": unit}
+
+    def metric(stem: str, measure: str, label: str, part: str) -> Metric:
+        headline = measure == "relative_l2" and not part
+        return Metric(f"{stem}/{measure}", units.get(measure, "%"), "lower", label, name, part, headline)
+
+    for stem, part in {name: "", **{f"{name}/{key}": words for key, words in parts.items()}}.items():
+        yield from (metric(stem, measure, label, part) for measure, label in FIELD_ERRORS.items())
+    yield from (metric(name, measure, label, "weighted by area or volume") for measure, label in WEIGHTED.items())
+
+
+def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
+    """Returns the metrics of a split from those of its samples (S,), of a field or a part of it, `stem`, by name.
+
+    Means, and the largest of the largest errors. relative_l2 is the mean of the samples' own ratios,
+    pooled_relative_l2 the ratio of the norms over all points of all samples, in which a weak field weighs little;
+    there is none where the truth is 0 everywhere.
+    """
+    there = {f"{stem}/{measure}": measure for measure in (*FIELD_ERRORS, *WEIGHTED) if f"{stem}/{measure}" in samples}
+    found = {name: float((np.max if measure == "max" else np.mean)(samples[name])) for name, measure in there.items()}
+    if f"{stem}/squared_truth" in samples:
+        error, truth = (samples[f"{stem}/squared_{of}"].sum() for of in ("error", "truth"))
+        found |= {f"{stem}/pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
+    return found
 
 
 def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> Figures:
@@ -67,3 +103,8 @@ def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> st
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
     """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
+
+
+def with_channel(values: Tensor) -> Tensor:
+    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
+    return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

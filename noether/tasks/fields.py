@@ -1,6 +1,7 @@
 """Regression of physical fields at points: scaled for the model, scored in physical units."""
 
 from collections.abc import Iterable, Mapping
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from noether.data.loader import Batch
 from noether.data.moments import Moments
 from noether.data.padding import mask_of, mean_of_points
 from noether.data.points import ANCHOR
-from noether.tasks.base import Predictions, SampleFigures, Task, check_predictions
-from noether.tasks.field_errors import by_channel, component_name, field_errors, squared_sums, weighted_errors
+from noether.runs.metrics import Metric
+from noether.tasks.base import Predictions, SampleMetrics, Task, check_predictions
+from noether.tasks.field_errors import by_channel, component_name, field_metrics, summarise_errors, with_channel
 from noether.tasks.field_samples import check_columns, check_keys, components_of, describe
 from noether.tasks.field_statistics import (
     SCALINGS,
@@ -26,14 +28,11 @@ from noether.tasks.field_statistics import (
     log_scales,
     standard_scaling,
 )
-from noether.tasks.forces import force_coefficient, true_coefficient
-from noether.tasks.scores import field_results, scalar_results
+from noether.tasks.physical_metrics import details, errors, numbers
+from noether.tasks.scores import SCORES, scalar_scores, score_metrics
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
-NOT_OF_THE_SPLIT = (
-    "/prediction", "/truth", "/integral_of_truth", "/squared_error", "/squared_truth", "/reference_area",
-)  # fmt: skip
 
 
 class FieldsTask(Task):
@@ -159,7 +158,7 @@ class FieldsTask(Task):
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
         """A sample's values (n, C): of points (N,) or (N, C), of a case () or (C,)."""
         of_case = key in self.case_fields or key in self.parameters
-        values = _of_case(sample[key][None]) if of_case else by_channel(sample[key])
+        values = with_channel(sample[key][None]) if of_case else by_channel(sample[key])
         return values.numpy().astype(np.float64)
 
     def state(self) -> dict[str, Any]:
@@ -211,7 +210,7 @@ class FieldsTask(Task):
                 prepared[key] = scaling.forward(by_channel(batch[key], batched=True))
         for key in (*self.case_fields, *self.parameters):
             if key in batch:
-                prepared[key] = self.statistics[key].forward(_of_case(batch[key]))
+                prepared[key] = self.statistics[key].forward(with_channel(batch[key]))
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
@@ -235,65 +234,23 @@ class FieldsTask(Task):
         """Returns predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
         return {name: self.statistics[name].backward(predictions[name]) for name in self.outputs if name in predictions}
 
-    def metrics(self, predictions: Predictions, batch: Batch) -> SampleFigures:
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
-        figures = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         physical = self.to_physical(predictions)
-        truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
-        for name, field in self.fields.items():
-            mask = mask_of(batch, field.points)
-            for figure, values in field_errors(physical[name], truth[name], mask).items():
-                figures[f"{name}/{figure}"] = values
-        return figures | self.scalar_figures(physical, batch)
+        loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
+        return loss | errors(self, physical, batch) | numbers(self, physical, batch)
 
-    def scalar_figures(self, physical: Predictions, batch: Batch) -> SampleFigures:
-        """Returns per sample each output of the case and each scalar, with its truth, from physical predictions."""
-        truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
-        figures: SampleFigures = {}
-        for name in self.case_fields:
-            own = _of_case(batch[name])
-            for channel, label in enumerate(self.case_labels(name)):
-                figures[f"{label}/prediction"] = physical[name][:, channel]
-                figures[f"{label}/truth"] = own[:, channel]
-        for name, scalar in self.scalars.items():
-            if any(key not in batch for key in scalar.needed_keys()):
-                continue  # `missing_for` says which, beside the figures that there are
-            integral, figures[f"{name}/prediction"] = (
-                force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
-                for of in (truth, physical)
-            )
-            figures[f"{name}/integral_of_truth"] = integral
-            figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
-            figures[f"{name}/reference_area"] = batch[scalar.reference_area].reshape(-1)
-        return figures
+    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what `metrics` and `details` say of physical predictions."""
+        return errors(self, physical, batch) | details(self, physical, batch) | numbers(self, physical, batch)
 
-    def details(self, predictions: Predictions, batch: Batch) -> SampleFigures:
-        """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts.
+    def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
+        return details(self, self.to_physical(predictions), batch)
 
-        Names: `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels; `FIELD/weighted_…`
-        where samples have areas or volumes; `FIELD/COMPONENT/FIGURE` of vector fields, their components called x, y
-        and z; `FIELD/part N/squared_…` of each named part of a set.
-        """
-        physical = self.to_physical(predictions)
-        figures: SampleFigures = {}
-        for name, field in self.fields.items():
-            truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
-            found = squared_sums(physical[name], truth, mask)
-            if (measure := self.measure_of(name, batch)) is not None:
-                found |= weighted_errors(physical[name], truth, batch[measure], mask)
-            for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
-                one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
-                errors = field_errors(physical[name][..., one], truth[..., one], mask)
-                found |= {f"{label}/{key}": value for key, value in errors.items()}
-            prefix = field.points.removesuffix("_points")
-            if (key := f"{prefix}_part") in batch:
-                parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
-                for number in range(len(self.parts.get(prefix, ()))):
-                    own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
-                    sums = squared_sums(physical[name], own, parts == number)
-                    found |= {f"part {number}/{figure}": value for figure, value in sums.items()}
-            figures |= {f"{name}/{key}": value for key, value in found.items()}
-        return figures
+    def lacks(self, scalar: str) -> list[str]:
+        """Returns the keys that a scalar needs and samples lack."""
+        return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
         """Returns the key of the area or volume of a field's points, of those that samples have."""
@@ -307,27 +264,39 @@ class FieldsTask(Task):
         count, names = self.components[name], self.case_fields[name].component_names
         return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
-    def missing_for(self, scalar: str) -> list[str]:
-        """Returns the keys that a scalar needs and samples lack."""
-        return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
+    def parts_of(self, name: str) -> dict[str, str]:
+        """The components of a field and the named parts of its set, by their keys in metrics, in words."""
+        field, count = self.fields[name], self.components.get(name, 1)
+        keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
+        words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
+        return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
 
-    def summarise(self, figures: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the split's figures: means over samples, and the largest of the largest errors."""
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Returns the errors of each field, in its unit, and the scores of each scalar and output of the case."""
+        for name, field in self.fields.items():
+            yield from field_metrics(name, field.unit, self.parts_of(name))
+        for name in self.scalars:
+            yield from score_metrics(name, "")
+        for name, field in self.case_fields.items():
+            for label in self.case_labels(name):
+                yield from score_metrics(label, field.unit)
+
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the split's metrics: the mean loss, the errors of fields, the scores of scalars (NaN: undefined)."""
+        found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
+        for name in self.fields:
+            for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
+                found |= summarise_errors(samples, stem)
+        for name, scores in scalar_scores(self, samples).items():
+            found |= {f"{name}/{key}": nan if scores[key] is None else scores[key] for key in SCORES if key in scores}
+        return found
+
+    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the names of the fields, what the scores of scalars refer to, and what the training split spans."""
+        scalars = scalar_scores(self, samples).items()
+        spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
-            name: float(np.max(values) if name.endswith("/max") else np.mean(values))
-            for name, values in figures.items()
-            if not name.endswith(NOT_OF_THE_SPLIT)
+            "fields": list(self.fields),
+            "scalars": {name: {k: own for k, own in score.items() if k not in SCORES} for name, score in scalars},
+            "trained_on": {"points": self.seen.points, "parameters": spans},
         }
-
-    def results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the table of the fields and the scores of the scalars, as result.json has them."""
-        return field_results(self, figures)
-
-    def scalar_results(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the scores of the scalars and of the outputs of the case."""
-        return scalar_results(self, figures)
-
-
-def _of_case(values: Tensor) -> Tensor:
-    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
-    return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

@@ -1,74 +1,53 @@
-"""What result.json says of fields and scalars, from the figures of all samples of a split."""
+"""The scores of single numbers of a case: force coefficients and outputs, from what is kept of each sample."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.runs.metrics import Metric
+
 if TYPE_CHECKING:
     from noether.tasks.fields import FieldsTask
 
-
-def field_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns {"fields": {field: its row}, "scalars": {…}, "trained_on": {"points": {…}, "parameters": {…}}}."""
-    summary = task.summarise(figures)
-    rows = {}
-    for name in task.fields:
-        own = {key.removeprefix(f"{name}/"): value for key, value in summary.items() if key.startswith(f"{name}/")}
-        parts = _parts(task, figures, name)
-        rows[name] = _row(own) | _pooled(figures, name) | ({"parts": parts} if parts else {})
-    spans = {name: {**span, "unit": task.parameters[name].unit} for name, span in task.seen.parameters.items()}
-    trained_on = {"points": task.seen.points, "parameters": spans}
-    return {"fields": rows, "scalars": scalar_results(task, figures), "trained_on": trained_on}
+SCORES = {
+    "r2": Metric("r2", better="higher", label="R²", headline=True),
+    "spearman": Metric("spearman", better="higher", label="Spearman"),
+    "mae": Metric("mae", better="lower", label="mean error"),
+    "max": Metric("max", better="lower", label="largest error"),
+    "floor_r2": Metric("floor_r2", label="R² of the true field"),
+    "floor_mae": Metric("floor_mae", label="mean error of the true field"),
+}
+"""What is computed of a number; a unit is that of the number."""
 
 
-def _row(summary: Mapping[str, float]) -> dict[str, Any]:
-    """A field's {relative_l2, mse, …, components}; components, of vector fields: {x: {relative_l2, …}, …}.
-
-    relative_l2 is the mean of the samples' own ratios, pooled_relative_l2 the ratio of the norms over all points of
-    all samples, in which a weak field weighs little. Errors are in physical units.
-    """
-    row: dict[str, Any] = {}
-    for key, value in summary.items():
-        component, _, figure = key.partition("/")
-        if figure:
-            row.setdefault("components", {}).setdefault(component, {})[figure] = value
-        else:
-            row[key] = value
-    return row
+def score_metrics(name: str, unit: str) -> Iterator[Metric]:
+    """Yields the metrics of a number in a unit."""
+    for key, score in SCORES.items():
+        own = unit.removesuffix("1") if key in ("mae", "max", "floor_mae") else ""
+        yield replace(score, name=f"{name}/{key}", unit=own, of=name)
 
 
-def _parts(task: "FieldsTask", figures: Mapping[str, np.ndarray], name: str) -> dict[str, dict[str, float]]:
-    """The pooled errors of the named parts of a field's set."""
-    labels = task.parts.get(task.fields[name].points.removesuffix("_points"), ())
-    parts = {label: f"{name}/part {number}" for number, label in enumerate(labels)}
-    return {label: _pooled(figures, part) for label, part in parts.items() if f"{part}/squared_error" in figures}
-
-
-def _pooled(figures: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
-    error, truth = (figures.get(f"{name}/{kind}") for kind in ("squared_error", "squared_truth"))
-    return {} if error is None or truth is None else pooled_error(error, truth)
-
-
-def scalar_results(task: "FieldsTask", figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns {scalar or output of the case: its scores}, from what `scalar_figures` gives of every sample."""
-    scalars = {name: _derived(task, name, figures) for name in task.scalars}
-    for name, field in task.case_fields.items():
+def scalar_scores(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Returns {scalar or output of the case: its scores, and what they refer to}, from the values of every sample."""
+    scores = {name: _derived(task, name, samples) for name in task.scalars}
+    for name in task.case_fields:
         for label in task.case_labels(name):
-            scores = score_scalar(figures[f"{label}/prediction"], figures[f"{label}/truth"], None)
-            scalars[label] = scores | {"unit": field.unit}
-    return scalars
+            if f"{label}/truth" in samples:
+                scores[label] = score_scalar(samples[f"{label}/prediction"], samples[f"{label}/truth"], None)
+    return scores
 
 
-def _derived(task: "FieldsTask", name: str, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _derived(task: "FieldsTask", name: str, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
     scalar = task.scalars[name]
     prediction, truth, integral = (
-        figures.get(f"{name}/{part}") for part in ("prediction", "truth", "integral_of_truth")
+        samples.get(f"{name}/{part}") for part in ("prediction", "truth", "integral_of_truth")
     )
     if prediction is None or truth is None or integral is None:
-        return undefined_scalar(f"it cannot be integrated: the samples hold no {', '.join(task.missing_for(name))}")
+        return undefined_scalar(f"it cannot be integrated: the samples hold no {', '.join(task.lacks(name))}")
     varies = isinstance(scalar.dynamic_pressure, str)
-    areas = figures.get(f"{name}/reference_area", np.zeros(0))
+    areas = samples.get(f"{name}/reference_area", np.zeros(0))
     return score_scalar(prediction, truth, integral if scalar.truth else None) | {
         "dynamic_pressure": None if varies else scalar.dynamic_pressure,
         "density": scalar.density,
@@ -81,15 +60,9 @@ def _derived(task: "FieldsTask", name: str, figures: Mapping[str, np.ndarray]) -
     }
 
 
-def pooled_error(squared_error: np.ndarray, squared_truth: np.ndarray) -> dict[str, float]:
-    """Returns {pooled_relative_l2} of a field from its samples' sums, each (S,); nothing where the truth is 0."""
-    error, truth = squared_error.sum(), squared_truth.sum()
-    return {"pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
-
-
 def undefined_scalar(why: str) -> dict[str, Any]:
     """Returns the scores of a scalar that has none, with the reason in words."""
-    return {"r2": None, "spearman": None, "mae": None, "max": None, "floor_r2": None, "note": why}
+    return {**dict.fromkeys(("r2", "spearman", "mae", "max")), "note": why}
 
 
 def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> dict[str, Any]:
@@ -102,7 +75,7 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
             None where the truth is that integral, so that nothing is known of its error.
 
     Returns:
-        r2, spearman, mae and max of the error, floor_r2 and floor_mae (those of the integral of the true field).
+        r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral).
         Scores that are undefined, because the truth does not vary or a prediction is not a number, are None, and
         `note` says so.
     """
@@ -117,9 +90,10 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
         "spearman": spearman(prediction, truth),
         "mae": float(error.mean()),
         "max": float(error.max()),
-        "floor_r2": None if integral_of_truth is None else r_squared(integral_of_truth, truth),
-        "floor_mae": None if integral_of_truth is None else float(np.abs(integral_of_truth - truth).mean()),
     }
+    if integral_of_truth is not None:
+        scores["floor_r2"] = r_squared(integral_of_truth, truth)
+        scores["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
     if scores["r2"] is None:
         scores["note"] = "R² and Spearman are undefined: the true value is the same for every sample"
     elif scores["spearman"] is None:

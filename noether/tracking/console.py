@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from noether.common.console import Console
+from noether.runs.metrics import Metrics
 from noether.runs.records import Row
 from noether.tracking.tracker import Tracker
 
@@ -33,8 +34,10 @@ def _clock(seconds: float | None) -> str:
 class ConsoleTracker(Tracker):
     """Shows the rows of a run."""
 
-    def __init__(self, console: Console, *, start: int, total_updates: int, total_epochs: float) -> None:
-        self._console = console
+    def __init__(
+        self, console: Console, *, metrics: Metrics, start: int, total_updates: int, total_epochs: float
+    ) -> None:
+        self._console, self._metrics = console, metrics
         self._total_updates, self._total_epochs = total_updates, total_epochs
         self._progress: Progress | None = None
         if console.is_live:
@@ -54,16 +57,22 @@ class ConsoleTracker(Tracker):
             self._log_training(row)
         elif row["kind"] == "evaluation":
             place = f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)"
-            self._console.say(f"{place}  {_shares(row['figures'])}")
+            self._console.say(f"{place}  {self._values(row['metrics'])}")
         elif row["kind"] == "epoch":
             place = f"epoch  {row['epoch']:>7.0f}/{self._total_epochs:.0f}  training"
-            self._console.say(f"{place}  {_shares(row['figures'])}  {row['epoch_samples']:,} samples")
+            self._console.say(f"{place}  {self._values(row['metrics'])}  {row['epoch_samples']:,} samples")
         elif row["kind"] == "checkpoint":
             self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
         elif row["kind"] == "time_use":
             self._console.say(time_line(row))
         elif row["kind"] == "note":
             self._console.warn(row["text"])
+
+    def _values(self, values: Mapping[str, float]) -> str:
+        """The loss, and the shares of 1 that say most beside it."""
+        known = self._metrics
+        own = {name: value for name, value in values.items() if known[name].headline and known[name].unit == "%"}
+        return "  ".join([f"loss {values['loss']:.4f}", *map(" ".join, known.headlines(own) if own else ())])
 
     def _log_training(self, row: Row) -> None:
         facts = (
@@ -97,12 +106,3 @@ def time_line(row: Row) -> str:
     if slowest is not None:
         line += f"; slowest rank {slowest['rank']} on {slowest['host']}, {slowest['behind']:.1%} behind the others"
     return line
-
-
-def _shares(figures: Mapping[str, float]) -> str:
-    """Returns the loss, and what is a share of 1: relative errors and the accuracy."""
-    parts = [f"loss {figures['loss']:.4f}"]
-    for name, value in figures.items():
-        if name.endswith("/relative_l2") or name == "accuracy":
-            parts.append(f"{name.removesuffix('/relative_l2')} {value:.2%}")
-    return "  ".join(parts)

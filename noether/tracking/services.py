@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from noether.common.dotted_path import load_object
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.errors import RequestError
+from noether.runs.metrics import Metrics
 from noether.runs.records import Row, read_record, write_record
-from noether.tracking.tracker import Tracker, flat_numbers
+from noether.tracking.tracker import Tracker, logged
 
 HELD_ROWS = 10_000
 """Rows that wait for a slow service; beyond that, new ones are dropped, with a warning."""
@@ -27,11 +28,13 @@ class RunFacts:
     """What a service is told about a run.
 
     `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
+    `metrics` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`.
     """
 
     run_id: str
     folder: Path
     settings: Mapping[str, Any]
+    metrics: Metrics
     session: str | None = None
 
 
@@ -85,7 +88,7 @@ class ServiceTracker(Tracker):
 
     def log(self, row: Row) -> None:
         """Hands a row's numbers to the thread."""
-        numbers = flat_numbers(row)
+        numbers = {f"{group}/{name}": value for group, name, value in logged(row)}
         self._offered += bool(numbers)
         if self._failed or not numbers:
             return
@@ -123,7 +126,12 @@ class LeftOutTracker(Tracker):
 
 
 def open_services(
-    names: Sequence[str], folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None], by: Publisher
+    names: Sequence[str],
+    folder: Path,
+    settings: Mapping[str, Any],
+    metrics: Metrics,
+    warn: Callable[[str], None],
+    by: Publisher,
 ) -> list[Tracker]:
     """Returns a tracker for each name; one whose package is missing is reported, now and at the end.
 
@@ -136,7 +144,7 @@ def open_services(
         except RequestError as error:
             trackers.append(LeftOutTracker(name, f"{error.summary} ({error.seen})", warn))
             continue
-        facts = RunFacts(folder.resolve().name, folder, settings, sessions(folder).get(name))
+        facts = RunFacts(folder.resolve().name, folder, settings, metrics, sessions(folder).get(name))
         trackers.append(ServiceTracker(name, service, facts, warn, by))
     return trackers
 

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from noether.common.appending_file import AppendingFile
 from noether.common.whole_file import UNFENCED, Publisher
+from noether.runs.metrics import Metrics
 from noether.runs.records import Row
-from noether.tracking.tracker import Tracker, flat_numbers
+from noether.tracking.tracker import Tracker, logged
 
 
 class TensorBoardFile(Tracker):
@@ -27,7 +28,8 @@ class TensorBoardFile(Tracker):
 
     file: AppendingFile
 
-    def __init__(self, folder: Path, resumed_from: int, by: Publisher = UNFENCED) -> None:
+    def __init__(self, folder: Path, resumed_from: int, metrics: Metrics, by: Publisher = UNFENCED) -> None:
+        self._metrics, self._told = metrics, set[str]()
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
@@ -41,10 +43,16 @@ class TensorBoardFile(Tracker):
 
     def log(self, row: Row) -> None:
         """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
-        numbers = flat_numbers(row)
-        if numbers:
-            summary = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+        if summary := [self._value(f"{group}/{name}", name, value) for group, name, value in logged(row)]:
             self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
+
+    def _value(self, tag: str, name: str, value: float) -> Summary.Value:
+        """A number; the first of its tag with what it is in words, which TensorBoard shows beside the curve."""
+        if tag in self._told:
+            return Summary.Value(tag=tag, simple_value=value)
+        self._told.add(tag)
+        about = SummaryMetadata(summary_description=self._metrics[name].in_words)
+        return Summary.Value(tag=tag, simple_value=value, metadata=about)
 
     def _add(self, event: Event) -> None:
         record = io.BytesIO()

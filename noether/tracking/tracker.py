@@ -8,17 +8,17 @@ from noether.errors import NoetherError
 from noether.runs.records import Row
 
 POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
-"""What says where a row belongs, and is not one of its figures."""
+"""What says where a row belongs, and is not one of its metrics."""
 
 
-def flat_numbers(row: Row) -> dict[str, float]:
-    """Returns a row's numbers, named `training/loss` or `validation (ema)/surface_pressure/mae`; {} of other rows."""
+def logged(row: Row) -> list[tuple[str, str, float]]:
+    """Returns the group, name and value of each metric of a row: training, validation (ema), …; nothing of others."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
-        return {}
-    tag = f"{row['split']} ({row['weights']})" if row["kind"] == "evaluation" else row["kind"]
-    values = row if row["kind"] == "training" else row["figures"]
+        return []
+    group = f"{row['split']} ({row['weights']})" if row["kind"] == "evaluation" else row["kind"]
+    values = row if row["kind"] == "training" else row["metrics"]
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    return {f"{tag}/{name}": float(value) for name, value in numbers.items() if name not in POSITION}
+    return [(group, name, float(value)) for name, value in numbers.items() if name not in POSITION]
 
 
 class Tracker:

@@ -24,6 +24,11 @@ class WandbService:
         )
         # Rows after a resume may repeat updates that a killed start had logged: wandb's own step would refuse them.
         self._run.define_metric("*", step_metric="update")
+        best = {"lower": "min", "higher": "max"}
+        for metric in facts.metrics.values():  # The table of runs shows the best evaluation, not the last.
+            for weights in ("ema", "raw") if metric.better else ():
+                name = f"validation ({weights})/{metric.name}"
+                self._run.define_metric(name, step_metric="update", summary=best[metric.better])
         return str(self._run.id)
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:

@@ -21,6 +21,7 @@ from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
+from noether.runs.metrics import OF_THE_LOOP, Metrics
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.schedules import Schedule, build_schedule
@@ -58,6 +59,11 @@ class Run:
         made = progress.updates == self.length.total_updates
         return not progress.evaluation_pending and (made or in_vain or progress.ended)
 
+    @property
+    def metrics(self) -> Metrics:
+        """What is known of the metrics that the run logs."""
+        return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
+
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the launcher's plan."""
         problem, length = self.problem, self.length
@@ -74,6 +80,7 @@ class Run:
                 "test": len(problem.splits.test),
             },
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
+            "described": Metrics.of(*problem.task.describe_metrics()).described(),
         }
 
     def summary(self) -> str:

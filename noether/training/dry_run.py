@@ -55,7 +55,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "seconds_per_evaluation_batch": evaluation,
         "estimated_training_seconds": seconds[-1] * run.length.total_updates,
         "loss": loss,
-        "figures": run.problem.task.summarise(figures),
+        "metrics": run.problem.task.summarise(figures),
         "torch": torch.__version__,
     }
     if isinstance(request.start, StartingPoint):

@@ -65,7 +65,7 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
 def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
     console, folder = run.console, run.folder
     console.say("")
-    for table in result_tables(result, run.problem.task.fields):
+    for table in result_tables(result):
         console.say(table)
     with refusals_told(folder.path):
         write_record(folder.result, result, run.lease)

@@ -134,9 +134,10 @@ class Loop:
         """
         summaries = self.validate()
         for weights, summary in summaries.items():
-            self._log("evaluation", split="validation", weights=weights, figures=summary)
+            self._log("evaluation", split="validation", weights=weights, metrics=summary)
         name = self.built.config.trainer.select_by
-        own = next((selection_metric(name, summary) for summary in summaries.values()), None)
+        known = self.built.metrics
+        own = next((selection_metric(name, summary, known) for summary in summaries.values()), None)
         metric = self.built.group.from_first(own)
         self.built.state.progress.evaluation_pending = False
         self._tell_callbacks(next(iter(summaries.values()), {}))

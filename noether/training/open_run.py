@@ -44,7 +44,13 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
     """Returns what shows the rows and, on rank 0, keeps them; began_at: the update that this start begins at."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     trackers: list[Tracker] = [
-        ConsoleTracker(console, start=began_at, total_updates=length.total_updates, total_epochs=length.epochs)
+        ConsoleTracker(
+            console,
+            metrics=run.metrics,
+            start=began_at,
+            total_updates=length.total_updates,
+            total_epochs=length.epochs,
+        )
     ]
     if not run.group.is_first:
         return Trackers(trackers, console.warn)
@@ -54,9 +60,9 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, began_at, lease))
+            trackers.append(TensorBoardFile(folder.tensorboard, began_at, run.metrics, lease))
     settings = config.model_dump(mode="json")
-    trackers += open_services(config.tracker.services, folder.path, settings, console.warn, lease)
+    trackers += open_services(config.tracker.services, folder.path, settings, run.metrics, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
 
 

@@ -1,28 +1,32 @@
-"""The figure of the validation split that selects the best checkpoint and ends a run."""
+"""The metric of the validation split that selects the best checkpoint and ends a run."""
 
 from collections.abc import Mapping
 
 from noether.common.suggest import nearest
 from noether.errors import EndedByAnother, RequestError
+from noether.runs.metrics import Metrics
 from noether.training.build import Run
 
 
-def selection_metric(name: str, summary: Mapping[str, float]) -> float:
-    """Returns the figure that trainer.select_by names; lower is better: with a minus before its name it is negated.
+def selection_metric(name: str, summary: Mapping[str, float], known: Metrics) -> float:
+    """Returns the metric that trainer.select_by names; lower is better: where higher ones are, it is negated.
+
+    That a task declares, or the user says by a minus before the name.
 
     Raises:
-        RequestError: there is no such figure.
+        RequestError: there is no such metric.
     """
-    figure = name.removeprefix("-")
-    if figure not in summary:
+    metric = name.removeprefix("-")
+    if metric not in summary:
         raise RequestError(
             "no-such-figure",
-            f"no figure {figure} to select checkpoints by",
+            f"no metric {metric} to select checkpoints by",
             seen=f"trainer.select_by={name}",
             expected=f"one of {', '.join(sorted(summary))}",
-            fix=f"trainer.select_by={nearest(figure, summary) or 'loss'}",
+            fix=f"trainer.select_by={nearest(metric, summary) or 'loss'}",
         )
-    return -summary[figure] if name.startswith("-") else summary[figure]
+    negated = name.startswith("-") or known[metric].better == "higher"
+    return -summary[metric] if negated else summary[metric]
 
 
 def check_selection(run: Run) -> None:
@@ -31,7 +35,7 @@ def check_selection(run: Run) -> None:
     Every rank calls it, before a state is resumed: the evaluation may draw random numbers.
 
     Raises:
-        RequestError: no validation split to stop a run by, or no such figure.
+        RequestError: no validation split to stop a run by, or no such metric.
     """
     trainer, validation = run.config.trainer, run.problem.validation_indices
     if trainer.stop_after is not None and not validation:
@@ -48,7 +52,7 @@ def check_selection(run: Run) -> None:
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
-            selection_metric(trainer.select_by, run.problem.task.summarise(figures))
+            selection_metric(trainer.select_by, run.problem.task.summarise(figures), run.metrics)
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:

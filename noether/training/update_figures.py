@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,6 +68,8 @@ class LogWindow:
             "samples_per_second": self._updates * self._effective / sum(seconds[part] for part in TRAINING),
             "memory_mib": peak_memory_mib(self._group.device),
             "device_use": self._device_use(),
+            "cpu_cores": self._cores(),
+            "host_memory_mib": resident_mib(),
             "time_use": times.parts(),
             "slowest": times.slowest(),
         }
@@ -86,8 +89,11 @@ class LogWindow:
             except Exception:
                 # NVML's errors are of their own kind; it has no such figure for MIG, nor without its library.
                 return None
-        busy, seconds = time.process_time() - self._started_busy, time.perf_counter() - self._started
-        return min(1.0, busy / (seconds * torch.get_num_threads()))
+        return min(1.0, self._cores() / torch.get_num_threads())
+
+    def _cores(self) -> float:
+        """How many cores this process has kept busy since the last line, workers of the data left out."""
+        return (time.process_time() - self._started_busy) / (time.perf_counter() - self._started)
 
 
 class EpochFigures:
@@ -126,7 +132,16 @@ class EpochFigures:
         samples, *sums = (sum(column) for column in zip(*table, strict=True))
         means = {name: value / samples for name, value in zip(self._sums, sums, strict=True)}
         self._clear()
-        return {"epoch_samples": int(samples), "figures": means}
+        return {"epoch_samples": int(samples), "metrics": means}
+
+
+def resident_mib() -> float | None:
+    """Returns the memory of the host that this process holds now, in MiB; None where the kernel does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * resource.getpagesize() / 2**20
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -1,5 +1,7 @@
 """The page's addresses, and what each answers. Everything here reads, and nothing writes."""
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from noether.report.colours import COLOURS
 from noether.report.training import BANDS
 from noether.watch.guard import Guard
 from noether.watch.settings import beside, differing
-from noether.watch.watched_run import WatchedRun, finite_figures
+from noether.watch.watched_run import WatchedRun, finite_values
 from noether.watch.watched_runs import WatchedRuns
 
 HERE = Path(__file__).parent
 MOST_COMPARED = 12
+MOST_IN_TABLE = 300
 MOST_BUCKETS = 2000
 MORE_COLOURS = {
     "fifth": ("#a02c5d", "#ef87b4"),
@@ -62,28 +65,57 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
         found = runs.of(_keys(request))
         return _json({"runs": [run.curves(have.get(run.key, ""), buckets, low, high) for run in found]})
 
+    routes = [
+        Route("/", page),
+        Route("/colours.css", colours),
+        Route("/api/runs", listing),
+        Route("/api/curves", curves),
+        *_of_several(runs),
+        Route("/api/run/{key}", detail),
+        *_files_of_runs(runs),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Guard(GZipMiddleware(Starlette(routes=routes)), token)
+
+
+def _of_several(runs: WatchedRuns) -> list[Route]:
+    """Returns the routes to what is shown of several runs together."""
+
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
         return _json(
             {
                 "runs": [{"key": run.key, "name": run.name} for run in found],
                 "settings": differing([run.settings() for run in found]),
-                "figures": beside([run.final_figures() for run in found]),
+                "figures": beside([run.final_metrics() for run in found]),
                 "latest": _latest(found),
+                "metrics": _about(found),
             }
         )
 
-    routes = [
-        Route("/", page),
-        Route("/colours.css", colours),
-        Route("/api/runs", listing),
-        Route("/api/curves", curves),
+    def table(request: Request) -> Response:
+        found = runs.all()[:MOST_IN_TABLE]
+        rows = [run.table_row() for run in found]
+        differ = differing([row["settings"] for row in rows])
+        for place, row in enumerate(rows):
+            row["settings"] = {name: values[place] for name, values in differ.items()}
+        return _json({"runs": rows, "metrics": _about(found)})
+
+    def csv_of_curves(request: Request) -> Response:
+        text = io.StringIO()
+        write = csv.writer(text).writerow
+        write(("run", "split", "weights", "metric", "unit", "update", "value"))
+        for run in runs.of(_keys(request)):
+            known = run.known
+            for split, weights, name, update, value in run.table():
+                write((run.name, split, weights, name, known[name].unit, int(update), repr(value)))
+        return Response(text.getvalue().encode(errors="replace"), media_type="text/csv; charset=utf-8")
+
+    return [
         Route("/api/compare", comparison),
-        Route("/api/run/{key}", detail),
-        *_files_of_runs(runs),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
+        Route("/api/table", table),
+        Route("/api/curves.csv", csv_of_curves),
     ]
-    return Guard(GZipMiddleware(Starlette(routes=routes)), token)
 
 
 def _files_of_runs(runs: WatchedRuns) -> list[Route]:
@@ -136,7 +168,12 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
         f"{run.name}: {one.split} split, {one.weights} weights, update {one.update:,}" if one else ""
         for run, one in zip(runs, evaluations, strict=True)
     ]
-    return {"of": of, "figures": beside([finite_figures(one.figures) if one else {} for one in evaluations])}
+    return {"of": of, "figures": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
+
+
+def _about(runs: list[WatchedRun]) -> dict[str, Any]:
+    """What is known of the metrics of several runs."""
+    return {name: about for run in runs for name, about in run.about(run.known).items()}
 
 
 def _json(content: Any) -> Response:

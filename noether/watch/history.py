@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,13 @@ from noether.runs.records import Row, mapping, mean_rate, number
 from noether.tracking.tracker import POSITION
 
 Array = NDArray[np.float64]
+Whose = tuple[str, str, str]
+"""Split, weights and metric of a curve."""
 PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
 MOST_CURVES = 400
 """A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
+CLOCK = 300
+"""Points of the line from updates to epochs and time."""
 _NOT_A_CURVE = (*POSITION, "time")
 _LOSS = "loss"
 
@@ -50,19 +54,22 @@ class Evaluation:
     update: int
     split: str
     weights: str
-    figures: Mapping[str, Any]
+    metrics: Mapping[str, Any]
 
 
 @dataclass
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by name: `training/loss`, `validation (ema)/loss`. recent: the last 20 training rows. hosts: of the ranks
+    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). epochs,
+    seconds: over updates, the latter since 1970. recent: the last 20 training rows. hosts: of the ranks
     that were once the slowest. rows: how many were taken.
     """
 
-    curves: dict[str, _Curve] = field(default_factory=dict)
+    curves: dict[Whose, _Curve] = field(default_factory=dict)
     times: dict[str, _Curve] = field(default_factory=dict)
+    epochs: _Curve = field(default_factory=_Curve)
+    seconds: _Curve = field(default_factory=_Curve)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=20))
     rows: int = 0
     update: int | None = None
@@ -88,7 +95,9 @@ class History:
 
     def _add_training(self, row: Row) -> None:
         self.recent.append(row)
-        self._add_numbers("training", row["update"], row)
+        self.epochs.add(row["update"], number(row, "epoch") or 0.0)
+        self.seconds.add(row["update"], number(row, "time") or float("nan"))
+        self._add_numbers("training", "", row["update"], row)
         seconds = mapping(row, "time_use")
         if seconds:
             for part in PARTS:
@@ -99,31 +108,47 @@ class History:
             self.hosts[rank] = host
 
     def _add_evaluation(self, row: Row) -> None:
-        figures = mapping(row, "figures")
+        metrics = mapping(row, "metrics")
         split, weights = str(row.get("split", "")), str(row.get("weights", ""))
-        self._add_numbers(f"{split} ({weights})", row["update"], figures)
-        this = Evaluation(row["update"], split, weights, figures)
+        self._add_numbers(split, weights, row["update"], metrics)
+        this = Evaluation(row["update"], split, weights, metrics)
         # Of one evaluation the selected weights come first (averaged ones, where there are any).
         if self.last is None or self.last.update != this.update:
             self.last = this
-        loss, lowest = number(figures, _LOSS), number(self.best.figures, _LOSS) if self.best else None
+        loss, lowest = number(metrics, _LOSS), number(self.best.metrics, _LOSS) if self.best else None
         if loss is not None and this is self.last and (lowest is None or loss < lowest):
             self.best = this
 
-    def _add_numbers(self, tag: str, update: int, values: Mapping[str, Any]) -> None:
+    def _add_numbers(self, split: str, weights: str, update: int, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if name in _NOT_A_CURVE or not (value is None or isinstance(value, (int, float))):
                 continue
-            full = f"{tag}/{name}"
+            full = split, weights, name
             if full not in self.curves and len(self.curves) >= MOST_CURVES:
                 continue
             found = number(values, name)
             # JSON has no NaN: a loss that was one is null, and a gap in its curve.
             self.curves.setdefault(full, _Curve()).add(update, float("nan") if found is None else found)
 
-    def thinned(self, buckets: int, low: float, high: float) -> dict[str, tuple[list[float], list[float | None]]]:
+    def thinned(
+        self, buckets: int, low: float, high: float
+    ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:
         """Returns every curve between two updates, with about twice `buckets` values at most."""
         return {name: curve.thinned(buckets, low, high) for name, curve in self.curves.items()}
+
+    def clock(self) -> dict[str, list[float]]:
+        """Returns updates, with the epoch and the seconds since the first line at each: straight lines between them."""
+        x, epochs, seconds = (np.array(values) for values in (self.epochs.x, self.epochs.y, self.seconds.y))
+        places = np.arange(len(x))[_rising(x)]
+        places = places[np.isfinite(seconds[places])]
+        places = places[np.unique(np.linspace(0, len(places) - 1, min(len(places), CLOCK)).astype(int))]
+        past = seconds[places] - (seconds[places].min() if len(places) else 0.0)
+        return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
+
+    def table(self) -> Iterator[tuple[str, str, str, float, float]]:
+        """Yields split, weights, metric, update and value of everything that was logged."""
+        for whose, curve in self.curves.items():
+            yield from ((*whose, x, y) for x, y in zip(curve.x, curve.y, strict=True))
 
     def time_shares(self, buckets: int, low: float, high: float) -> dict[str, Any]:
         """Returns the share of each band of the time, by name, over updates; empty lists where no row says."""

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from scipy.spatial import QhullError
 
+from noether.common.numbers import finite
 from noether.report.cases import DrawnCase, FieldCases, NothingToDraw, field_cases
 from noether.report.field_picture import field_picture
-from noether.report.numbers import finite, percent
+from noether.report.numbers import percent
 from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun, read_evaluation
 from noether.runs.folder import RunFolder

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +12,10 @@ from noether.checkpoints.table import describe_checkpoints
 from noether.common.shown import shown_name
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
-from noether.runs.overview import FAILED, LOST, RUNNING, seconds_left
+from noether.runs.metrics import Metrics, declared_in
+from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, seconds_left
 from noether.runs.records import Row, is_count, mapping, number, read_record
-from noether.runs.status import shown_figures
+from noether.runs.results import as_now, metrics_of
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.history import Evaluation, History
 from noether.watch.inside import KeptReadings, changed
@@ -82,9 +83,9 @@ class WatchedRun:
                 "reading": self._reading(),
                 "damaged": self._followed.damaged,
                 "pace": pace,
-                "last": _evaluation(history.last),
-                "best": _evaluation(history.best),
-                "result": _result(self._record(self.folder.result)),
+                "last": self._evaluation(history.last),
+                "best": self._evaluation(history.best),
+                "result": self._final(),
                 "time": _whole_time(history),
                 "plan": {name: plan.get(name) for name in PLAN},
                 "ranks": self._ranks(seen.state, pace["slowest"]),
@@ -107,7 +108,12 @@ class WatchedRun:
                 "name": self.name,
                 "version": version,
                 "reading": self._reading(),
-                "curves": self._history.thinned(buckets, low, high),
+                "curves": [
+                    {"split": split, "weights": weights, "metric": name, "x": x, "y": y}
+                    for (split, weights, name), (x, y) in self._history.thinned(buckets, low, high).items()
+                ],
+                "metrics": self.about(name for _, _, name in self._history.curves),
+                "clock": self._history.clock(),
                 "times": self._history.time_shares(buckets, low, high),
             }
 
@@ -115,9 +121,35 @@ class WatchedRun:
         """Returns the run's settings by dotted names."""
         return self._kept.of(self.folder.config, lambda path: flat_settings(self.folder.path, path), {})
 
-    def final_figures(self) -> dict[str, float]:
-        """Returns the figures of result.json; none before the run is done."""
-        return finite_figures(mapping(self._record(self.folder.result), "figures"))
+    @property
+    def known(self) -> Metrics:
+        """What is known of the run's metrics."""
+        return Metrics({**declared_in(self._record(self.folder.plan)), **metrics_of(self._result())[1]})
+
+    def about(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Returns what the page shows values of these metrics by."""
+        known = self.known
+        return {name: {**asdict(known[name]), "title": known[name].title} for name in names}
+
+    def final_metrics(self) -> dict[str, float]:
+        """Returns the metrics of result.json; none before the run is done."""
+        return finite_values(metrics_of(self._result())[0])
+
+    def table_row(self) -> dict[str, Any]:
+        """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
+        rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
+        last = next((mapping(row, "metrics") for row in reversed(rows) if row["kind"] == "evaluation"), {})
+        return {"key": self.key, "metrics": self.final_metrics() or finite_values(last), "settings": self.settings()}
+
+    def table(self) -> list[tuple[str, str, str, float, float]]:
+        """Returns split, weights, metric, update and value of all that was logged."""
+        with self._lock:
+            while self._reading() < 1 or not self._followed.size:
+                before = self._followed.offset
+                self._read_on()
+                if self._followed.offset == before:
+                    break
+            return list(self._history.table())
 
     def last_evaluation(self) -> Evaluation | None:
         """Returns the last evaluation of the history as far as it has been read."""
@@ -195,6 +227,24 @@ class WatchedRun:
             return []
         return self._seen_checkpoints[1]
 
+    def _result(self) -> dict[str, Any]:
+        return as_now(dict(self._record(self.folder.result)))
+
+    def _shown(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return self.known.headlines(metrics, HEADLINES_SHOWN)
+
+    def _evaluation(self, evaluation: Evaluation | None) -> dict[str, Any] | None:
+        if evaluation is None:
+            return None
+        about = {"update": evaluation.update, "split": evaluation.split, "weights": evaluation.weights}
+        return {**about, "shown": self._shown(evaluation.metrics), "loss": number(evaluation.metrics, "loss")}
+
+    def _final(self) -> dict[str, Any] | None:
+        result = self._result()
+        names = ("split", "weights", "checkpoint", "samples", "parameters", "seconds", "samples_per_second")
+        shown = self._shown(metrics_of(result)[0])
+        return {**{name: result.get(name) for name in names}, "shown": shown} if shown else None
+
     def _environment(self) -> dict[str, str]:
         record = self._record(self.folder.environment)
         names = ("noether", "python", "git_revision", "driver", "nccl", "host", "platform", "cpus", "started")
@@ -203,25 +253,9 @@ class WatchedRun:
         return found | {str(name): str(version) for name, version in list(packages.items())[:50]}
 
 
-def finite_figures(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the figures that are finite numbers."""
-    return {name: value for name in figures if (value := number(figures, name)) is not None}
-
-
-def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    if evaluation is None:
-        return None
-    shown, loss = shown_figures(evaluation.figures), number(evaluation.figures, "loss")
-    about = {"update": evaluation.update, "split": evaluation.split, "weights": evaluation.weights}
-    return {**about, "shown": shown, "loss": loss}
-
-
-def _result(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    figures = mapping(result, "figures")
-    if not figures:
-        return None
-    names = ("split", "weights", "checkpoint", "samples", "parameters", "seconds", "samples_per_second")
-    return {**{name: result.get(name) for name in names}, "shown": shown_figures(figures)}
+def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics that are finite numbers."""
+    return {name: value for name in metrics if (value := number(metrics, name)) is not None}
 
 
 def _whole_time(history: History) -> dict[str, Any] | None:

@@ -41,8 +41,8 @@ def test_a_run_is_evaluated_and_goes_on(version: str, noether, tmp_path: Path) -
     assert noether("checkpoints", str(run), "--verify").code == 0
     done = noether("evaluate", str(run), "--json")
     assert done.code == 0, done.err
-    before = json.loads((HERE / version / "run" / "result.json").read_text())["figures"]
-    assert json.loads(done.out)["figures"] == pytest.approx(before, rel=1e-4)
+    before = json.loads((HERE / version / "run" / "result.json").read_text())["metrics"]
+    assert json.loads(done.out)["metrics"] == pytest.approx(before, rel=1e-4)
     settings = ("--hp", str(run / "config.yaml"), f"resume={run}", f"output_path={tmp_path}")
     more = noether("train", *settings, "trainer.max_updates=3", "accept_changes=[all]")
     assert more.code == 0, more.err

@@ -48,7 +48,7 @@ def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
     elif made == "checkpoint":
         save(folder, 2)
     elif made == "result":
-        write_record(folder.result, {"figures": {}})
+        write_record(folder.result, {"metrics": {}})
     else:
         take_lease(folder, 0, {})
     folder.config.unlink()

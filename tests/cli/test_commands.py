@@ -220,7 +220,7 @@ def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_p
     assert summary["parameters"] == summary["model"]["parameters"] > 1000
     assert summary["memory_mib"] > 50
     assert 0 < summary["seconds_per_update"] < 60
-    assert summary["figures"]["surface_pressure/relative_l2"] > 0
+    assert summary["metrics"]["surface_pressure/relative_l2"] > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,8 +25,8 @@ def test_the_test_split_again_gives_the_same_figures(run: RunFolder, noether) ->
     assert {key: again[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")} == {
         key: before[key] for key in ("weights", "checkpoint", "updates", "parameters", "world_size")
     }
-    for name, value in before["figures"].items():
-        assert again["figures"][name] == pytest.approx(value, rel=1e-4), name
+    for name, value in before["metrics"].items():
+        assert again["metrics"][name] == pytest.approx(value, rel=1e-4), name
 
 
 @pytest.mark.slow

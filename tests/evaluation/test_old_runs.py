@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from noether.runs.results import read_result
+
 OLD_RUNS = Path(__file__).with_name("old_runs")
 KINDS = sorted(path.name for path in OLD_RUNS.iterdir())
 
@@ -19,17 +21,20 @@ def old_run(request, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("old_run", KINDS, indirect=True)
 def test_an_old_run_evaluates_to_its_old_figures(old_run: Path, noether) -> None:
-    before = json.loads((old_run / "result.json").read_text())
+    before = read_result(old_run / "result.json")
     done = noether("evaluate", str(old_run), "--json")
     assert done.code == 0, done.err
     after = json.loads((old_run / "result.json").read_text())
-    for name, value in before["figures"].items():
-        assert after["figures"][name] == pytest.approx(value, rel=1e-6), name
-    for part in ("fields", "scalars", "baselines"):
-        for name, row in before[part].items():
-            for figure, value in row.items():
-                if isinstance(value, float):
-                    assert after[part][name][figure] == pytest.approx(value, rel=1e-6), (part, name, figure)
+    for name, value in before["metrics"].items():
+        assert after["metrics"][name] == pytest.approx(value, rel=1e-6), name
+    for baseline, metrics in before["baselines"].items():
+        found = {name: after["baselines"][baseline][name] for name in metrics}
+        assert found == pytest.approx(metrics, rel=1e-6), baseline
+    assert set(before["scalars"]) == set(after["scalars"])
+    kept = {one["name"]: one for one in before["described"]}
+    for one in after["described"]:
+        old = kept.get(one["name"], one)
+        assert (old.get("better"), old.get("unit") == "%") == (one.get("better"), one.get("unit") == "%"), one["name"]
 
 
 @pytest.mark.parametrize("old_run", ["upt", "transolver"], indirect=True)

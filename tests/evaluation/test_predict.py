@@ -210,7 +210,7 @@ def test_the_test_split_predicted_from_its_own_files_has_the_figures_of_evaluate
         used = np.isfinite(error)  # points that no face uses have no value
         found.append(float(np.linalg.norm(error[used]) / np.linalg.norm(truth[used])))
         assert "drag coefficient:" in done.out
-    assert np.mean(found) == pytest.approx(evaluated["fields"]["surface_pressure"]["relative_l2"], rel=1e-4)
+    assert np.mean(found) == pytest.approx(evaluated["metrics"]["surface_pressure/relative_l2"], rel=1e-4)
 
 
 @pytest.mark.slow

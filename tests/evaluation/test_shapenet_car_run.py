@@ -17,19 +17,18 @@ pytest_plugins = ("shapenet_car_runs",)
 def test_the_documented_command_trains_and_reports_both_fields(shapenet_run) -> None:
     result = json.loads((shapenet_run.folder / "result.json").read_text())
     assert set(result["fields"]) == {"surface_pressure", "volume_velocity"}
-    pressure, velocity = result["fields"]["surface_pressure"], result["fields"]["volume_velocity"]
-    assert set(velocity["components"]) == {"x", "y", "z"}
-    assert 0 < pressure["pooled_relative_l2"] < 1.5
-    mse = np.mean([component["mse"] for component in velocity["components"].values()])
-    assert velocity["mse"] == pytest.approx(mse, rel=1e-6)
-    assert velocity["max"] == pytest.approx(max(part["max"] for part in velocity["components"].values()))
+    metrics, velocity = result["metrics"], "volume_velocity"
+    assert 0 < metrics["surface_pressure/pooled_relative_l2"] < 1.5
+    mse = np.mean([metrics[f"{velocity}/{component}/mse"] for component in "xyz"])
+    assert metrics[f"{velocity}/mse"] == pytest.approx(mse, rel=1e-6)
+    assert metrics[f"{velocity}/max"] == pytest.approx(max(metrics[f"{velocity}/{one}/max"] for one in "xyz"))
     assert set(result["baselines"]) == {"mean_field", "nearest_shape"}
     drag = result["scalars"]["drag_coefficient"]
     assert drag["dynamic_pressure"] == 245.0
     assert drag["density"] == 1.225
     assert drag["speed"] == pytest.approx(20.0)
     assert "(first: 1.72 m²)" in drag["reference_area"]
-    assert 0 < drag["floor_mae"] < 1e-3  # the sum over points against the integral over the faces
+    assert 0 < metrics["drag_coefficient/floor_mae"] < 1e-3  # the sum over points against the integral over the faces
     assert "pitching_moment_coefficient" in result["scalars"]
     assert "the true field integrated on these points" in shapenet_run.out
     assert (shapenet_run.folder / "report.html").is_file()
@@ -52,7 +51,7 @@ def test_a_split_is_evaluated_again_with_files_for_paraview(shapenet_run, noethe
     relative = np.linalg.norm(mesh.point_data["surface_pressure_error"]) / np.linalg.norm(
         mesh.point_data["surface_pressure"]
     )
-    assert relative >= result["fields"]["surface_pressure"]["relative_l2"] - 1e-6
+    assert relative >= result["metrics"]["surface_pressure/relative_l2"] - 1e-6
 
 
 @pytest.mark.slow

@@ -6,19 +6,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from noether.config.task import FieldConfig, ForceCoefficientConfig
+from noether.config.task import ForceCoefficientConfig
 from noether.evaluation.tables import reference_words, result_tables
+from noether.runs.metrics import Metrics
+from noether.tasks.field_errors import field_metrics
 
 
 def text_of(*, width: int = 160, **figures: float) -> str:
-    errors = {"relative_l2": 0.5, "mse": 2.0, "mae": 1.0, "max": 3.0}
+    errors = {"p/relative_l2": 0.5, "p/mse": 2.0, "p/mae": 1.0, "p/max": 3.0}
+    given = {f"p/{name}": value for name, value in figures.items()}
     result: dict[str, Any] = {
         "split": "test", "samples": 2, "weights": "raw", "parameters": 1, "updates": 1, "samples_per_second": None,
-        "world_size": 1, "figures": {}, "fields": {"p": {**errors, **figures}}, "scalars": {},
-        "baselines": {"mean_field": {"p": errors}, "nearest_shape": {"p": errors}},
+        "world_size": 1, "metrics": {**errors, **given}, "fields": ["p"], "scalars": {},
+        "baselines": {"mean_field": errors, "nearest_shape": errors},
+        "described": Metrics.of(*field_metrics("p", "Pa", {})).described(),
     }  # fmt: skip
     console = Console(file=io.StringIO(), width=width)
-    for line in result_tables(result, {"p": FieldConfig(unit="Pa", points="surface_points")}):
+    for line in result_tables(result):
         console.print(line)
     return console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -232,7 +232,7 @@ class Scene(Room):
         code = run_command(["evaluate", str(folder), "--json", "--split", "validation"], log, self.environ)
         said = log.read_text(errors="replace")
         try:
-            figures = json.dumps(json.loads(said[said.index("{\n") :])["figures"])
+            figures = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
         except (ValueError, KeyError):
             figures = ""
         return code, figures, said

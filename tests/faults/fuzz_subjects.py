@@ -137,7 +137,7 @@ class Records(Subject):
     ROWS = (
         {"time": 1.5, "kind": "training", "update": 2, "epoch": 0.5, "samples": 8, "loss": 1.9, "device_use": 0.4},
         {"time": 2.5, "kind": "training", "update": 4, "epoch": 1.0, "samples": 16, "loss": 1.2, "device_use": 0.4},
-        {"time": 3.5, "kind": "evaluation", "update": 4, "split": "validation", "figures": {"loss": 1.1}},
+        {"time": 3.5, "kind": "evaluation", "update": 4, "split": "validation", "metrics": {"loss": 1.1}},
     )
 
     def __init__(self, folder: Path) -> None:
@@ -172,15 +172,15 @@ class Records(Subject):
         from noether.runs.attempts import attempts_without_progress
         from noether.runs.lease import read_attempt
         from noether.runs.overview import run_state
+        from noether.runs.results import metrics_of, read_result
         from noether.runs.status import status_table
-        from noether.sweep import figures_of_test
 
         path = rng.choice(self.files)
         path.write_bytes(mutate(rng.choice(self.seeds[path]), rng))
         try:
             attempts_without_progress(self.run_folder, 4)
             mean_pace(self.run_folder)
-            figures_of_test(self.run_folder)
+            metrics_of(read_result(self.run_folder.result))
             holder = read_attempt(self.run_folder)
             if holder is not None:
                 holder.describe()

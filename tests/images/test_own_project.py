@@ -41,7 +41,7 @@ def test_a_project_is_made_trained_and_tested_in_the_image(containers, image_var
         trained = other.run(work=work, user=f"{user}:{user}", limit_s=400)
         assert trained.code == 0, trained.out + trained.err
         (result,) = (work / "runs").glob("*/result.json")
-        assert json.loads(result.read_text())["figures"]["rms_error_K"] < 0.05
+        assert json.loads(result.read_text())["metrics"]["rms_error_K"] < 0.05
         tested = other.run(
             *("-m", "pytest", "-p", "no:cacheprovider", "-q"),
             entrypoint=["/opt/venv/bin/python3"],

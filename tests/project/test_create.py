@@ -55,7 +55,7 @@ def test_a_new_project_trains_and_its_test_passes_in_a_fresh_environment(fresh: 
     run(fresh / "noether", "train", "--hp", "settings.yaml", "--dry-run", cwd=project, environ=environ)
     run(fresh / "noether", "train", "--hp", "settings.yaml", "run_id=first", cwd=project, environ=environ)
     result = json.loads((project / "runs" / "first" / "result.json").read_text())
-    assert result["figures"]["rms_error_K"] < 0.05
+    assert result["metrics"]["rms_error_K"] < 0.05
     assert (project / "runs" / "first" / "report.html").is_file()
     assert "5 passed" in run(fresh / "python", "-m", "pytest", cwd=project, environ=environ)
     found = run(

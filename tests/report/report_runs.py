@@ -11,8 +11,12 @@ from noether.common.whole_file import write_json
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
 from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
+from noether.runs.metrics import Metrics
+from noether.tasks.field_errors import field_metrics
+from noether.tasks.scores import score_metrics
 
 UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
+COMPONENTS = {"volume_velocity": {axis: f"{axis} component" for axis in "xyz"}}
 
 
 CONFIG = """\
@@ -138,22 +142,32 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
 
 
 def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
-    fields = {
-        name: {
-            figure: float((np.max if figure == "max" else np.mean)(arrays[f"figures/{name}/{figure}"]))
-            for figure in ("relative_l2", "mse", "mae", "max")
-        }
+    metrics = {
+        f"{name}/{measure}": float((np.max if measure == "max" else np.mean)(arrays[f"figures/{name}/{measure}"]))
         for name in UNITS
+        for measure in ("relative_l2", "mse", "mae", "max")
     }
-    for row in fields.values():
-        row["pooled_relative_l2"] = 0.9 * row["relative_l2"]
-    components = {axis: {**fields["volume_velocity"]} for axis in "xyz"}
-    for row in components.values():
-        del row["pooled_relative_l2"]  # as an evaluation has them
+    metrics |= {f"{name}/pooled_relative_l2": 0.9 * metrics[f"{name}/relative_l2"] for name in UNITS}
+    baselines = {
+        baseline: {name: factor * value for name, value in metrics.items()}
+        for baseline, factor in (("mean_field", 10.0), ("nearest_shape", 4.0))
+    }
+    velocity = "volume_velocity"
+    metrics |= {f"{velocity}/{axis}/{one}": metrics[f"{velocity}/{one}"] for axis in "xyz" for one in ("mse", "mae")}
+    known = [
+        *(metric for name in UNITS for metric in field_metrics(name, UNITS[name], COMPONENTS.get(name, {}))),
+        *score_metrics("lift_coefficient", ""),
+    ]
     lift, true_lift = (arrays[f"figures/lift_coefficient/{part}"] for part in ("prediction", "truth"))
     spread = float(np.sum((true_lift - true_lift.mean()) ** 2))
-    worse = {"mean_field": 10.0, "nearest_shape": 4.0}
+    scores = {
+        "r2": 1 - float(np.sum((lift - true_lift) ** 2)) / spread if spread else None,
+        "spearman": 0.9912 if spread else None,
+        "mae": float(np.mean(np.abs(lift - true_lift))),
+        "floor_r2": 0.99991 if spread else None,
+    }
     return {
+        "version": 2,
         "split": "test",
         "weights": "ema",
         "checkpoint": f"update-{updates:09d}",
@@ -166,17 +180,12 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
             "points": {"surface_points": {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}},
             "parameters": {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}},
         },
-        "fields": {**fields, "volume_velocity": {**fields["volume_velocity"], "components": components}},
-        "baselines": {
-            baseline: {name: {figure: factor * value for figure, value in row.items()} for name, row in fields.items()}
-            for baseline, factor in worse.items()
-        },
+        "fields": list(UNITS),
+        "metrics": metrics | {f"lift_coefficient/{name}": value for name, value in scores.items()},
+        "described": Metrics.of(*known).described(),
+        "baselines": baselines,
         "scalars": {
             "lift_coefficient": {
-                "r2": 1 - float(np.sum((lift - true_lift) ** 2)) / spread if spread else None,
-                "spearman": 0.9912 if spread else None,
-                "mae": float(np.mean(np.abs(lift - true_lift))),
-                "floor_r2": 0.99991 if spread else None,
                 "dynamic_pressure": 245.0,
                 "density": 1.225,
                 "speed": 20.0,
@@ -226,7 +235,7 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
                 **{f"{name}/relative_l2": 0.5 * loss**0.5 / (1 + k) for k, name in enumerate(UNITS)},
             }
             kind = {"kind": "evaluation", "split": "validation", "weights": weights}
-            rows.append({**position, **kind, "figures": figures})
+            rows.append({**position, **kind, "metrics": figures})
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from report_pages import SECTIONS, Page
-from report_runs import UNITS, plan_of, resumed, without_cases
+from report_runs import plan_of, resumed, without_cases
 
 from noether.report import write_report
 from noether.report.page import render_report
@@ -88,12 +88,12 @@ def raw_weights_only(run: ReportedRun) -> ReportedRun:
 
 
 def null_figures(run: ReportedRun) -> ReportedRun:
-    figures = {"relative_l2": None, "mse": float("nan"), "mae": None, "max": float("inf")}
     rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
-    rows = [{**row, "figures": dict.fromkeys(row["figures"])} if "figures" in row else row for row in rows]
-    scores = {"lift_coefficient": {"r2": None, "spearman": None, "mae": None, "note": "the truth does not vary"}}
+    rows = [{**row, "metrics": dict.fromkeys(row["metrics"])} if "metrics" in row else row for row in rows]
+    facts = {"lift_coefficient": {"note": "the truth does not vary"}}
+    metrics = {name: float("inf") if "/max" in name else None for name in run.metrics}
     arrays = {key: value * np.nan if key.startswith("figures/") else value for key, value in run.arrays.items()}
-    result = {**run.result, "fields": dict.fromkeys(UNITS, figures), "scalars": scores}
+    result = {**run.result, "metrics": metrics, "scalars": facts}
     return replace(run, result=result, rows=rows, arrays=arrays)
 
 
@@ -103,7 +103,7 @@ def one_sample(run: ReportedRun) -> ReportedRun:
 
 
 def classification(run: ReportedRun) -> ReportedRun:
-    result = {"split": "test", "samples": 360, "figures": {"loss": 0.12, "top_1_accuracy": 0.97}}
+    result = {"split": "test", "samples": 360, "metrics": {"loss": 0.12, "top_1_accuracy": 0.97}}
     return replace(run, result=result, meta={}, arrays={})
 
 
@@ -136,8 +136,8 @@ def many_ranks(run: ReportedRun) -> ReportedRun:
         (
             classification,
             [
-                ("", "On 360 unseen samples: loss 0.120, top 1 accuracy 0.970."),
-                ("errors", "Top 1 accuracy0.970"),
+                ("", "On 360 unseen samples: loss 0.1200, top 1 accuracy 0.9700."),
+                ("errors", "Top 1 accuracy0.9700"),
             ],
         ),
         (many_ranks, [("plan", "4 more ranks"), ("plan", "The ranks that were started on node001.")]),
@@ -182,8 +182,7 @@ def no_normals(run: ReportedRun) -> ReportedRun:
 
 def no_surface(run: ReportedRun) -> ReportedRun:
     arrays = {key: value for key, value in run.arrays.items() if "surface" not in key}
-    fields = {"volume_velocity": run.result["fields"]["volume_velocity"]}
-    return replace(run, arrays=arrays, result={**run.result, "fields": fields})
+    return replace(run, arrays=arrays, result={**run.result, "fields": ["volume_velocity"]})
 
 
 @pytest.mark.parametrize(
@@ -221,10 +220,10 @@ def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndar
     "content",
     [
         {"fields": [1]},
-        {"fields": {"p": {"relative_l2": "x"}}},
-        {"fields": {"p": {"components": [1]}}},
+        {"metrics": {"p/relative_l2": "x"}},
+        {"metrics": [1]},
         {"baselines": {"mean_field": 3}},
-        {"scalars": {"d": {"r2": "a"}}},
+        {"scalars": {"d": 3}},
         {"updates": "x"},
         {"samples_per_second": {}},
     ],

@@ -82,7 +82,7 @@ def test_rows_of_an_older_version_have_no_checksum_and_are_read(tmp_path) -> Non
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"\xff", b'{"figures": {"loss": 0.5}, "sha256": "0"}', b'{"a":' * 100_000],
+    [b"", b"{", b"[]", b"\xff", b'{"metrics": {"loss": 0.5}, "sha256": "0"}', b'{"a":' * 100_000],
     ids=["empty", "cut", "list", "not-utf-8", "flipped", "nested"],
 )
 def test_a_damaged_record_is_named_and_counts_as_missing(content, tmp_path) -> None:
@@ -123,7 +123,7 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     "name", ["metrics.jsonl", "plan.json", "result.json", "attempt.json", "attempts.jsonl", "job.json"]
 )
 @pytest.mark.parametrize(
-    "content", [b"\xff", b"[]\n", b'{"length": 3, "figures": [], "job": {}}\n'], ids=["bytes", "list", "types"]
+    "content", [b"\xff", b"[]\n", b'{"length": 3, "metrics": [], "job": {}}\n'], ids=["bytes", "list", "types"]
 )
 def test_status_reads_whatever_is_there(name, content, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)

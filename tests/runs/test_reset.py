@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "cars")
     run.create()
     run.config.write_text("seed: 0\n")
-    write_record(run.result, {"figures": {}})
+    write_record(run.result, {"metrics": {}})
     return run
 
 

@@ -32,7 +32,7 @@ STATES = {
         "waiting",
         "job 12 PENDING (BeginTime)",
     ),
-    "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"figures": {}}}, None, "done", "result.json"),
+    "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"metrics": {}}}, None, "done", "result.json"),
     "stopped": (
         {"attempt.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {"reason": "SIGTERM", "update": 3}},
         None,
@@ -88,12 +88,12 @@ def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:
     rows = [
         {"kind": "training", "update": 2, "loss": 3.0, "time": now - 8},
         {"kind": "training", "update": 4, "loss": 2.0, "time": now - 4},
-        {"kind": "evaluation", "update": 4, "figures": {"p/relative_l2": 0.5}, "time": now - 3},
+        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.5}, "time": now - 3},
     ]
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"cut')
     found = run_state(folder, {"12": QueuedJob("12", "RUNNING", "1:00", "None", "cars")})
     assert (found.update, found.total_updates, found.loss, found.time_left) == (4, 20, 2.0, "1:00")
-    assert found.figures == {"p/relative_l2": 0.5}
+    assert found.metrics == {"p/relative_l2": 0.5}
     assert found.seconds_left == pytest.approx(16 * 2 - 4, abs=2)
 
 

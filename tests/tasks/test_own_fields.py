@@ -84,10 +84,10 @@ def test_every_model_trains_on_fields_of_three_sets_and_predicts_them(kind, trai
     train(*MODELS[kind], "trainer.evaluation_chunk_size=7", "tracker.report=true")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     fields = {"surface_pressure", "surface_wall_shear", "surface_temperature", "volume_velocity", "probe_turbulence"}
-    assert set(result["fields"]) == fields == set(result["baselines"]["nearest_shape"])
+    assert set(result["fields"]) == fields == {one["of"] for one in result["described"]} - set(result["scalars"])
     assert {"drag", "drag_coefficient"} == set(result["scalars"])
-    assert set(result["fields"]["surface_pressure"]["parts"]) == {"nose", "tail"}
-    assert "weighted_relative_l2" in result["fields"]["surface_wall_shear"]
+    assert all(f"surface_pressure/on {part}/pooled_relative_l2" in result["metrics"] for part in ("nose", "tail"))
+    assert "surface_wall_shear/weighted_relative_l2" in result["metrics"]
     report = (tmp_path / "run" / "report.html").read_text()
     assert "surface temperature" in report.lower()
 

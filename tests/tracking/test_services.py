@@ -13,6 +13,7 @@ from noether.common.dotted_path import code_granted
 from noether.common.whole_file import UNFENCED
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease, take_lease
+from noether.runs.metrics import Metrics
 from noether.tracking.services import RunFacts, ServiceTracker, open_services, sessions
 from noether.tracking.tracker import Tracker
 
@@ -52,7 +53,7 @@ class Mine(Failing):
 def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
     warned: list[str] = []
     service = Failing(where)
-    tracker = ServiceTracker("mine", service, RunFacts("run", tmp_path, {}), warned.append)
+    tracker = ServiceTracker("mine", service, RunFacts("run", tmp_path, {}, Metrics()), warned.append)
     tracker.log(ROW)
     tracker.log({"kind": "checkpoint", "update": 3})
     tracker.close()
@@ -69,7 +70,7 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
 
 def test_a_service_that_cannot_be_had_is_said_again_at_the_end(tmp_path: Path) -> None:
     warned: list[str] = []
-    (tracker,) = open_services(["nowhere.Service"], tmp_path, {}, warned.append, UNFENCED)
+    (tracker,) = open_services(["nowhere.Service"], tmp_path, {}, Metrics(), warned.append, UNFENCED)
     tracker.log(ROW)
     tracker.close()
     assert warned == 2 * warned[:1]
@@ -81,7 +82,7 @@ def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path)
 
     def mine(lease: Lease) -> list[Tracker]:
         with code_granted([f"{__name__}.Mine"]):
-            return open_services([f"{__name__}.Mine"], tmp_path, {}, warned.append, lease)
+            return open_services([f"{__name__}.Mine"], tmp_path, {}, Metrics(), warned.append, lease)
 
     own, newer = take_lease(RunFolder(tmp_path), 0, {}), take_lease(RunFolder(tmp_path), 0, {})
     (tracker,) = mine(own)

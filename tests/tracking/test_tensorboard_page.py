@@ -13,6 +13,7 @@ from conftest import TINY
 
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
+from noether.runs.metrics import Metrics
 from noether.tracking.tensorboard import TensorBoardFile
 from noether.tracking.tensorboard_page import event_folders
 
@@ -23,7 +24,7 @@ def make_run(folder: Path, losses: list[float]) -> Path:
     run = RunFolder(folder)
     run.create()
     run.config.write_text("seed: 0\n")
-    events = TensorBoardFile(run.tensorboard, 0)
+    events = TensorBoardFile(run.tensorboard, 0, Metrics())
     for update, loss in enumerate(losses, 1):
         events.log({"kind": "training", "update": update, "loss": loss})
     events.sync()

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from noether.common.console import Console
 from noether.errors import NoetherError
+from noether.runs.metrics import OF_THE_LOOP, Metric, Metrics
 from noether.runs.records import read_metrics
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
@@ -32,6 +33,8 @@ def training(update: int, loss: float = 1.0) -> dict:
     }
 
 
+ERROR = Metric("surface_pressure/relative_l2", "%", "lower", "relative L2", of="surface_pressure", headline=True)
+METRICS = Metrics.of(*OF_THE_LOOP, ERROR)
 EVALUATION = {
     "kind": "evaluation",
     "split": "validation",
@@ -39,7 +42,7 @@ EVALUATION = {
     "update": 4,
     "epoch": 0.4,
     "samples": 32,
-    "figures": {"loss": 0.5, "surface_pressure/relative_l2": 0.051, "surface_pressure/mse": 3.0},
+    "metrics": {"loss": 0.5, "surface_pressure/relative_l2": 0.051, "surface_pressure/mse": 3.0},
 }
 
 
@@ -101,19 +104,19 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
 
 def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0)
-    file.log({**EVALUATION, "figures": {"loss": float("nan")}})
+    file.log({**EVALUATION, "metrics": {"loss": float("nan")}})
     file.close()
     line = (tmp_path / "metrics.jsonl").read_text()
-    assert json.loads(line, parse_constant=lambda name: pytest.fail(name))["figures"]["loss"] is None
+    assert json.loads(line, parse_constant=lambda name: pytest.fail(name))["metrics"]["loss"] is None
 
 
 def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(tmp_path) -> None:
-    first = TensorBoardFile(tmp_path, resumed_from=0)
+    first = TensorBoardFile(tmp_path, resumed_from=0, metrics=METRICS)
     for update in (2, 4, 6):
         first.log(training(update))
     first.log(EVALUATION)
     first.close()
-    second = TensorBoardFile(tmp_path, resumed_from=4)
+    second = TensorBoardFile(tmp_path, resumed_from=4, metrics=METRICS)
     second.log(training(6, loss=2.0))
     second.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -124,7 +127,7 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
 
 def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
     for loss in (1.0, 2.0):  # Both begin at 0: the second makes the same updates again, all of them.
-        file = TensorBoardFile(tmp_path, resumed_from=0)
+        file = TensorBoardFile(tmp_path, resumed_from=0, metrics=METRICS)
         for update in (2, 4) if loss == 1.0 else (2, 4, 6):
             file.log(training(update, loss))
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -171,7 +174,7 @@ def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp
     monkeypatch.setattr(os, "write", refusing)
 
     def train() -> None:
-        with Trackers([MetricsFile(metrics, 0), TensorBoardFile(events, 0)], check=check) as trackers:
+        with Trackers([MetricsFile(metrics, 0), TensorBoardFile(events, 0, METRICS)], check=check) as trackers:
             trackers.log(training(2))
             before.extend(path.read_bytes() for path in (metrics, *events.iterdir()))
             full[0] = True
@@ -191,7 +194,7 @@ def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     stream = io.StringIO()
     console = Console(tmp_path / "rank-0.log", speaks=True, stream=stream)
-    tracker = ConsoleTracker(console, start=0, total_updates=10, total_epochs=1.0)
+    tracker = ConsoleTracker(console, metrics=METRICS, start=0, total_updates=10, total_epochs=1.0)
     for update in range(1, 5):
         tracker.advance(update)
     tracker.log(training(4))
@@ -226,7 +229,9 @@ def test_the_display_of_a_terminal_is_never_cut_off(width: int, monkeypatch) -> 
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    tracker = ConsoleTracker(Console(None, speaks=True, stream=stream), start=0, total_updates=2412, total_epochs=36.0)
+    tracker = ConsoleTracker(
+        Console(None, speaks=True, stream=stream), metrics=METRICS, start=0, total_updates=2412, total_epochs=36.0
+    )
     tracker.log(training(1500))
     tracker.close()
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).strip()

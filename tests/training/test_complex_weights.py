@@ -93,6 +93,6 @@ def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(noether, tmp
     whole = train("whole")
     weights = load_file(list_checkpoints(whole.checkpoints)[-1].path / "model.safetensors")
     assert any(value.is_complex() for value in weights.values())
-    assert json.loads(whole.result.read_text())["figures"]["loss"] < 0.06  # Half of the variance.
+    assert json.loads(whole.result.read_text())["metrics"]["loss"] < 0.06  # Half of the variance.
     train("cut", "trainer.max_updates=12")
     assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)

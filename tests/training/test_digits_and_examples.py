@@ -22,16 +22,16 @@ def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> No
     done = noether("train", "+experiment/mnist=convnet", *words)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "digits" / "result.json").read_text())
-    assert result["figures"]["accuracy"] > accuracy
+    assert result["metrics"]["accuracy"] > accuracy
     confusion = result["classes"]["confusion"]
     assert [sum(row) for row in confusion] == [100] * 10
-    assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["figures"]["accuracy"])
+    assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["metrics"]["accuracy"])
     report = (tmp_path / "digits" / "report.html").read_text()
     assert "1,000 unseen samples the model is right in" in report
     assert 'class="confusion"' in report
     again = noether("evaluate", str(tmp_path / "digits"), "--json")
     assert again.code == 0, again.err
-    assert json.loads(again.out)["figures"] == pytest.approx(result["figures"], rel=1e-5)
+    assert json.loads(again.out)["metrics"] == pytest.approx(result["metrics"], rel=1e-5)
     # A mesh that holds values, which could be a truth.
     points, values = np.eye(3), {"pressure": np.arange(3.0)}
     write_fields(tmp_path / "car.vtu", points, np.array([[0, 1, 2]]), values)
@@ -53,4 +53,4 @@ def test_the_example_project_trains_as_it_stands(noether, tmp_path) -> None:
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "pendulum" / "result.json").read_text())
     # Angles vary by about a radian; standing still at 0 is wrong by that.
-    assert result["figures"]["loss"] < 0.02
+    assert result["metrics"]["loss"] < 0.02

@@ -59,7 +59,7 @@ def test_any_figure_selects_the_best_checkpoint(select_by, sign, devices, train)
     done, folder = train("run", f"trainer.select_by={select_by}", f"devices={devices}")
     assert done.code == 0, done.out + done.err
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "evaluation" and row["weights"] == "ema"]
-    figures = {row["update"]: sign * row["figures"][FIGURE] for row in rows}
+    figures = {row["update"]: sign * row["metrics"][FIGURE] for row in rows}
     saved = {one.updates: one.meta()["metric"] for one in list_checkpoints(folder.checkpoints)}
     assert len(figures) > 1
     assert saved == figures

@@ -62,10 +62,10 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
         losses = [row["loss"] for row in rows if row["kind"] == "training"]
         for number, row in enumerate(epochs[devices]):
             assert (row["update"], row["epoch_samples"]) == (4 * number + 4, 48)
-            assert row["figures"]["loss"] == pytest.approx(sum(losses[4 * number : 4 * number + 4]) / 4, rel=1e-12)
-            shown = f"{row['figures']['loss']:.4f}  accuracy {row['figures']['accuracy']:.2%}"
+            assert row["metrics"]["loss"] == pytest.approx(sum(losses[4 * number : 4 * number + 4]) / 4, rel=1e-12)
+            shown = f"{row['metrics']['loss']:.4f}  accuracy {row['metrics']['accuracy']:.2%}"
             assert re.search(rf"epoch +{number + 1}/2  training  loss {re.escape(shown)}  48 samples", done.out)
-    one, two = ([row["figures"] for row in epochs[devices]] for devices in ("1", "2"))
+    one, two = ([row["metrics"] for row in epochs[devices]] for devices in ("1", "2"))
     assert [row["accuracy"] for row in one] == [row["accuracy"] for row in two]
     assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in two], rel=1e-10)
     assert one[0]["accuracy"] * 48 == pytest.approx(round(one[0]["accuracy"] * 48), abs=1e-9)
@@ -82,7 +82,7 @@ def test_a_skipped_update_counts_nothing() -> None:
     epoch = EpochFigures(alone, 4)
     epoch.add(figures(0.5, 3))
     epoch.add(figures(float("nan"), 0, skipped="the gradient is not finite"))
-    assert epoch.read() == {"epoch_samples": 8, "figures": {"loss": 10 / 8, "accuracy": 7 / 8}}
+    assert epoch.read() == {"epoch_samples": 8, "metrics": {"loss": 10 / 8, "accuracy": 7 / 8}}
     assert epoch.read() == {}
 
 

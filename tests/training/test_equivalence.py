@@ -53,8 +53,8 @@ def test_evaluation_counts_each_sample_once_on_two_ranks(train, reference) -> No
     other = train("other", *PROOF, "devices=2")
     one, two = (json.loads(folder.result.read_text()) for folder in (reference, other))
     assert one["samples"] == two["samples"] == 5
-    for name, value in one["figures"].items():
-        assert two["figures"][name] == pytest.approx(value, rel=1e-9), name
+    for name, value in one["metrics"].items():
+        assert two["metrics"][name] == pytest.approx(value, rel=1e-9), name
     updates = [
         [row["update"] for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
         for folder in (reference, other)

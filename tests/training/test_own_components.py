@@ -64,7 +64,7 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     done = noether("train", "lines.yaml", "run_id=lines", f"devices={devices}", cwd=tmp_path)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "runs/lines/result.json").read_text())
-    assert result["figures"]["mae"] < 0.05
+    assert result["metrics"]["mae"] < 0.05
     assert result["samples"] == 64
     report = tmp_path / "runs/lines/report.html"
     report.unlink()  # As a kill between the result and the report leaves it.
@@ -109,6 +109,6 @@ def test_running_statistics_are_rank_0_s_in_every_evaluation_and_no_trial_moves_
     checked = ("--split", "validation", "--weights", "raw", "--checkpoint", "latest", "--json")
     again = noether("evaluate", "runs/norm", *checked, cwd=tmp_path)
     assert again.code == 0, again.err
-    assert json.loads(again.out)["figures"]["mae"] == pytest.approx(last["figures"]["mae"], rel=1e-6)
+    assert json.loads(again.out)["metrics"]["mae"] == pytest.approx(last["metrics"]["mae"], rel=1e-6)
     newest = sorted((tmp_path / "runs" / "norm" / "checkpoints").iterdir())[-1]
     assert int(load_file(newest / "model.safetensors")["norm.num_batches_tracked"]) == last["update"]

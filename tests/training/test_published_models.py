@@ -51,19 +51,19 @@ def test_trains_evaluates_in_any_chunks_and_reports(experiment, sizes, noether, 
     assert result["samples"] == 5
     assert set(result["fields"]) == {"surface_pressure", "volume_velocity"}
     assert (folder.path / "report.html").is_file()
-    drag, lift = (result["scalars"][f"{name}_coefficient"] for name in ("drag", "lift"))
-    assert (drag["r2"], drag["spearman"]) == (None, None)
+    drag = result["scalars"]["drag_coefficient"]
+    assert [result["metrics"][f"drag_coefficient/{score}"] for score in ("r2", "spearman")] == [None, None]
     assert "R² and Spearman are undefined" in drag["note"]  # without friction or wake a car has no drag
     assert "R² and Spearman are undefined: the true value is the same for every sample" in done.out
-    assert lift["r2"] is not None
+    assert result["metrics"]["lift_coefficient/r2"] is not None
 
     config = yaml.safe_load(folder.config.read_text())
     config["trainer"]["evaluation_chunk_size"] = 7
     folder.config.write_text(yaml.safe_dump(config))
     again = noether("evaluate", str(folder.path), "--json")
     assert again.code == 0, again.out + again.err
-    figures = json.loads(again.out)["figures"]
-    assert figures == pytest.approx(result["figures"], rel=1e-4)
+    figures = json.loads(again.out)["metrics"]
+    assert figures == pytest.approx(result["metrics"], rel=1e-4)
 
 
 RECIPES = {
@@ -159,10 +159,10 @@ def test_samples_of_differing_numbers_of_points_train_and_score_as_they_do_alone
     done = noether("train", "--hp", "uneven.yaml", cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     folder = RunFolder(tmp_path / "runs" / "run")
-    together = json.loads(folder.result.read_text())["figures"]
+    together = json.loads(folder.result.read_text())["metrics"]
     config = yaml.safe_load(folder.config.read_text())
     config["trainer"]["evaluation_batch_size"] = 1
     folder.config.write_text(yaml.safe_dump(config))
     alone = noether("evaluate", "runs/run", "--json", cwd=tmp_path)
     assert alone.code == 0, alone.out + alone.err
-    assert json.loads(alone.out)["figures"] == pytest.approx(together, rel=1e-4)
+    assert json.loads(alone.out)["metrics"] == pytest.approx(together, rel=1e-4)

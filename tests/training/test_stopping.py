@@ -75,7 +75,7 @@ def test_a_signal_cuts_an_evaluation_short_and_the_next_start_makes_it_first(beg
     finish("calm", *length)
     assert final_hashes(folder) == final_hashes(RunFolder(tmp_path / "calm"))
     histories = [
-        [(row["update"], row["weights"], row["figures"]) for row in read_metrics(path) if row["kind"] == "evaluation"]
+        [(row["update"], row["weights"], row["metrics"]) for row in read_metrics(path) if row["kind"] == "evaluation"]
         for path in (folder.metrics, tmp_path / "calm" / "metrics.jsonl")
     ]
     assert histories[0] == histories[1]

@@ -119,8 +119,8 @@ def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
     for name in ("first", "second"):
         page.get_by_label(f"Overlay {name}").uncheck()
     expect(page.locator("#figure-tables th.run-1")).to_have_count(0)
-    assert [row[0] for row in final_figures(page)] == list(result["figures"].values())
-    best = result["figures"]["surface_pressure/relative_l2"]
+    assert [row[0] for row in final_figures(page)] == list(result["metrics"].values())
+    best = result["metrics"]["surface_pressure/relative_l2"]
     assert page.locator("#tile-best").inner_text().replace("\u202f", "") == f"{best:.2%}"
     assert "update 120 of 120" in page.locator("#progress-text").inner_text()
     assert page.locator("#checkpoints td", has_text="update-000000120").count() == 1
@@ -167,7 +167,7 @@ def test_two_runs_are_compared_and_a_picture_is_opened(width: int, scheme: str, 
     differing = page.locator("#settings-differ tbody tr").all_inner_texts()
     assert [text.split("\t")[0] for text in differing] == ["seed"]
     names = heads.all_inner_texts()
-    figures = [json.loads(run.result.read_text())["figures"] for run in place.ended]
+    figures = [json.loads(run.result.read_text())["metrics"] for run in place.ended]
     by_name = dict(zip(("first", "second"), figures, strict=True))
     assert final_figures(page) == [[by_name[name][key] for name in names] for key in figures[0]]
     for curve in ("loss", "learning_rate", "samples_per_second", "surface_pressure/relative_l2"):

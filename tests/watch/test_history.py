@@ -12,7 +12,7 @@ def training(update: int, **more: object) -> dict[str, object]:
 
 def evaluation(update: int, loss: float, weights: str = "ema") -> dict[str, object]:
     figures = {"loss": loss, "pressure/mae": 3 * loss}
-    return {"kind": "evaluation", "update": update, "split": "validation", "weights": weights, "figures": figures}
+    return {"kind": "evaluation", "update": update, "split": "validation", "weights": weights, "metrics": figures}
 
 
 def test_a_spike_in_a_million_rows_is_still_seen() -> None:
@@ -49,20 +49,20 @@ def test_a_stretch_without_numbers_stays_a_gap() -> None:
 def test_a_loss_that_was_no_number_is_a_gap() -> None:
     history = History()
     history.add([training(2), training(4, loss=None), training(6)])
-    assert history.thinned(100, 0, 10)["training/loss"] == ([2, 4, 6], [1.0, None, 1.0])
+    assert history.thinned(100, 0, 10)["training", "", "loss"] == ([2, 4, 6], [1.0, None, 1.0])
 
 
 def test_a_part_of_a_curve_reaches_its_edges() -> None:
     history = History()
     history.add([training(update) for update in range(0, 1000, 10)])
-    x, _ = history.thinned(100, 95, 205)["training/loss"]
+    x, _ = history.thinned(100, 95, 205)["training", "", "loss"]
     assert x == [90.0, *range(100, 201, 10), 210.0]
 
 
 def test_rows_out_of_order_and_twice_become_one_curve() -> None:
     history = History()
     history.add([training(10), training(20), training(10, loss=7.0), training(15)])
-    assert history.thinned(100, 0, 99)["training/loss"] == ([10, 15, 20], [7.0, 1.0, 1.0])
+    assert history.thinned(100, 0, 99)["training", "", "loss"] == ([10, 15, 20], [7.0, 1.0, 1.0])
 
 
 def test_best_and_last_evaluation_are_of_the_selected_weights() -> None:
@@ -71,7 +71,7 @@ def test_best_and_last_evaluation_are_of_the_selected_weights() -> None:
     history.add([evaluation(30, 0.4)])
     assert (history.best.update, history.best.weights) == (20, "ema")
     assert history.last.update == 30
-    assert history.thinned(9, 0, 99)["validation (raw)/loss"] == ([10, 20], [0.1, 0.2])
+    assert history.thinned(9, 0, 99)["validation", "raw", "loss"] == ([10, 20], [0.1, 0.2])
 
 
 def test_shares_of_the_time_sum_to_one_also_when_thinned() -> None:
@@ -114,7 +114,7 @@ def test_a_row_of_a_hundred_thousand_names_does_not_fill_the_memory() -> None:
 )
 def test_rows_of_strange_values_are_taken_as_far_as_they_go(more: dict[str, object]) -> None:
     history = History()
-    history.add([training(1, **more), {"kind": "evaluation", "update": 2, "figures": "none"}, training(3)])
+    history.add([training(1, **more), {"kind": "evaluation", "update": 2, "metrics": "none"}, training(3)])
     assert history.update == 3
     history.thinned(10, 0, 9)
     history.time_shares(10, 0, 9)

@@ -51,7 +51,7 @@ def elsewhere_failed(folder: RunFolder) -> None:
 
 def elsewhere_done(folder: RunFolder) -> None:
     start(folder, "node7", exit_code=0)
-    write_record(folder.result, {"figures": {}})
+    write_record(folder.result, {"metrics": {}})
 
 
 def elsewhere_stopped(folder: RunFolder) -> None:

@@ -31,9 +31,9 @@ def write_run(path: Path, seed: int = 1) -> RunFolder:
     write_record(folder.plan, {**plan, "workers": [{"rank": 0, "node_rank": 0, "device": MARKUP}]})
     rows = [{"kind": "training", "update": n, "time": 1e9 + n, "loss": seed / n, MARKUP: 1.0} for n in range(1, 51)]
     figures = {"loss": 0.5 * seed, f"{MARKUP}/mae": 2.0}
-    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "figures": figures})
+    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "metrics": figures})
     folder.metrics.write_text("".join(map(row_line, rows)))
-    write_record(folder.result, {"figures": {"loss": 0.25 * seed, MARKUP: 3.0}, "split": "test"})
+    write_record(folder.result, {"metrics": {"loss": 0.25 * seed, MARKUP: 3.0}, "split": "test"})
     for rank in range(2):
         (folder.logs / f"rank-{rank}.log").write_text(f"rank {rank} \x1b[31m{MARKUP}\x1b[0m </pre><script>\n")
     Image.new("RGB", (40, 20), "teal").save(folder.evaluation / f"{MARKUP.replace('/', '')}.png")
@@ -214,7 +214,7 @@ def test_runs_compared(place) -> None:
     assert answer["figures"]["loss"] == [0.25, 0.5]
     curves = place.page.json(f"api/curves?runs={','.join(keys)}&buckets=10&low=10&high=20")["runs"]
     assert [run["key"] for run in curves] == keys
-    assert curves[0]["curves"]["training/loss"][0] == list(range(9, 22))
+    assert next(one["x"] for one in curves[0]["curves"] if one["metric"] == "loss") == list(range(9, 22))
     same = f"api/curves?runs={keys[0]}&have={curves[0]['version']}"
     assert place.page.json(same)["runs"] == [{"key": keys[0], "version": curves[0]["version"]}]
 

@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { figure, count } from "./format.js";
+import { count, figure, number, tickText, tickTime, titled } from "./format.js";
 
 const HEIGHT = 208;
 const SYNC = "updates";
@@ -23,9 +23,14 @@ function axis(more) {
     ticks: { show: false }, gap: 4, ...more };
 }
 
-function updatesAxis() {
-  return axis({ size: 28, space: 64, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) });
-}
+const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+const PLACES = {
+  updates: { text: (at) => count(Math.round(at)), more: { values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) } },
+  epoch: { text: (at) => `epoch ${number(at, 4)}`, more: { values: (_, ticks) => ticks.map((tick) => number(tick, 4)) } },
+  seconds: { text: (at) => tickTime(at), more: { incrs: TIMES, values: (_, ticks) => ticks.map(tickTime) } },
+};
+/** How places along the x axis are written, by what it shows. */
+const places = (along) => PLACES[along ?? "updates"];
 
 /** Ticks of a log axis: 1, 2 and 5 of each decade, decades alone where there are many. */
 function logTicks(min, max) {
@@ -39,25 +44,26 @@ function logTicks(min, max) {
 
 /** A chart of any number of lines, which keeps its place and size whatever it shows. */
 export class LineChart {
-  constructor(title, name, onRange) {
-    this.name = name;
+  constructor(metric, onRange) {
+    this.metric = metric;
     this.onRange = onRange;
     this.key = "";
     this.value = h("span", { class: "at-cursor" });
     this.space = h("div", { class: "plot" });
-    this.node = h("figure", { class: "chart", "data-curve": name, role: "group", "aria-label": `Chart: ${title}` },
-      h("figcaption", {}, h("b", {}, title), this.value), this.space);
+    this.node = h("figure", { class: "chart", "data-curve": metric.name, role: "group", "aria-label": `Chart: ${titled(metric)}` },
+      h("figcaption", {}, h("b", { title: titled(metric) }, titled(metric)), this.value), this.space);
     new ResizeObserver(() => this.resize()).observe(this.space);
   }
 
   /** Shows lines {label, x, y, colour, width, dash, points}. */
-  show(lines, { log, low, high }) {
+  show(lines, { log, low, high, along }) {
+    this.along = along;
     this.lines = lines.filter((line) => line.x.length);
     const isLog = log && this.lines.some((line) => line.y.some((y) => y > 0));
     const tables = this.lines.map((line) => [line.x, isLog ? line.y.map((y) => (y > 0 ? y : null)) : line.y]);
     const data = tables.length ? uPlot.join(tables) : [[]];
     this.range = [low, high];
-    const key = JSON.stringify([isLog, colour("ink"), this.lines.map((line) => [line.label, line.colour, line.width, line.dash, line.points])]);
+    const key = JSON.stringify([isLog, along, colour("ink"), this.lines.map((line) => [line.label, line.colour, line.width, line.dash, line.points, line.faded])]);
     if (this.plot && key === this.key) {
       this.plot.setData(data, true);
     } else {
@@ -79,11 +85,11 @@ export class LineChart {
       width: this.space.clientWidth || 300, height: HEIGHT, legend: { show: false },
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       scales: { x: { time: false, range: (_, min, max) => this.xRange(min, max) }, y: { distr: isLog ? 3 : 1, range: isLog ? paddedLog : padded } },
-      axes: [updatesAxis(), axis({ size: 62, space: 30, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(this.name, tick, 3))),
+      axes: [axis({ size: 28, space: 64, ...places(this.along).more }), axis({ size: 62, space: 30, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(this.metric, tick))),
         ...(isLog ? { splits: (_, axisNumber, min, max) => logTicks(min, max), filter: (_, ticks) => ticks } : {}) })],
       series: [{}, ...this.lines.map((line) => ({
         label: line.label, spanGaps: false, dash: line.dash, width: line.width,
-        stroke: line.faded ? faded(colour(line.colour), 0.5) : colour(line.colour),
+        stroke: line.faded ? faded(colour(line.colour), line.faded) : colour(line.colour),
         points: { show: Boolean(line.points), size: 5, fill: colour("paper"), width: 1.5 },
       }))],
       hooks: {
@@ -105,15 +111,16 @@ export class LineChart {
 
   /** Writes the values under the cursor, or the last ones. */
   say(index) {
-    const parts = this.lines.map((line, number) => {
-      const values = this.plot.data[number + 1];
+    const parts = this.lines.map((line, place_) => {
+      if (line.unsaid) return null;
+      const values = this.plot.data[place_ + 1];
       let place = index ?? values.length - 1;
       while (place >= 0 && (values[place] === null || values[place] === undefined)) place -= 1;
       return place < 0 ? null : [line, values[place]];
     }).filter(Boolean);
-    const where = index === null || index === undefined ? "" : `${count(Math.round(this.plot.data[0][index]))}: `;
+    const where = index === null || index === undefined ? "" : `${places(this.along).text(this.plot.data[0][index])}: `;
     this.value.replaceChildren(where, ...parts.slice(0, 6).map(([line, value]) => {
-      const part = h("span", { title: line.label }, figure(this.name, value));
+      const part = h("span", { title: line.label }, figure(this.metric, value));
       part.style.setProperty("--key", `var(--${line.colour})`);
       if (line.faded) part.classList.add("faded");
       return part;
@@ -131,15 +138,17 @@ export class LineChart {
   }
 }
 
+const SHARE_OF_TIME = { name: "time", title: "Share of the time", unit: "%" };
+
 /** The share of each band over the updates, one on top of the other. */
 export class TimeStrip {
   constructor(onRange) {
-    this.chart = new LineChart("Share of the time", "device_use", onRange);
+    this.chart = new LineChart(SHARE_OF_TIME, onRange);
   }
 
   get node() { return this.chart.node; }
 
-  show(times, { low, high }) {
+  show(times, { low, high, along }) {
     const names = Object.keys(times.bands);
     let sum = times.x.map(() => 0);
     const lines = names.map((name, number) => {
@@ -151,7 +160,8 @@ export class TimeStrip {
     const chart = this.chart;
     chart.lines = stacked;
     chart.range = [low, high];
-    const key = JSON.stringify([colour("ink"), names]);
+    chart.along = along;
+    const key = JSON.stringify([colour("ink"), along, names]);
     const data = [times.x, ...stacked.map((line) => line.y)];
     if (chart.plot && chart.key === key) chart.plot.setData(data, true);
     else {
@@ -171,9 +181,9 @@ export class TimeStrip {
   say(index, times) {
     const place = index ?? times.x.length - 1;
     const names = Object.keys(times.bands);
-    const where = index === null || index === undefined || !times.x.length ? "" : `${count(Math.round(times.x[place]))}: `;
+    const where = index === null || index === undefined || !times.x.length ? "" : `${places(this.chart.along).text(times.x[place])}: `;
     this.chart.value.replaceChildren(where, ...(times.x.length ? names.map((name, number) => {
-      const part = h("span", { title: name }, figure("device_use", times.bands[name][place], 2));
+      const part = h("span", { title: name }, tickText(SHARE_OF_TIME, times.bands[name][place]));
       part.style.setProperty("--key", `var(--${BAND_COLOURS[number]})`);
       return part;
     }) : []));

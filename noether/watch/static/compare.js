@@ -1,20 +1,20 @@
 // The figures of the runs that are ticked, beside each other, and the settings in which they differ.
 
 import { fill, h, table } from "./dom.js";
-import { better, figure, words } from "./format.js";
+import { figure, titled } from "./format.js";
 
-function best(name, values) {
+function best(metric, values) {
   const known = values.filter((value) => typeof value === "number");
-  const way = better(name);
-  if (known.length < 2 || !way) return null;
-  return way === "less" ? Math.min(...known) : Math.max(...known);
+  if (known.length < 2 || !metric.better) return null;
+  return metric.better === "lower" ? Math.min(...known) : Math.max(...known);
 }
 
-function figuresTable(title, runs, figures, note) {
+function figuresTable(title, runs, figures, metrics, note) {
   const rows = Object.entries(figures).map(([name, values]) => {
-    const winner = best(name, values);
-    return [{ text: name.split("/").map(words).join(": "), title: name }, ...values.map((value) => ({
-      text: figure(name, value, 4), value: value ?? "", title: value === null ? "not known" : String(value),
+    const metric = metrics[name] ?? { title: name, unit: "", better: "" };
+    const winner = best(metric, values);
+    return [{ text: titled(metric), title: name }, ...values.map((value) => ({
+      text: figure(metric, value), value: value ?? "", title: value === null ? "not known" : String(value),
       kind: `n${value !== null && value === winner ? " best" : ""}`,
     }))];
   });
@@ -23,7 +23,7 @@ function figuresTable(title, runs, figures, note) {
 }
 
 export function compare(answer) {
-  const { runs, settings, figures, latest } = answer;
+  const { runs, settings, figures, latest, metrics } = answer;
   fill("settings-differ", [runs, settings], () => {
     if (runs.length < 2) return [];
     const rows = Object.entries(settings).map(([name, values]) => [{ text: name, kind: "mono" }, ...values.map((value) => ({ text: value ?? "–", kind: "mono n" }))]);
@@ -34,8 +34,8 @@ export function compare(answer) {
   fill("figure-tables", [runs, figures, latest], () => {
     const parts = [];
     const mark = runs.length > 1 ? "Bold: the better of each line, where one is known to be." : "";
-    if (Object.keys(figures).length) parts.push(figuresTable("Final figures", runs, figures, mark));
-    if (Object.keys(latest.figures).length) parts.push(figuresTable("Last evaluation while training", runs, latest.figures, latest.of.filter(Boolean).join("; ")));
+    if (Object.keys(figures).length) parts.push(figuresTable("Final metrics", runs, figures, metrics, mark));
+    if (Object.keys(latest.figures).length) parts.push(figuresTable("Last evaluation while training", runs, latest.figures, metrics, latest.of.filter(Boolean).join("; ")));
     return parts.length ? parts : h("p", { class: "absent" }, "No evaluation yet.");
   });
 }

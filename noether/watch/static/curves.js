@@ -2,32 +2,46 @@
 
 import { at, h } from "./dom.js";
 import { LineChart, RUN_COLOURS } from "./charts.js";
-import { words } from "./format.js";
 
-const TITLES = {
-  loss: "Loss", learning_rate: "Learning rate", samples_per_second: "Samples per second", gradient_norm: "Gradient norm",
-  memory_mib: "Memory, MiB", device_use: "Device use",
-};
-const FIRST = ["loss"];
 const THEN = ["learning_rate", "samples_per_second", "gradient_norm"];
+const MACHINE = ["device_use", "cpu_cores", "memory_mib", "host_memory_mib"];
 const MOST_CHARTS = 60;
 
-/** "validation (ema)/surface_pressure/mae" → split "validation", weights "ema", figure "surface_pressure/mae". */
-function parsed(name) {
-  const slash = name.indexOf("/");
-  const tag = name.slice(0, slash);
-  const match = /^(.*) \((.*)\)$/.exec(tag);
-  return { split: match ? match[1] : tag, weights: match ? match[2] : "", figure: name.slice(slash + 1) };
+/** The value at `x` on straight lines through (xs, ys), which rise; at the ends, that of the end. */
+export function between(xs, ys, x) {
+  let [low, high] = [0, xs.length - 1];
+  if (x <= xs[low]) return ys[low];
+  if (x >= xs[high]) return ys[high];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < x) low = middle;
+    else high = middle;
+  }
+  return ys[low] + ((x - xs[low]) * (ys[high] - ys[low])) / (xs[high] - xs[low]);
 }
 
-const title = (figure) => TITLES[figure] ?? figure.split("/").map(words).join(": ").replace("relative l2", "relative L2");
+/** Where updates of a run lie along the axis that is shown, and which update lies at a place there. */
+export const along = (run, way, update) => (way === "updates" || update === null || !run?.clock.x.length ? update : between(run.clock.x, run.clock[way], update));
+export const updateAt = (run, way, place) => (way === "updates" || place === null || !run?.clock.x.length ? place : between(run.clock[way], run.clock.x, place));
 
-/** The charts, those at the top first: loss, what is relative to a field's size, learning rate, pace; then all others. */
-function order(figures) {
-  const shown = (figure) => FIRST.includes(figure) || /^[^/]+\/relative_l2$/.test(figure) || figure === "accuracy";
-  const top = [...FIRST.filter((figure) => figures.has(figure)), ...[...figures].filter((figure) => shown(figure) && !FIRST.includes(figure)),
-    ...THEN.filter((figure) => figures.has(figure))];
-  return { top, rest: [...figures].filter((figure) => !top.includes(figure)).slice(0, MOST_CHARTS) };
+/** The exponential moving average, free of the pull of its start, as TensorBoard and W&B have it. */
+export function smoothed(values, weight) {
+  let last = 0;
+  let sum = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    last = weight * last + (1 - weight) * value;
+    sum = weight * sum + 1 - weight;
+    return last / sum;
+  });
+}
+
+/** The charts, those at the top first: loss, what says most, learning rate, pace; the machine's; then all others. */
+function order(figures, metrics) {
+  const has = (names) => names.filter((name) => figures.has(name));
+  const top = [...has(["loss"]), ...[...figures].filter((name) => metrics[name]?.headline), ...has(THEN)];
+  const machine = has(MACHINE);
+  return { top, machine, rest: [...figures].filter((name) => !top.includes(name) && !machine.includes(name)).slice(0, MOST_CHARTS) };
 }
 
 export class Curves {
@@ -37,44 +51,48 @@ export class Curves {
     at("more").addEventListener("toggle", () => this.redraw());
   }
 
-  /** Shows runs, each {key, name, curves}; `colours` gives each run's place in the palette. */
+  /** Shows runs, each {key, name, curves, metrics, clock}; `colours` gives each run's place in the palette. */
   show(runs, colours, view) {
     this.last = [runs, colours, view];
     const lines = new Map();
     for (const run of runs) {
-      for (const [name, [x, y]] of Object.entries(run.curves)) {
-        const { split, weights, figure } = parsed(name);
+      const averaged = run.curves.some((curve) => curve.weights === "ema");
+      for (const { split, weights, metric, x, y } of run.curves) {
         const isTraining = split === "training";
-        const main = weights !== "raw" || !(name.replace("(raw)", "(ema)") in run.curves);
+        const main = weights !== "raw" || !averaged;
         const one = runs.length === 1;
+        const thin = isTraining && metric === "loss";
         const line = {
-          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights} weights` : ""}`, x, y,
-          colour: one ? (isTraining && figure === "loss" ? "muted" : main ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
-          faded: isTraining && figure === "loss" && !one, width: isTraining && figure === "loss" ? 1 : 1.75,
+          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights} weights` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
+          colour: one ? (thin ? "muted" : main ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
+          faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
           dash: isTraining || main ? undefined : [5, 4], points: !isTraining && x.length < 60,
         };
-        if (!lines.has(figure)) lines.set(figure, []);
-        lines.get(figure).push(line);
+        if (!lines.has(metric)) lines.set(metric, []);
+        if (view.smoothing > 0 && y.length > 3) lines.get(metric).push({ ...line, faded: 0.25, width: 1, points: false, unsaid: true }, { ...line, y: smoothed(y, view.smoothing), points: false });
+        else lines.get(metric).push(line);
       }
     }
-    const { top, rest } = order(new Set(lines.keys()));
-    const wanted = new Set([...top, ...(at("more").open ? rest : [])]);
+    const metrics = Object.assign({}, ...runs.map((run) => run.metrics));
+    const { top, machine, rest } = order(new Set(lines.keys()), metrics);
+    const shown = [[top, at("charts")], [machine, at("machine-charts")], [at("more").open ? rest : [], at("more-charts")]];
+    const wanted = new Set(shown.flatMap(([names]) => names));
     at("more").hidden = !rest.length;
-    for (const [figure, chart] of this.charts) {
-      if (!wanted.has(figure)) {
+    for (const [name, chart] of this.charts) {
+      if (!wanted.has(name)) {
         chart.destroy();
-        this.charts.delete(figure);
+        this.charts.delete(name);
       }
     }
-    for (const [figures, place] of [[top, at("charts")], [at("more").open ? rest : [], at("more-charts")]]) {
-      figures.forEach((figure, number) => {
-        let chart = this.charts.get(figure);
+    for (const [names, place] of shown) {
+      names.forEach((name, number) => {
+        let chart = this.charts.get(name);
         if (!chart) {
-          chart = new LineChart(title(figure), figure, this.onRange);
-          this.charts.set(figure, chart);
+          chart = new LineChart(metrics[name], this.onRange);
+          this.charts.set(name, chart);
         }
         if (place.children[number] !== chart.node) place.insertBefore(chart.node, place.children[number] ?? null);
-        chart.show(lines.get(figure), { log: view.log && !["samples_per_second", "device_use", "memory_mib", "accuracy"].includes(figure), low: view.low, high: view.high });
+        chart.show(lines.get(name), { ...view, log: view.log && metrics[name].better !== "higher" && !machine.includes(name) });
       });
     }
     this.keys(runs, colours);
@@ -82,7 +100,8 @@ export class Curves {
 
   keys(runs, colours) {
     const one = runs.length === 1;
-    const entries = one ? [["training", "muted", ""], ["validation, averaged weights", "accent", ""], ["validation, raw weights", "second", "dashed"]]
+    const has = (weights) => runs[0].curves.some((curve) => curve.weights === weights);
+    const entries = one ? [["training", "muted", ""], ...(has("ema") ? [["validation, averaged weights", "accent", ""], ["validation, raw weights", "second", "dashed"]] : has("raw") ? [["validation", "accent", ""]] : [])]
       : runs.map((run) => [run.name, RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length], ""]);
     at("keys").replaceChildren(...entries.map(([text, colour, kind]) => {
       const swatch = h("i", { class: `swatch line ${kind}` });

@@ -15,16 +15,23 @@ export const count = (value) => (typeof value === "number" ? plain.format(value)
 
 export const percent = (value, digits = 3) => (typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, digits)}\u202f%` : EN_DASH);
 
-/** Whether a figure is a ratio, which is read as a percentage. */
-export const isRatio = (name) => /(^|\/)(weighted_|pooled_)?(relative_l2|accuracy)$/.test(name) || name === "device_use";
-
-export const figure = (name, value, digits = 4) => (isRatio(name) ? percent(value, digits) : number(value, digits));
-
-/** Whether more is better, of the figures that the tasks know; null where neither is certain. */
-export function better(name) {
-  if (/(^|\/)(accuracy|r2|spearman)$/.test(name)) return "more";
-  return /(^|\/)(loss|relative_l2|weighted_relative_l2|pooled_relative_l2|mse|mae|weighted_mae|max)$/.test(name) ? "less" : null;
+/** A share of 1, with the two decimals that it has everywhere, and more where they would be zeros. */
+export function share(value) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
+  return `${value === 0 || Math.abs(value) >= 1e-4 ? (100 * value).toFixed(2) : number(100 * value, 3)}\u202f%`;
 }
+
+/** A metric's value, without its unit but for the sign of a percentage. */
+export const figure = (metric, value) => (metric.unit === "%" ? share(value) : number(value));
+
+/** A tick of a metric's axis. */
+export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : number(value, 3));
+
+/** A metric's title with its unit. */
+export const titled = (metric) => { const text = `${metric.title[0].toUpperCase()}${metric.title.slice(1)}`; return metric.unit && metric.unit !== "%" ? `${text}, ${metric.unit}` : text; };
+
+/** A stretch of time at an axis: 30 s, 5 min, 2 h. */
+export const tickTime = (seconds) => (seconds < 120 ? `${number(seconds, 3)} s` : seconds < 7200 ? `${number(seconds / 60, 3)} min` : `${number(seconds / 3600, 3)} h`);
 
 export function duration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return EN_DASH;

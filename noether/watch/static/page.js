@@ -1,7 +1,7 @@
 // The page: which runs are ticked, which one is looked at, and asking for news of them once a second.
 
 import { at, fill, h, keyed, put } from "./dom.js";
-import { Curves } from "./curves.js";
+import { along, Curves, updateAt } from "./curves.js";
 import { BAND_COLOURS, RUN_COLOURS, TimeStrip } from "./charts.js";
 import { compare } from "./compare.js";
 import { fetchJson, Gone } from "./fetch.js";
@@ -9,6 +9,7 @@ import { count, duration, percent } from "./format.js";
 import { logRanks, readLog } from "./logs.js";
 import { checkpoints, glance, plan, ranks, time } from "./panels.js";
 import { pictures, setUpViewer } from "./pictures.js";
+import { drawRuns, readRuns, setUpRuns } from "./runs.js";
 
 const PAUSE_MS = 1000;
 const MOST_OVERLAID = 8;
@@ -18,9 +19,13 @@ let isCalled = false;
 const call = () => { isCalled = true; wake(); };
 
 const several = document.body.classList.contains("several");
-const view = () => ({ log: at("log-scale").checked, low: state.low, high: state.high });
-const curves = new Curves((low, high) => setRange(low, high));
-const strip = new TimeStrip((low, high) => setRange(low, high));
+const focused = () => state.curves.get(state.focus);
+const way = () => at("along").value;
+const view = () => ({ log: at("log-scale").checked, smoothing: Number(at("smoothing").value), along: way(),
+  low: along(focused(), way(), state.low), high: along(focused(), way(), state.high) });
+const dragged = (low, high) => setRange(updateAt(focused(), way(), low), updateAt(focused(), way(), high));
+const curves = new Curves(dragged);
+const strip = new TimeStrip(dragged);
 
 function setRange(low, high) {
   state.low = low === null ? null : Math.max(0, Math.floor(low));
@@ -105,8 +110,10 @@ function drawList() {
 function drawCurves() {
   const runs = state.ticked.map((key) => state.curves.get(key)).filter((run) => run?.curves);
   curves.show(runs, state.colours, view());
-  const focused = state.curves.get(state.focus);
-  if (focused?.times) strip.show(focused.times, view());
+  const run = focused();
+  if (run?.times) strip.show({ ...run.times, x: run.times.x.map((update) => along(run, way(), update)) }, view());
+  put("smoothing-text", at("smoothing").value === "0" ? "off" : Number(at("smoothing").value).toFixed(2));
+  at("curves-csv").href = `api/curves.csv?runs=${state.ticked.join(",")}`;
 }
 
 function drawDetails() {
@@ -123,6 +130,7 @@ function drawDetails() {
 
 function drawAll() {
   drawList();
+  if (several) drawRuns();
   drawDetails();
   drawCurves();
 }
@@ -133,6 +141,7 @@ async function news(signal) {
     if (state.listed.length && !state.focus) chooseAtFirst();
     drawList();
   }
+  if (several && state.turn % 6 === 0 && state.listed.length) await readRuns(fetchJson, signal, state.listed);
   state.turn += 1;
   if (!state.focus) return false;
   const focus = state.focus;
@@ -154,7 +163,7 @@ async function news(signal) {
     }
   }
   if (isNew) drawCurves();
-  for (const key of [...new Set([focus, ...state.ticked])]) {
+  for (const key of new Set([focus, ...state.ticked])) {
     if (key !== focus && state.turn % 3 !== 1 && state.details.has(key)) continue;
     const run = await fetchJson(`api/run/${key}${key === focus ? "" : "?brief=1"}`, signal);
     state.details.set(key, run);
@@ -202,9 +211,12 @@ function setUp() {
   for (const name of ["low", "high"]) {
     at(name).addEventListener("change", () => setRange(at("low").value === "" ? null : Number(at("low").value), at("high").value === "" ? null : Number(at("high").value)));
   }
+  at("runs-form")?.addEventListener("submit", (event) => event.preventDefault());
   at("range").addEventListener("submit", (event) => event.preventDefault());
   at("whole").addEventListener("click", () => setRange(null, null));
-  at("log-scale").addEventListener("change", drawCurves);
+  for (const name of ["log-scale", "along"]) at(name).addEventListener("change", drawCurves);
+  at("smoothing").addEventListener("input", drawCurves);
+  if (several) setUpRuns(look);
   at("log-rank").addEventListener("change", () => call());
   at("settings-find").addEventListener("input", drawDetails);
   at("find")?.addEventListener("input", drawList);

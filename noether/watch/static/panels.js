@@ -4,13 +4,13 @@ import { at, facts, fill, h, keyed, put, table } from "./dom.js";
 import { ago, bytes, clock, count, duration, number, percent, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
-/** Figures such as "surface_pressure 5.18%", the first one large. */
+/** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
 function lines(node, note, shown, rest) {
+  const spaced = (text) => text.replace("%", "\u202f%");
   const [first, ...others] = shown ?? [];
-  const split = first ? first.lastIndexOf(" ") : -1;
-  put(node, first ? first.slice(split + 1).replace("%", "\u202f%") : "–");
-  const words_ = first ? [words(first.slice(0, split)), ...others.map((text) => words(text).replace("%", "\u202f%"))] : [];
-  put(note, [...words_, rest].filter(Boolean).join("\n"));
+  put(node, first ? spaced(first[1]) : "–");
+  const named = first ? [words(first[0]), ...others.map(([of, text]) => `${words(of)} ${spaced(text)}`)] : [];
+  put(note, [...named, rest].filter(Boolean).join("\n"));
 }
 
 export function glance(run, several) {

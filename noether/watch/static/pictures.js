@@ -28,6 +28,9 @@ export function setUpViewer() {
   at("viewer").addEventListener("click", (event) => { if (event.target === at("viewer")) at("viewer").close(); });
 }
 
+const drawn = (event) => event.target.parentElement.classList.add("drawn");
+const failed = (event) => event.target.parentElement.classList.add("failed");
+
 export function pictures(run) {
   listed = run.pictures;
   base = `api/run/${run.key}`;
@@ -42,6 +45,6 @@ export function pictures(run) {
     return [...groups].map(([group, rows]) => h("div", { class: "picture-group" }, h("h3", {}, group),
       [...rows].map(([note, entries]) => h("div", {}, note ? h("p", { class: "note" }, note) : null,
         h("div", { class: "picture-row" }, entries.map(([picture, number]) => h("button", { type: "button", class: "picture", click: () => show(number), "aria-label": `Open: ${picture.alt}` },
-          h("img", { src: address(picture), alt: picture.alt, loading: "lazy", decoding: "async" }), h("span", {}, picture.title))))))));
+          h("img", { src: address(picture), alt: picture.alt, loading: "lazy", decoding: "async", load: drawn, error: failed }), h("span", {}, picture.title))))))));
   });
 }

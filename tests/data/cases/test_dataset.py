@@ -138,7 +138,7 @@ def test_the_three_commands(noether, tmp_path: Path) -> None:
     )  # fmt: skip
     assert trained.code == 0, trained.err
     result = json.loads((tmp_path / "own" / "result.json").read_text())
-    assert np.isfinite(result["fields"]["surface_pressure"]["relative_l2"])
+    assert np.isfinite(result["metrics"]["surface_pressure/relative_l2"])
     shape = body(0.85)
     shape.points = 1000 * shape.points
     shape.triangulate().save(tmp_path / "own.stl")

@@ -1,5 +1,8 @@
 """The task: what is learned, and how good it is."""
 
+from collections.abc import Iterable
+
+from noether.runs.metrics import Metric
 from noether.tasks.base import Task
 from torch import Tensor
 
@@ -12,7 +15,11 @@ class Cooling(Task):
         return (predictions["later"] - batch["later"]).square().mean()
 
     def metrics(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return figures of each sample, (B,): `loss` in K², the others in K."""
+        """Return metrics of each sample, (B,): `loss` in K², the others in K."""
         error = predictions["later"] - batch["later"]
         loss = error.square().mean(dim=1)
         return {"loss": loss, "rms_error_K": loss.sqrt(), "largest_error_K": error.abs().amax(dim=1)}
+
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Say which unit they have and which way is better, for tables and pictures; without it they have none."""
+        return [Metric(name, unit="K", better="lower") for name in ("rms_error_K", "largest_error_K")]

@@ -58,4 +58,4 @@ def test_a_short_training_is_better_than_to_predict_no_change(tmp_path: Path) ->
     result = json.loads((tmp_path / "short" / "result.json").read_text())
     test = Rods("test", None).samples
     no_change = (test["initial"] - test["later"]).square().mean(dim=1).sqrt().mean().item()
-    assert result["figures"]["rms_error_K"] < 0.5 * no_change
+    assert result["metrics"]["rms_error_K"] < 0.5 * no_change

@@ -1,0 +1,22 @@
+"""One precision for one figure, wherever it is written: percentages with two decimals, others with four digits."""
+
+from math import isfinite
+from typing import Any
+
+NONE = "–"
+"""Stands where there is no number: a ratio to 0, or a model that predicts NaN."""
+DIGITS = 4
+
+
+def finite(value: Any, otherwise: Any = None) -> Any:
+    """The value where it is a finite number that fits into a float."""
+    try:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # An integer of a thousand digits.
+        return otherwise
+    return value if is_number else otherwise
+
+
+def percentage(share: float) -> str:
+    """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
+    return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"

@@ -1,0 +1,114 @@
+"""What a metric of a run is: its name, its unit, which way is better. No torch here.
+
+The task declares its metrics, and the loop its own. plan.json and result.json carry what was declared, by which the
+console, `status`, sweeps, the report, the live page and the trackers write a value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from noether.common.numbers import DIGITS, NONE, finite, percentage
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric.
+
+    name: as rows and results have it, `surface_pressure/relative_l2`.
+    unit: of its values; "%": they are shares of 1, written in per cent; "": none, or not known.
+    better: which way is; "": not known, or neither.
+    label: what it is called beside what it is of: "relative L2".
+    of, part: the field, output or scalar that it is of, and which component or part of it; "": the whole.
+    headline: whether it is shown where there is little room.
+    """
+
+    name: str
+    unit: str = ""
+    better: Literal["lower", "higher", ""] = ""
+    label: str = ""
+    of: str = ""
+    part: str = ""
+    headline: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in words: "surface pressure, x component: relative L2"."""
+        if not self.label:
+            return self.name.replace("_", " ").replace("/", ": ")
+        of = ", ".join(filter(None, (self.of.replace("_", " "), self.part)))
+        return f"{of}: {self.label}" if of else self.label
+
+    @property
+    def in_words(self) -> str:
+        """Its title, unit and direction: "surface pressure: MAE, Pa, lower is better"."""
+        unit = "a share of 1" if self.unit == "%" else self.unit
+        return ", ".join(filter(None, (self.title, unit, self.better and f"{self.better} is better")))
+
+    def bare_text(self, value: float | None) -> str:
+        """A value without its unit, but for the sign of a percentage."""
+        if finite(value) is None or value is None:
+            return NONE
+        return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
+
+    def text(self, value: float | None, spread: float | None = None) -> str:
+        """A value with its unit, and the standard deviation of several."""
+        texts = [self.bare_text(one) for one in (value, *(() if spread is None else (spread,)))]
+        return " ".join(filter(None, (" ± ".join(texts), self.unit.removesuffix("%"))))
+
+
+class Metrics(dict[str, Metric]):
+    """Metrics by name; of one that nobody declared, the name alone is known."""
+
+    def __missing__(self, name: str) -> Metric:
+        return Metric(name)
+
+    @classmethod
+    def of(cls, *declared: Metric) -> "Metrics":
+        """Returns metrics by their names."""
+        return cls({metric.name: metric for metric in declared})
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns the metrics as records hold them, without what is not known of one."""
+        return [{key: value for key, value in asdict(metric).items() if value} for metric in self.values()]
+
+    def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
+        """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first."""
+        there = [name for name in values if finite(values[name]) is not None]
+        shown = [name for name in there if self[name].headline] or there
+        return [(self[name].of or name, self[name].text(values[name])) for name in shown[:most]]
+
+    def by_part(self, values: Mapping[str, float | None], of: str) -> dict[str, dict[str, float | None]]:
+        """Returns the values that are of one thing, by part ("" is the whole) and label."""
+        parts: dict[str, dict[str, float | None]] = {}
+        for name, value in values.items():
+            if self[name].of == of:
+                parts.setdefault(self[name].part, {})[self[name].label] = value
+        return parts
+
+
+OF_THE_LOOP = (
+    Metric("loss", better="lower", label="loss"),
+    Metric("gradient_norm", label="gradient norm"),
+    Metric("learning_rate", label="learning rate"),
+    Metric("samples_per_second", unit="samples/s", better="higher", label="training speed"),
+    Metric("memory_mib", unit="MiB", label="peak memory of the device"),
+    Metric("device_use", unit="%", better="higher", label="device use"),
+    Metric("cpu_cores", unit="cores", label="processor use"),
+    Metric("host_memory_mib", unit="MiB", label="memory of the host"),
+)
+"""What the loop logs of every run."""
+FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
+"""The errors of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
+_DESCRIBED = TypeAdapter(list[Metric])
+
+
+def declared_in(record: Mapping[str, Any]) -> Metrics:
+    """Returns the metrics that a plan.json or result.json describes, and the loop's; nothing else of a damaged one."""
+    try:
+        found = _DESCRIBED.validate_python(record.get("described") or [])
+    except ValidationError:
+        found = []
+    return Metrics.of(*OF_THE_LOOP, *found)

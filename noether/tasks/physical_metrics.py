@@ -1,0 +1,78 @@
+"""What is kept of each sample of a batch (B,), by name, from physical predictions: a model's or a baseline's."""
+
+from typing import TYPE_CHECKING
+
+from noether.data.loader import Batch
+from noether.data.padding import mask_of
+from noether.tasks.base import Predictions, SampleMetrics
+from noether.tasks.field_errors import (
+    by_channel,
+    component_name,
+    field_errors,
+    squared_sums,
+    weighted_errors,
+    with_channel,
+)
+from noether.tasks.forces import force_coefficient, true_coefficient
+
+if TYPE_CHECKING:
+    from noether.tasks.fields import FieldsTask
+
+
+def errors(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
+    """Returns the errors of each field, `FIELD/relative_l2` and the like."""
+    found: SampleMetrics = {}
+    for name, field in task.fields.items():
+        truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
+        own = field_errors(physical[name], truth, mask)
+        found |= {f"{name}/{measure}": values for measure, values in own.items()}
+    return found
+
+
+def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
+    """Returns what only a final evaluation has.
+
+    `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels; `FIELD/weighted_…` where samples
+    have areas or volumes; `FIELD/COMPONENT/…` of vector fields; `FIELD/on PART/squared_…` of each named part of a set.
+    """
+    figures: SampleMetrics = {}
+    for name, field in task.fields.items():
+        truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
+        found = squared_sums(physical[name], truth, mask)
+        if (measure := task.measure_of(name, batch)) is not None:
+            found |= weighted_errors(physical[name], truth, batch[measure], mask)
+        for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
+            one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
+            of_one = field_errors(physical[name][..., one], truth[..., one], mask)
+            found |= {f"{label}/{key}": value for key, value in of_one.items()}
+        prefix = field.points.removesuffix("_points")
+        if (key := f"{prefix}_part") in batch:
+            parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
+            for number, part in enumerate(task.parts.get(prefix, ())):
+                own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
+                sums = squared_sums(physical[name], own, parts == number)
+                found |= {f"on {part}/{figure}": value for figure, value in sums.items()}
+        figures |= {f"{name}/{key}": value for key, value in found.items()}
+    return figures
+
+
+def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
+    """Returns each output of the case and each scalar, with its truth."""
+    truth = {name: by_channel(batch[name], batched=True) for name in task.fields}
+    figures: SampleMetrics = {}
+    for name in task.case_fields:
+        own = with_channel(batch[name])
+        for channel, label in enumerate(task.case_labels(name)):
+            figures[f"{label}/prediction"] = physical[name][:, channel]
+            figures[f"{label}/truth"] = own[:, channel]
+    for name, scalar in task.scalars.items():
+        if any(key not in batch for key in scalar.needed_keys()):
+            continue  # `lacks` says which
+        integral, figures[f"{name}/prediction"] = (
+            force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
+            for of in (truth, physical)
+        )
+        figures[f"{name}/integral_of_truth"] = integral
+        figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
+        figures[f"{name}/reference_area"] = batch[scalar.reference_area].reshape(-1)
+    return figures
