@@ -54,7 +54,6 @@ MACHINES = (
     "tests/test_guide.py",
     "tests/test_readme.py::test_make_train",
     "tests/test_readme.py::test_the_documented",
-    "tests/test_where_to_add.py",
     "tests/tracking/test_services.py",
     "tests/tracking/test_tensorboard_page.py",
     "tests/training/test_digits_and_examples.py",

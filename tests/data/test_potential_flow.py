@@ -27,24 +27,11 @@ def test_the_elliptic_integral_is_that_of_scipy(decades):
     assert np.abs(flow.carlson_rd(x, y, z) / elliprd(x, y, z) - 1).max() < 1.5e-15
 
 
-@pytest.mark.parametrize("axes", SHAPES)
-def test_alphas_are_positive_and_sum_to_two(axes):
-    assert (flow.alpha(axes) > 0).all()
-    assert abs(flow.alpha(axes).sum() - 2) < 1e-14
-
-
 def test_sphere_has_cp_one_minus_nine_quarters_sine_squared():
     points = sphere_directions(2000)
     stream = np.array([0.0, 0.0, 20.0])
     cp = flow.pressure_coefficient(stream, flow.surface_velocity((1, 1, 1), stream, points))
     assert np.abs(cp - (1 - 9 / 4 * (1 - points[:, 2] ** 2))).max() < 5e-15
-
-
-def test_sphere_flow_is_the_dipole():
-    radius, points = 1.3, 1.3 * sphere_directions(500) * np.linspace(1, 6, 500)[:, None]
-    r = np.linalg.norm(points, axis=-1, keepdims=True)
-    dipole = radius**3 / (2 * r**3) * (OBLIQUE - 3 * points * (points @ OBLIQUE)[:, None] / r**2)
-    assert np.abs(flow.volume_velocity([radius] * 3, OBLIQUE, points) - (OBLIQUE + dipole)).max() < 1e-13
 
 
 @pytest.mark.parametrize("half_length", [1.1, 2.0, 5.0])
@@ -108,12 +95,6 @@ def test_divergence_and_curl_vanish(axes):
     assert np.abs(jacobian - jacobian.transpose(0, 2, 1)).max() < 1e-9
 
 
-@pytest.mark.parametrize("axes", SHAPES)
-def test_stream_is_undisturbed_far_away(axes):
-    points = 1e4 * sphere_directions(20)
-    assert np.abs(flow.volume_velocity(axes, OBLIQUE, points) - OBLIQUE).max() < 1e-9
-
-
 @pytest.mark.parametrize("axes", SHAPES[:3])
 def test_dalembert_no_force_on_the_whole_ellipsoid(axes):
     half, weights = flow.hemisphere_rule(64, 128)
@@ -126,13 +107,6 @@ def test_dalembert_no_force_on_the_whole_ellipsoid(axes):
 
 def test_hemisphere_on_the_ground_has_lift_eleven_sixteenths():
     assert flow.half_force_coefficients((1.7, 1.7, 1.7), (0, 0, 20))[1] == pytest.approx(11 / 16, abs=1e-14)
-
-
-@pytest.mark.parametrize("axes", [*SHAPES[:3], pytest.param((0.7, 0.55, 2.6), id="low-and-slender")])
-def test_lift_quadrature_has_converged(axes):
-    stream = (20 * np.sin(0.25), 0.0, 20 * np.cos(0.25))
-    finer = flow.half_force_coefficients(axes, stream, polar=160, azimuth=320)
-    assert np.abs(flow.half_force_coefficients(axes, stream) - finer).max() < 1e-13
 
 
 @pytest.mark.parametrize("axes", SHAPES)
@@ -162,17 +136,6 @@ def test_half_area_is_the_quadrature_of_the_area_element(axes):
     directions, weights = flow.hemisphere_rule(160, 320)
     area = np.prod(axes) * np.linalg.norm(directions / axes, axis=-1) @ weights
     assert flow.half_area(axes) == pytest.approx(area, rel=1e-10)
-
-
-@pytest.mark.parametrize("axes", SHAPES)
-def test_ellipsoidal_coordinate_solves_its_equation(axes):
-    squares = np.square(axes)
-    points = np.array(axes) * sphere_directions(3000) * np.geomspace(1 + 1e-9, 1e4, 3000)[:, None]
-    points[0] = [0, 0, 1.5 * axes[2]]  # on an axis, where two terms vanish
-    lam = flow.ellipsoidal_coordinate(axes, points)
-    assert (lam >= 0).all()
-    assert np.abs(np.sum(points**2 / (squares + lam[:, None]), axis=-1) - 1).max() < 1e-13
-    assert lam[0] == pytest.approx(1.25 * axes[2] ** 2, rel=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -110,18 +110,6 @@ def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, 
     assert trained.code == 0, trained.out + trained.err
 
 
-def test_a_wrong_request_leaves_with_its_exit_code(containers) -> None:
-    done = containers.run("train", "trainer.max_updatess=3")
-    assert done.code == 2
-    assert "trainer.max_updates" in done.err
-    assert "Traceback" not in done.err
-
-
-def test_plan_speaks_of_the_container(containers) -> None:
-    done = containers.run("plan", "--json")
-    assert json.loads(done.out)["launcher"] == "local"
-
-
 @pytest.mark.parametrize(
     ("limit", "words", "code", "said"),
     [

@@ -107,12 +107,6 @@ def test_each_command_is_a_program_of_the_image(containers) -> None:
         assert line.startswith(f"usage: noether {verb} ")
 
 
-def test_without_a_word_it_says_what_it_can_do(containers) -> None:
-    done = containers.run()
-    assert done.code == 0
-    assert done.out.startswith("noether: one training program")
-
-
 def test_the_image_says_what_it_was_made_from(containers) -> None:
     settings = containers.client.images.get(containers.image).attrs["Config"]
     labels = settings["Labels"]

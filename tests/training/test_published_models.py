@@ -109,14 +109,6 @@ def test_the_recipe_for_several_devices_differs_in_batch_rate_and_averages_only(
     assert one.model_copy(update={"trainer": same_batch, "optimizer": same_rate}) == several
 
 
-@pytest.mark.parametrize("experiment", RECIPES)
-def test_one_sample_per_update_on_several_devices_names_the_batch_to_set(experiment, noether) -> None:
-    words = (f"+experiment/shapenet={experiment}_published", "dataset=ellipsoid", "accelerator=cpu", "devices=2")
-    done = noether("plan", *words)
-    assert done.code == 2
-    assert "fix       trainer.effective_batch_size=2" in done.err
-
-
 UNEVEN = """
 import torch
 
