@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -104,16 +102,6 @@ def test_what_depends_on_slurm_s_version_is_said_of_that_version(job: Path, caps
     assert [found["rule"] for found in json.loads(capsys.readouterr().out)] == ([rule] if rule else [])
 
 
-def test_a_version_that_slurm_never_had_is_refused(job: Path) -> None:
-    with refusal("slurm-version"):
-        run_lint([str(job)], None, False, "text", read_train_line, "new")
-
-
-def test_an_unknown_format_names_the_nearest(job: Path) -> None:
-    with refusal("unknown-format"):
-        run(str(job), style="serif")
-
-
 @pytest.mark.parametrize(
     ("comment", "left"),
     [
@@ -197,15 +185,6 @@ def test_the_folder_of_several_submitit_jobs_names_the_newest(tmp_path: Path) ->
     (tmp_path / "12" / "12_submission.sh").write_text("#!/bin/bash\n")
     with pytest.raises(RequestError, match=f"noether lint {tmp_path}/12"):
         lint_files([str(tmp_path)])
-
-
-def test_lint_starts_without_torch_and_without_the_configuration(job: Path) -> None:
-    code = (
-        "import sys; from noether.lint.check import lint_files; lint_files(sys.argv[1:]);"
-        "print([name for name in ('torch', 'hydra', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_the_page_is_written_from_the_rules_and_the_list() -> None:

@@ -95,12 +95,6 @@ def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path)
     assert len(warned) == 1
 
 
-def test_an_unknown_name_is_refused_with_the_nearest(noether) -> None:
-    told = noether("plan", "tracker.services=[wandbb]")
-    assert told.code == 2
-    assert "wandb" in told.err
-
-
 def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
     """Starts a run and kills its process once the history has reached an update, and the service has been opened."""
     command = [sys.executable, "-m", "noether", "train", *words]

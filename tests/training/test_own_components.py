@@ -76,15 +76,6 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     assert json.loads(again.out)["samples"] == 16
 
 
-def test_an_option_that_the_class_does_not_have_is_refused(noether, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "lines.yaml").write_text(CONFIG.replace("slope", "steep").replace("count: 64", "count: 64, slop: 2"))
-    done = noether("train", "lines.yaml", cwd=tmp_path)
-    assert done.code == 2
-    assert "dataset.kind=own.Lines has no option 'slop'" in done.err
-    assert "fix       dataset.slope=2" in done.err
-
-
 NORMALISED = """
 
 class Normalised(Linear):
