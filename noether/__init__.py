@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load_run(run: str, **options: Any) -> "LoadedRun":
+def load_run(run: str, *more: str, **options: Any) -> "LoadedRun":
     """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
 
     Options and errors are those of `noether.evaluation.loaded.LoadedRun`.
@@ -16,4 +16,4 @@ def load_run(run: str, **options: Any) -> "LoadedRun":
     # Imported here: the commands that plan and refuse must not load torch.
     from noether.evaluation.loaded import LoadedRun
 
-    return LoadedRun(run, **options)
+    return LoadedRun(run, *more, **options)

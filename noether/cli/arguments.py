@@ -14,6 +14,7 @@ from noether.errors import RequestError
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
 # The flag that a word too many was probably meant for.
 MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
+MESHES = (".stl", ".vtk", ".vtu", ".vtp", ".ply", ".obj", ".npy")
 OLD_SUFFIX = "_multi_gpu"
 # What other programs call a flag.
 OTHER_FLAGS = dict.fromkeys(("config", "config_name", "config_path", "config_file", "cfg", "c"), "hp") | {
@@ -79,14 +80,25 @@ def parse_arguments(
             flags[key] = f"{flags[key]},{value}" if key == "set" and key in flags else value
         else:
             positional.append(_as_override(key, value))
-    if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values()):
-        words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        needed = [p.name for p in words if p.default is Parameter.empty]
-        if not len(needed) <= len(positional) <= len(words):
-            raise _wrong_words(verb, positional, flags, needed, own)
+    _check_words(verb, positional, flags, parameters)
     if takes_overrides and "hp" in own and positional and re.fullmatch(r"[^=]+\.ya?ml", positional[0]):
         flags.setdefault("hp", positional.pop(0))
     return CommandLine(verb, tuple(positional), flags)
+
+
+def _check_words(
+    verb: str, typed: Sequence[str], flags: Mapping[str, str | bool], parameters: Mapping[str, Parameter]
+) -> None:
+    words = [p for p in parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [p.name for p in words if p.default is Parameter.empty]
+    own = [name for name, p in parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values()):
+        meshes = [word for word in typed if MEANT_FOR.get(verb) == "mesh" and word.endswith(MESHES)]
+        runs = [word for word in typed if word not in meshes]
+        if len(typed) < len(needed) or meshes:
+            raise _wrong_words(verb, [*runs, *meshes], flags, needed * max(1, len(runs)), own)
+    elif not len(needed) <= len(typed) <= len(words):
+        raise _wrong_words(verb, typed, flags, needed, own)
 
 
 def flag_of(name: str) -> str:

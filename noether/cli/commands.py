@@ -16,6 +16,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "settings": training_commands.settings,
     "evaluate": model_commands.evaluate,
     "predict": model_commands.predict,
+    "sensitivity": model_commands.sensitivity,
     "export": model_commands.export,
     "data inspect": data_commands.inspect,
     "data prepare": data_commands.prepare,
@@ -35,7 +36,7 @@ VERBS: Mapping[str, Callable[..., Any]] = {
 }
 """The commands by what is typed, in the order of the help: one word, or the name of a group and a word."""
 GROUPS = {"data": "Inspect, prepare, pack and describe data sets."}
-ALONE = ("init", "evaluate", "predict", "export", "report", "data inspect", "data prepare", "data pack")
+ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare", "data pack")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
 FIRST_WORDS = tuple(dict.fromkeys(verb.partition(" ")[0] for verb in VERBS))
 """What may follow `noether`: the commands, and the groups of commands."""

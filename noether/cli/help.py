@@ -50,6 +50,7 @@ METAVARS = {
     "hp": "FILE", "visible_devices": "LIST", "out": "FILE", "mesh": "FILE", "volume": "FILE", "truth": "FILE",
     "scale": "NUMBER", "chunk": "NUMBER", "keep": "NUMBER", "workers": "NUMBER", "rank": "NUMBER",
     "timeout": "SECONDS", "port": "NUMBER", "output_path": "FOLDER", "checkpoint": "NAME", "weights": "KIND",
+    "of": "OUTPUT", "interval": "PERCENT",
 }  # fmt: skip
 
 SHARED = {
@@ -58,6 +59,11 @@ SHARED = {
     "json": "print one JSON object",
     "weights": "ema or raw (default: the averaged weights if the run has them)",
     "checkpoint": "best, latest or a name such as update-000001234 (default: best)",
+    "mesh": "the surface: .stl, .vtk, .vtu, .vtp, .ply, .obj, or points as .npy (N, 3)",
+    "scale": "length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)",
+    "axes": "files: the axes of the training files; model: the model's own (x across, y up, z along the wind)",
+    "chunk": "points predicted at once: limits memory without changing the result",
+    "set": "parameters of the case, such as wind_speed=32, separated by commas",
     "trust": "run code that the settings of another user's run name",
     "workers": "processes (default: one for each CPU, at most 16)",
 }

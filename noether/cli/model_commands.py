@@ -1,4 +1,4 @@
-"""The commands of a trained model: evaluate, predict and export."""
+"""The commands of a trained model: evaluate, predict, sensitivity and export."""
 
 
 def evaluate(
@@ -25,7 +25,7 @@ def evaluate(
 
 def predict(
     run: str,
-    *,
+    *runs: str,
     mesh: str = "",
     out: str = "prediction.vtu",
     volume: str | None = None,
@@ -34,6 +34,7 @@ def predict(
     axes: str = "files",
     chunk: str = "16384",
     set: str = "",
+    interval: str | None = None,
     weights: str | None = None,
     checkpoint: str | None = None,
     trust: bool = False,
@@ -41,24 +42,53 @@ def predict(
     """Predict the fields on a mesh or on points of your own, at any resolution.
 
     A mesh is expected in the axes and the unit of length of the training files. The fields are written in the same
-    axes, with positions in m. Scaling comes from the checkpoint.
+    axes, with positions in m. Scaling comes from the checkpoint. Of several runs, the mean is predicted, with their
+    spread and an interval that the validation split calibrates.
 
     Args:
-        mesh: the surface: .stl, .vtk, .vtu, .vtp, .ply, .obj, or points as .npy (N, 3)
+        runs: further runs on the same data; a folder of runs or a sweep stands for its runs
+        interval: percent of a new case that the interval is to cover, or none (default: 90 for several runs)
         out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
         volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
         truth: true values at the mesh's points, as .npy; truth and error are then written too
-        scale: length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)
-        axes: files: the axes of the training files; model: the model's own (x across, y up, z along the wind)
-        chunk: points predicted at once: limits memory without changing the result
-        set: parameters of the case, such as wind_speed=32, separated by commas
     """
-    from noether.evaluation.start import WantedModel, predict_here
+    from noether.evaluation.members import named_runs
+    from noether.evaluation.shape_request import TypedShape, predict_here
+    from noether.evaluation.start import WantedModel
 
-    return predict_here(
-        WantedModel(run, checkpoint, weights, trust),
-        mesh=mesh, out=out, volume=volume, truth=truth, scale=scale, axes=axes, chunk=chunk, parameters=set,
-    )  # fmt: skip
+    typed = TypedShape(mesh, out, scale, axes, chunk, set)
+    wanted = [WantedModel(one, checkpoint, weights, trust) for one in named_runs((run, *runs))]
+    return predict_here(wanted, typed, volume=volume, truth=truth, interval=interval)
+
+
+def sensitivity(
+    run: str,
+    *,
+    mesh: str = "",
+    of: str = "",
+    out: str = "sensitivity.vtp",
+    scale: str | None = None,
+    axes: str = "files",
+    chunk: str = "16384",
+    set: str = "",
+    weights: str | None = None,
+    checkpoint: str | None = None,
+    trust: bool = False,
+) -> int:
+    """Say what changes an output: its gradient at every surface point and by every parameter.
+
+    The file has the gradient per m at each point of the mesh, and what the output gains where 1 m² of the surface is
+    moved outwards by 1 m. Neighbours, nearest points and the reference area are held.
+
+    Args:
+        of: drag_coefficient or another coefficient or output of the case; "mean FIELD" or "max FIELD"
+        out: the file to write: .vtp, .vtu or .vtk
+    """
+    from noether.evaluation.shape_request import TypedShape, sensitivity_here
+    from noether.evaluation.start import WantedModel
+
+    typed = TypedShape(mesh, out, scale, axes, chunk, set)
+    return sensitivity_here(WantedModel(run, checkpoint, weights, trust), typed, of)
 
 
 def export(

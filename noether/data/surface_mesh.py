@@ -6,6 +6,7 @@ seen from outside. Lengths are in metres.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,13 +182,26 @@ def across(points: Array, wind: Array) -> Array:
     return values
 
 
-def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> Array:
-    """Area-uniform points (count, 3) of the mesh, the same for the same mesh and seed."""
+@dataclass(frozen=True)
+class SurfaceSamples:
+    """Places on a mesh: the corners (n, 3) of the triangle that each lies in, and u and v (n, 1) within it."""
+
+    corners: Faces
+    u: Array
+    v: Array
+
+    def of(self, points: Any) -> Any:
+        """The places (n, 3) on a mesh whose points (N, 3), an array or a tensor, may have moved."""
+        first, second, third = (points[self.corners[:, k]] for k in range(3))
+        u, v = (self.u, self.v) if isinstance(points, np.ndarray) else map(points.new_tensor, (self.u, self.v))
+        return first + u * (second - first) + v * (third - first)
+
+
+def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> SurfaceSamples:
+    """Area-uniform places on the mesh, `count` of them, the same for the same mesh and seed."""
     cut = triangles(faces)
     areas, rng = np.linalg.norm(area_vectors(points, cut), axis=1), np.random.default_rng(seed)
-    chosen = points[cut[rng.choice(len(cut), count, p=areas / areas.sum())]]
+    chosen = cut[rng.choice(len(cut), count, p=areas / areas.sum())]
     u, v = rng.random((2, count, 1))
     beyond = u + v > 1
-    u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)
-    sampled: Array = chosen[:, 0] + u * (chosen[:, 1] - chosen[:, 0]) + v * (chosen[:, 2] - chosen[:, 0])
-    return sampled
+    return SurfaceSamples(chosen, np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v))

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from noether.common.console import Console
 from noether.config.schema import RunConfig
+from noether.data.build import prepare_data
 from noether.errors import RequestError
-from noether.evaluation.predict import predicted_scalars
+from noether.evaluation.ensemble import Ensemble
+from noether.evaluation.intervals import calibrated, predict_together
+from noether.evaluation.members import check_members, named_runs, read_calibration, record_path
+from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape, read_solid
 from noether.evaluation.start import WantedModel, choose_model
-from noether.evaluation.trained import TrainedModel, load_trained, outside_training, predict_shape, shape_batch
+from noether.evaluation.trained import TrainedModel, load_trained, outside_training
+from noether.evaluation.values import scalar_text
 from noether.runs.records import read_metrics
 from noether.runs.results import read_result
 
@@ -22,7 +28,7 @@ class LoadedRun:
     """A run that was made before.
 
     Args:
-        run: the run's folder.
+        run, more: the run's folder; with more of them, the mean of several runs is predicted.
         checkpoint: best, latest or a checkpoint's name; None: best.
         weights: ema or raw; None: the averaged weights if the run has them.
         trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
@@ -32,16 +38,34 @@ class LoadedRun:
     """
 
     def __init__(
-        self, run: str | Path, *, checkpoint: str | None = None, weights: str | None = None, trust: bool = False
+        self,
+        run: str | Path,
+        *more: str | Path,
+        checkpoint: str | None = None,
+        weights: str | None = None,
+        trust: bool = False,
     ) -> None:
-        self._chosen = choose_model(WantedModel(str(run), checkpoint, weights, trust))
+        words = named_runs([str(run), *map(str, more)])
+        self._members = [choose_model(WantedModel(word, checkpoint, weights, trust)) for word in words]
+        check_members(self._members)
+        self._chosen = self._members[0]
         self._folder = self._chosen.folder
         self.config: RunConfig = self._chosen.config
 
     @cached_property
     def trained(self) -> TrainedModel:
         """The model with the task that scales for it, on the CPU; loaded when it is first asked for."""
-        return load_trained(self._chosen, torch.device("cpu"))
+        return self._ensemble[0]
+
+    @cached_property
+    def _ensemble(self) -> list[TrainedModel]:
+        return [load_trained(one, torch.device("cpu")) for one in self._members]
+
+    @cached_property
+    def _calibrated(self) -> Ensemble:
+        known = read_calibration(record_path(self._members)) is not None
+        data = None if known else prepare_data(self.config)
+        return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -81,6 +105,7 @@ class LoadedRun:
         scale: float | None = None,
         axes: Axes = "files",
         chunk_size: int = 16384,
+        interval: int | None = None,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
         """Predicts every field on a shape.
@@ -93,21 +118,66 @@ class LoadedRun:
             axes: files: positions are in the axes of the files that were trained on, and so are the vectors returned;
                 model: in the model's own.
             chunk_size: points predicted at once; it changes nothing.
+            interval: percent of a new case that intervals are to cover. The validation split calibrates them once.
             parameters: of the case, such as wind_speed=32.
 
         Returns:
             Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
             predicted, `scalars` (what is derived, as text with units), and `outside` (parameters out of range).
+            With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
+            high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
         files = FileAxes.of(self.trained.task.space, axes)
         own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
-        batch = shape_batch(self.trained, turned, others, parameters)
-        fields = predict_shape(self.trained, batch, chunk_size)
-        scalars = predicted_scalars(self.trained, turned, fields, parameters)
-        outside = outside_training(self.trained, parameters)
-        return {**files.back(fields), "points": own.points, "scalars": scalars, "outside": outside}
+        calibration = None if interval is None else (self._calibrated, interval)
+        words = self._ensemble, turned, others, parameters, chunk_size
+        found = predict_together(*words, calibration=calibration)
+        answer: dict[str, Any] = {**files.back(found.fields), "points": own.points}
+        answer["scalars"] = {name: scalar_text(self.trained.task, name, value) for name, value in found.scalars.items()}
+        answer["outside"] = outside_training(self.trained, parameters)
+        if calibration is not None:
+            for name in self.trained.task.fields:
+                answer |= found.arrays(name, files)
+            reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
+            middle = found.scalars
+            answer["intervals"] = {name: (middle[name] - half, middle[name] + half) for name, half in reach.items()}
+            answer["nearer"] = found.nearer
+        return answer
+
+    def sensitivity(
+        self,
+        shape: "str | Path | np.ndarray | tuple[np.ndarray, np.ndarray]",
+        of: str,
+        *,
+        scale: float | None = None,
+        axes: Axes = "files",
+        chunk_size: int = 16384,
+        **parameters: float | list[float],
+    ) -> dict[str, Any]:
+        """Says what changes an output: its gradient at every point of a shape and by every parameter.
+
+        Args:
+            shape, scale, axes, chunk_size, parameters: as of `predict`.
+            of: a coefficient, an output of the case, "mean FIELD" or "max FIELD".
+
+        Returns:
+            `value` of the output and its `unit`; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the
+            shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
+            `parameters`, the gradient by each, (C,).
+        """
+        files = FileAxes.of(self.trained.task.space, axes)
+        own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
+        found = sensitivity(self.trained, files.shape(own), of, parameters, chunk_size)
+        return {
+            "value": found.value,
+            "unit": found.unit,
+            "points": own.points,
+            "gradient": files.back({"": found.points})[""],
+            "outwards": found.outwards,
+            "parameters": found.parameters,
+        }
 
 
 def _as_shape(shape: Any, scale: float, at: str) -> Shape:

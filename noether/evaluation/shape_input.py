@@ -13,7 +13,15 @@ from scipy.spatial import cKDTree
 
 from noether.data.cases.case_map import turned
 from noether.data.mesh_files import import_pyvista, read_array, read_mesh_apart
-from noether.data.surface_mesh import area_vectors, find_holes, oriented, point_areas, sample_surface, triangles
+from noether.data.surface_mesh import (
+    SurfaceSamples,
+    area_vectors,
+    find_holes,
+    oriented,
+    point_areas,
+    sample_surface,
+    triangles,
+)
 from noether.errors import RequestError
 
 Axes = Literal["files", "model"]
@@ -210,28 +218,40 @@ def open_surface_warnings(path: Path, shape: Shape) -> list[str]:
     ]
 
 
-def as_trained(shape: Shape, count: int) -> Shape:
-    """The shape by `count` points, as many as the model has learned to read, with normals and values.
+@dataclass(frozen=True)
+class ShownBy:
+    """Which points show a shape to a model: rows (n,) of its own, or places on its faces, to which those are nearest.
+
+    Normals and values are those of the rows.
+    """
+
+    rows: np.ndarray
+    places: SurfaceSamples | None = None
+
+    def of(self, points: Any) -> Any:
+        """The points (n, 3) that show the shape, whose own points (N, 3), an array or a tensor, may have moved."""
+        return points[self.rows] if self.places is None else self.places.of(points)
+
+
+def shown_by(shape: Shape, count: int) -> ShownBy:
+    """The `count` points, as many as the model has learned to read, that show it a shape.
 
     A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
     without faces are thinned, or taken all where they are fewer.
     """
     if len(shape.points) == count:
-        return shape
+        return ShownBy(np.arange(count))
     if shape.faces is None:
-        rows = np.random.default_rng(0).permutation(len(shape.points))[:count]
-        points = shape.points[rows]
-    else:
-        points = sample_surface(shape.points, shape.faces, count)
-        rows = np.asarray(cKDTree(shape.points).query(points)[1])
+        return ShownBy(np.random.default_rng(0).permutation(len(shape.points))[:count])
+    places = sample_surface(shape.points, shape.faces, count)
+    return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
+
+
+def as_trained(shape: Shape, shown: ShownBy) -> Shape:
+    """The shape by the points that show it, with normals and values."""
+    rows = shown.rows
     values = {name: array[rows] for name, array in shape.values.items()}
-    return Shape(points, None, shape.normals[rows], shape.areas[rows], values, shape.rows[rows])
-
-
-def volume_inputs(points: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distance (N,) to the nearest surface point and the unit direction (N, 3) from it, as in the training data."""
-    distance, nearest = map(np.asarray, cKDTree(surface).query(points))
-    return distance, (points - surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
+    return Shape(shown.of(shape.points), None, shape.normals[rows], shape.areas[rows], values, shape.rows[rows])
 
 
 def _three(values: np.ndarray) -> str:

@@ -1,11 +1,11 @@
-"""Starts an evaluation, a prediction or an export of a run, on one device of this machine. No torch here."""
+"""Starts an evaluation or an export of a run, on one device of this machine. No torch here."""
 
 import os
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
+from typing import Protocol
 
 from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
@@ -36,6 +36,14 @@ class ChosenModel:
     weights: str
 
 
+class Request(Protocol):
+    """What a worker is asked, of a model."""
+
+    @property
+    def chosen(self) -> ChosenModel:
+        """The model, or the first of several."""
+
+
 @dataclass(frozen=True)
 class EvaluateRequest:
     """What is evaluated."""
@@ -45,21 +53,6 @@ class EvaluateRequest:
     split: str
     as_json: bool
     vtk: bool
-
-
-@dataclass(frozen=True)
-class PredictRequest:
-    """What is predicted: the fields of a run's model on a user's shape. scale: None: the unit of training's files."""
-
-    chosen: ChosenModel
-    mesh: Path
-    out: Path
-    volume: Path | None
-    truth: Path | None
-    scale: float | None
-    axes: str
-    chunk_size: int
-    parameters: dict[str, float | list[float]]
 
 
 @dataclass(frozen=True)
@@ -95,13 +88,13 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     _say_changes(folder, chosen, config)
     chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
-    weights = _one_of("weights", wanted.weights or have[0], have)
+    weights = one_of("weights", wanted.weights or have[0], have)
     return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
     """Evaluates a split, prints the figures and keeps them for `noether report`. RequestError: no such split."""
-    _one_of("split", split, ("test", "validation", "train"))
+    one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config
     if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
@@ -113,44 +106,7 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
             fix="--split test",
         )
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
-    return _run_here("noether.evaluation.final.evaluate_worker", request)
-
-
-def predict_here(
-    wanted: WantedModel,
-    *,
-    mesh: str,
-    out: str,
-    volume: str | None,
-    truth: str | None,
-    scale: str | None,
-    axes: str,
-    chunk: str,
-    parameters: str,
-) -> int:
-    """Predicts a run's fields on a user's shape.
-
-    Raises:
-        RequestError: there is no such file, or the shape is nothing like what was trained on.
-    """
-    from noether.evaluation.vtk_output import check_suffix
-
-    if not mesh:
-        fix = f"noether predict {wanted.run} --mesh FILE"
-        raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
-    check_suffix(Path(out))
-    request = PredictRequest(
-        mesh=_file("mesh", mesh),
-        out=Path(out).expanduser(),
-        volume=_file("volume", volume) if volume else None,
-        truth=_file("truth", truth) if truth else None,
-        scale=None if scale is None else _number("scale", scale, float),
-        axes=_one_of("axes", axes, ("files", "model")),
-        chunk_size=int(_number("chunk", chunk, int)),
-        parameters=_parameters(parameters),
-        chosen=choose_model(wanted),  # Last: it reads the whole checkpoint.
-    )
-    return _run_here("noether.evaluation.predict.predict_worker", request)
+    return run_here("noether.evaluation.final.evaluate_worker", request)
 
 
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
@@ -164,7 +120,7 @@ def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool
     _check_export_folder(wanted.run, target, overwrite)
     chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
-    return _run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
+    return run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
 
 
 def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
@@ -212,10 +168,6 @@ def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunCon
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
 
 
-METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
-"""The scale of a mesh in such a unit, for a model in metres."""
-
-
 def _for_one_device(config: RunConfig) -> RunConfig:
     """The configuration for one device of this machine, which need not be the one that trained."""
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
@@ -223,64 +175,15 @@ def _for_one_device(config: RunConfig) -> RunConfig:
     return config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
 
 
-def _run_here(target: str, request: EvaluateRequest | PredictRequest | ExportRequest) -> int:
+def run_here(target: str, request: Request) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
     return run_placement(plan.placement, target, request, request.chosen.folder.logs)
 
 
-def _parameters(text: str) -> dict[str, float | list[float]]:
-    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
-    parameters: dict[str, float | list[float]] = {}
-    for part in (part for part in text.split(",") if part.strip()):
-        name, _, value = part.partition("=")
-        try:
-            numbers = [float(word) for word in value.split()]
-        except ValueError:
-            numbers = []
-        if not numbers or not all(map(isfinite, numbers)):
-            raise RequestError(
-                "set-flag",
-                "--set takes a parameter and its number",
-                seen=f"--set {part}",
-                expected="NAME=NUMBER, separated by commas",
-                fix=f"--set {name.strip() or 'NAME'}=1.0",
-            )
-        parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
-    return parameters
-
-
-def _file(name: str, path: str) -> Path:
-    found = Path(path).expanduser()
-    if not found.is_file():
-        beside = [file.name for file in found.parent.iterdir()] if found.parent.is_dir() else []
-        alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
-        near = nearest(found.name, beside) or next(iter(alike), None)
-        fix = f"--{name} {found.with_name(near)}" if near else f"ls {found.parent}"
-        if not found.parent.is_dir():
-            fix = f"--{name} FILE      (there is no folder {found.parent} either)"
-        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
-    return found
-
-
-def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = kind(0)
-    if not 0 < value < float("inf"):
-        raise RequestError(
-            "flag-not-a-positive-number",
-            f"--{name} must be a positive number",
-            seen=f"--{name} {text}",
-            expected="above 0",
-            fix=f"--{name} {METRES[text]}" if name == "scale" and text in METRES else f"leave --{name} out",
-        )
-    return value
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> str:
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """Returns the value of a flag that has known ones. RequestError: it is another."""
     if value in known:
         return value
     raise RequestError(
@@ -302,7 +205,7 @@ def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
             expected="a run that has written a checkpoint",
             fix=f"noether logs {folder.path}      (shows how far it has come)",
         )
-    name = _one_of("checkpoint", name or "best", ("best", "latest", *found))
+    name = one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
         return best_or_refused(folder.checkpoints, "--checkpoint {}")
     return {"latest": list(found.values())[-1], **found}[name]

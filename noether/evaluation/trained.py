@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from noether.checkpoints.state import load_task_state, load_weights
@@ -17,7 +18,7 @@ from noether.data.loader import to_device
 from noether.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
-from noether.evaluation.shape_input import Shape, as_trained, volume_inputs
+from noether.evaluation.shape_input import Shape, as_trained, shown_by
 from noether.evaluation.start import ChosenModel
 from noether.learning.precision import Precision, choose_precision
 from noether.learning.setup import place_model, point_draw
@@ -124,24 +125,39 @@ def shape_batch(
     Raises:
         RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
     """
-    thinned = as_trained(shape, trained.points_learned)
-    points, context = thinned.points, _shape_tensors(trained, thinned)
-    given = others or {}
+    thinned = as_trained(shape, shown_by(shape, trained.points_learned))
+    context, queries = (shape_tensors(trained, own) for own in (thinned, shape))
+    sample = whole_sample(trained, context, queries, others or {}, parameter_tensors(trained, parameters or {}))
+    return {key: value[None].to(trained.device, torch.float32) for key, value in sample.items()}
+
+
+def whole_sample(
+    trained: TrainedModel, context: Sample, queries: Sample, given: Mapping[str, np.ndarray], parameters: Sample
+) -> Sample:
+    """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
+
+    Args:
+        trained: the model.
+        context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
+        given: further sets of points, (N, 3) each.
+        parameters: of the case.
+    """
+    points = context[trained.shape_set]
     needs_anchors = hasattr(trained.model, "attend")
     if needs_anchors:
         for name in (name for name in trained.layout.sets if name != trained.shape_set):
             own = given.get(name)
-            anchors = own if own is not None and len(own) >= VOLUME_ANCHORS else _points_about(trained, name, points)
+            enough = own is not None and len(own) >= VOLUME_ANCHORS
+            anchors = torch.from_numpy(own) if own is not None and enough else _points_about(trained, name, points)
             context |= _set_tensors(name, anchors, points)
     shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
     batch = {key: value for key, value in shown.items() if key not in context}
     if needs_anchors:  # sets that training draws no points of attend to all of theirs
         batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
-    batch |= _shape_tensors(trained, shape)
+    batch |= queries
     for name, own in given.items():
-        batch |= _set_tensors(name, own, points)
-    batch |= _parameter_tensors(trained, parameters or {})
-    return {key: value[None].to(trained.device) for key, value in batch.items()}
+        batch |= _set_tensors(name, torch.from_numpy(own), points)
+    return batch | parameters
 
 
 @torch.no_grad()
@@ -199,7 +215,8 @@ def outside_training(trained: TrainedModel, parameters: Mapping[str, float | lis
     return words
 
 
-def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
+def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
+    """The parameters of a case. RequestError: one that the model reads is missing, or it does not read one."""
     known = trained.task.parameters
     if unknown := [name for name in given if name not in known]:
         near = nearest(unknown[0], known)
@@ -224,7 +241,7 @@ def _parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[f
             ),
             fix="--set " + ",".join(f"{name}={' '.join(f'{v:.4g}' for v in value)}" for name, value in middle.items()),
         )
-    tensors = {name: torch.as_tensor(np.asarray(value, np.float32)) for name, value in given.items()}
+    tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
     for name, value in tensors.items():
         if value.numel() != trained.task.components[name]:
             raise RequestError(
@@ -243,7 +260,7 @@ def _span(span: Span | None) -> str:
     return f"{low} to {high}"
 
 
-def _shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
+def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
     """Points, normals and further inputs, these from the arrays of the shape's file. RequestError: one is not there."""
     own = trained.shape_set.removesuffix("points")
     found = {trained.shape_set: shape.points}
@@ -263,10 +280,10 @@ def _shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
                     fix=f"write {key} into the mesh file" if points == trained.shape_set else "predict from Python",
                 )
             found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
-    return _tensors(**found)
+    return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
 
-def _points_about(trained: TrainedModel, name: str, surface: np.ndarray) -> np.ndarray:
+def _points_about(trained: TrainedModel, name: str, surface: Tensor) -> Tensor:
     """Points that models attend to where none were given: half in the box of training, half near the shape."""
     known: Span = {"low": list(BOX_LOW), "high": list(BOX_HIGH), "count": VOLUME_ANCHORS}
     seen = trained.task.seen.points.get(name, known)
@@ -274,15 +291,15 @@ def _points_about(trained: TrainedModel, name: str, surface: np.ndarray) -> np.n
     box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
     near = surface[rng.integers(len(surface), size=count - count // 2)]
     # 0.2 m about a car of some 4 m
-    size = 0.2 * float((surface.max(axis=0) - surface.min(axis=0)).max()) / 4.0
-    return np.concatenate([box, near + rng.normal(0, size or 0.2, near.shape)])
+    size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
+    away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
+    return torch.cat([torch.from_numpy(box), near + away])
 
 
-def _set_tensors(name: str, points: np.ndarray, surface: np.ndarray) -> Sample:
-    distance, direction = volume_inputs(points, surface)
-    prefix = name.removesuffix("_points")
-    return _tensors(**{name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction})
-
-
-def _tensors(**arrays: np.ndarray) -> Sample:
-    return {key: torch.from_numpy(np.asarray(value, np.float32)) for key, value in arrays.items()}
+def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
+    """Points with the distance to the nearest surface point and the unit direction from it, as in the training data."""
+    nearest = np.asarray(cKDTree(surface.detach().numpy()).query(points.detach().numpy())[1])
+    away, prefix = points - surface[nearest], name.removesuffix("_points")
+    distance = torch.linalg.vector_norm(away, dim=-1)
+    direction = away / distance.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    return {name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction}

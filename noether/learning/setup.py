@@ -112,13 +112,17 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     )
 
 
+def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:
+    """Returns the samples of the training split that a run learns from, and those that it is validated on."""
+    if splits.validation is not None:
+        return sorted(set(range(len(splits.train))) - set(splits.validation)), list(splits.validation)
+    return split_validation(len(splits.train), config.dataset.validation_fraction)
+
+
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
     """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
-    train, validation = split_validation(len(splits.train), config.dataset.validation_fraction)
-    if splits.validation is not None:
-        validation = list(splits.validation)
-        train = sorted(set(range(len(splits.train))) - set(validation))
+    train, validation = held_out(config, splits)
     task = build_task(config.task.kind, **config.task.options())
     for split in (splits.test, splits.train):
         task.examine(split[0], about_data(split))

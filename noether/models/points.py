@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from noether.config.model import check_heads
 from noether.data.layout import CAR_FLOW, Layout
@@ -105,12 +107,16 @@ class PointModel(nn.Module):
         return {**fields, **self.case_outputs(latent)}
 
     def forward_in_chunks(self, batch: Batch, chunk_size: int) -> Batch:
-        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
+        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same.
+
+        Where gradients are wanted, each chunk is computed again in the backward pass.
+        """
         latent = self.encode(batch)
+        decode = partial(checkpoint, self.decode, use_reentrant=False) if torch.is_grad_enabled() else self.decode
         parts: dict[str, list[Tensor]] = {}
         for points in present(batch, self.layout) if self.layout.outputs else ():
             for chunk in _chunks(batch, points, chunk_size):
-                for name, value in self.decode(latent, chunk).items():
+                for name, value in decode(latent, chunk).items():
                     parts.setdefault(name, []).append(value)
         return {name: torch.cat(values, dim=1) for name, values in parts.items()} | self.case_outputs(latent)
 

@@ -61,8 +61,8 @@ def test_the_shadow_of_two_spheres_counts_once_where_they_hide_each_other() -> N
 
 
 def test_points_are_spread_by_area() -> None:
-    points = sample_surface(POINTS, QUADS, 20_000)
+    points = sample_surface(POINTS, QUADS, 20_000).of(POINTS)
     assert np.linalg.norm(points, axis=1) == pytest.approx(1, abs=0.01)
     assert points.mean(axis=0) == pytest.approx(0, abs=0.02)
     assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: a zone's area is its height's
-    assert np.array_equal(points, sample_surface(POINTS, QUADS, 20_000))
+    assert np.array_equal(points, sample_surface(POINTS, QUADS, 20_000).of(POINTS))

@@ -14,8 +14,15 @@ from shapenet_car_files import surface_mesh, write_car
 from noether.config.compose import load_config
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
-from noether.evaluation.predict import TrainedModel, predict_shape, shape_batch
-from noether.evaluation.shape_input import as_trained, check_range, open_surface_warnings, read_points, read_shape
+from noether.evaluation.shape_input import (
+    as_trained,
+    check_range,
+    open_surface_warnings,
+    read_points,
+    read_shape,
+    shown_by,
+)
+from noether.evaluation.trained import TrainedModel, predict_shape, shape_batch
 from noether.evaluation.vtk_output import SUFFIXES, write_fields
 from noether.learning.precision import Precision
 from noether.models.build import build_model
@@ -90,7 +97,7 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
     assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
     if "field-data" in name:
         assert set(shape.values) == {"pressure"}
-    thinned = as_trained(shape, 500)
+    thinned = as_trained(shape, shown_by(shape, 500))
     assert thinned.points.shape == thinned.normals.shape == (500, 3)
     assert {name: len(values) for name, values in thinned.values.items()} == dict.fromkeys(shape.values, 500)
 

@@ -1,0 +1,221 @@
+"""Several runs as one model: mean, spread and an interval that the validation split has calibrated."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noether.common.dotted_path import code_granted
+from noether.data.build import open_splits
+from noether.data.identity import data_identity
+from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.padding import mask_of
+from noether.errors import RequestError
+from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
+from noether.evaluation.evaluate import predict
+from noether.evaluation.members import VERSION, differing
+from noether.evaluation.shape_distance import distances, fit_distance
+from noether.evaluation.start import ChosenModel
+from noether.evaluation.trained import TrainedModel
+from noether.learning.setup import held_out, point_draw
+from noether.models.points import PointModel
+from noether.tasks.field_errors import by_channel
+
+SCALED_BY = 64
+"""Training cases whose errors are the scale beside which a spread counts."""
+
+Values = dict[str, np.ndarray]
+"""Of one case: fields (N, C), and coefficients and outputs of the case (1, 1), by their labels."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The runs' models, in the order in which they were named, and what was calibrated, as the record has it."""
+
+    members: tuple[TrainedModel, ...]
+    record: Mapping[str, Any]
+
+    def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
+        """Returns how far the interval reaches to both sides (…, C), from the spread (…, C).
+
+        Raises:
+            RequestError: the validation split has too few cases for such a level.
+        """
+        own, cases = self.record["outputs"][label], self.record["cases"]["validation"]
+        quantiles = [column[level - 1] for column in own["quantiles"]]
+        if any(value is None for value in quantiles):
+            most = highest_level(cases)
+            raise RequestError(
+                "too-few-to-calibrate",
+                f"{cases} validation cases cannot calibrate an interval of {level} %",
+                seen=f"{cases} cases, --interval {level}",
+                expected=f"at most {most} %, or at least {int(np.ceil(level / (100 - level)))} validation cases",
+                fix=f"--interval {most}" if most else "train with dataset.validation_fraction=0.2",
+            )
+        return np.asarray(np.asarray(quantiles) * (spread + np.asarray(own["floor"])))
+
+
+def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and the standard deviation (of the sample) over the members; of one member, 0."""
+    stacked = np.stack(predictions)
+    spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1:])
+    return stacked.mean(axis=0), spread
+
+
+@torch.no_grad()
+def calibrate(
+    members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measures residuals and distances on the validation split, and what they cover of the test split.
+
+    Args:
+        members, chosen: the models, and the checkpoints that they were loaded from.
+        data: the folder of the data, as `prepare_data` returned it.
+        say: is told what takes its time.
+
+    Raises:
+        RequestError: there is no validation split, or the data is not what the runs were trained on.
+    """
+    with code_granted(chosen[0].code):
+        splits = open_splits(chosen[0].config, data)
+    if (trained_on := chosen[0].checkpoint.meta().get("data")) not in (None, now := data_identity(splits)):
+        raise RequestError(
+            "data-not-of-the-runs",
+            "the data is not what the runs were trained on",
+            seen=differing(trained_on, now),
+            expected="the data of the runs, of which their validation split was held out",
+            fix="put the data of the runs back, or leave --interval out",
+        )
+    train, validation = held_out(chosen[0].config, splits)
+    if not validation:
+        raise RequestError(
+            "nothing-held-out",
+            "the runs have no validation split to calibrate intervals with",
+            seen="0 validation cases",
+            expected="cases that no run was trained on",
+            fix="dataset.validation_fraction=0.1      (and train again)",
+        )
+    test = list(range(len(splits.test)))
+    say(f"calibrating on {len(validation)} validation cases, and measuring on {len(test)} test cases; once")
+    floors: dict[str, list[np.ndarray]] = {}
+    for mean, _, truth in _cases(members, splits.train, train[:SCALED_BY]):
+        for label, own in mean.items():
+            floors.setdefault(label, []).append(np.abs(own - truth[label]).mean(axis=0))
+    floor = {label: np.maximum(np.mean(own, axis=0), np.finfo(np.float32).tiny) for label, own in floors.items()}
+    held, unseen = (
+        _scores(members, dataset, indices, floor)
+        for dataset, indices in ((splits.train, validation), (splits.test, test))
+    )
+    outputs = {}
+    for label, cases in held.items():
+        quantiles = [conformal_quantiles([case[k] for case in cases]) for k in range(len(cases[0]))]
+        shares = [covered_shares([case[k] for case in unseen[label]], own) for k, own in enumerate(quantiles)]
+        columns = [[float(value) if np.isfinite(value) else None for value in own] for own in quantiles]
+        outputs[label] = {
+            "floor": floor[label].tolist(),
+            "quantiles": columns,
+            "covered": np.mean(shares, axis=0).tolist(),
+        }
+    return {
+        "version": VERSION,
+        "members": [str(one.folder.path) for one in chosen],
+        "levels": LEVELS.tolist(),
+        "cases": {"validation": len(validation), "test": len(test)},
+        "outputs": outputs,
+        "distance": _fit_distances(members, splits.train, train, validation),
+    }
+
+
+def _scores(
+    members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
+) -> dict[str, list[list[np.ndarray]]]:
+    """Returns by label, case and component the scores |y − mean| / (spread + floor) of its points."""
+    found: dict[str, list[list[np.ndarray]]] = {}
+    for mean, spread, truth in _cases(members, dataset, indices):
+        for label, own in mean.items():
+            scores = np.abs(own - truth[label]) / (spread[label] + floor[label])
+            found.setdefault(label, []).append([kept_scores(column) for column in scores.T])
+    return found
+
+
+def _cases(
+    members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
+) -> Iterator[tuple[Values, Values, Values]]:
+    """Yields mean, spread and truth of each case."""
+    every = [_predictions(member, dataset, indices) for member in members]
+    for of_case in zip(*every, strict=True):
+        truth = of_case[0][1]
+        both = {label: mean_and_spread([values[label] for values, _ in of_case]) for label in truth}
+        yield {key: own[0] for key, own in both.items()}, {key: own[1] for key, own in both.items()}, truth
+
+
+def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
+    """Yields a member's prediction of each case, and the truth."""
+    task, chunk = member.task, member.config.trainer.evaluation_chunk_size
+    for batch in _batches(member, dataset, indices):
+        with member.precision.autocast():
+            scaled = predict(member.model, task.prepare(batch), chunk)
+        physical = task.to_physical(to_device(scaled, member.device, member.precision.weights))
+        found: Values = {}
+        truth: Values = {}
+        for name, field in task.fields.items():
+            real = mask_of(batch, field.points)
+            for values, own in ((found, physical[name]), (truth, by_channel(batch[name], batched=True))):
+                values[name] = (own[0] if real is None else own[0][real[0]]).double().cpu().numpy()
+        for figure, value in task.scalar_figures(physical, batch).items():
+            label, _, part = figure.rpartition("/")
+            if part in ("prediction", "truth"):
+                (found if part == "prediction" else truth)[label] = value.double().cpu().numpy().reshape(1, 1)
+        yield found, truth
+
+
+def _batches(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[Batch]:
+    shuffled = getattr(dataset, "points_are_shuffled", False)
+    draw = point_draw(member.config, member.task, member.model, shuffled=shuffled)
+    for batch in evaluation_batches(dataset, indices, 1, draw):
+        yield to_device(batch, member.device, member.precision.weights)
+
+
+def _fit_distances(
+    members: Sequence[TrainedModel], dataset: Dataset, train: Sequence[int], validation: Sequence[int]
+) -> dict[str, Any] | None:
+    """What distances are measured by, and those of the validation split; None for models without a latent."""
+    if not all(isinstance(member.model, PointModel) for member in members):
+        return None
+    fitted, held = [], []
+    for member in members:
+        of_train, of_held = (
+            np.stack([latent(member, batch) for batch in _batches(member, dataset, indices)])
+            for indices in (train, validation)
+        )
+        own = fit_distance(of_train)
+        fitted.append({key: np.asarray(value).tolist() for key, value in own.items()})
+        held.append(distances(own, of_held))
+    return {"members": fitted, "validation": np.mean(held, axis=0).tolist()}
+
+
+def latent(member: TrainedModel, batch: Batch) -> np.ndarray:
+    """Returns the pooled latent of a batch of one in physical units, with its standardised parameters, (d,)."""
+    prepared = member.task.prepare(batch)
+    with torch.no_grad(), member.precision.autocast():
+        pooled = member.model.encode(prepared).pooled  # type: ignore[operator]
+    parts = [pooled[0], *(prepared[name][0] for name in member.task.parameters)]
+    return np.concatenate([part.double().cpu().numpy().ravel() for part in parts])
+
+
+def shape_distance(ensemble: Ensemble, batches: Sequence[Batch]) -> float | None:
+    """Returns the share of the validation split's shapes that are nearer to the training shapes than a shape is.
+
+    batches: of one case, as each member is asked. None: the models have no latent.
+    """
+    known = ensemble.record["distance"]
+    if known is None:
+        return None
+    found = [
+        distances(fitted, latent(member, to_device(batch, member.device, member.precision.weights))[None])[0]
+        for fitted, member, batch in zip(known["members"], ensemble.members, batches, strict=True)
+    ]
+    return float(np.mean(np.asarray(known["validation"]) < np.mean(found)))

@@ -1,0 +1,141 @@
+"""A prediction of several runs on a shape: mean, spread and interval of each field and each coefficient."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+from torch import Tensor
+
+from noether.common.console import Console
+from noether.evaluation.conformal import LEVELS
+from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance
+from noether.evaluation.members import read_calibration, record_path
+from noether.evaluation.shape_input import FileAxes, Shape
+from noether.evaluation.start import ChosenModel
+from noether.evaluation.trained import TrainedModel, predict_shape, shape_batch
+from noether.evaluation.values import scalar_text, scalar_values
+from noether.runs.records import write_record
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What members predict of a shape, in the model's axes.
+
+    fields: mean of each field (N,) or (N, C) and output of the case; scalars: mean of each coefficient and output of
+    the case by its label; spreads: standard deviation of fields and of labels over the members.
+    nearer: share of the validation split's shapes that are nearer to the training shapes; None where it is not known.
+    """
+
+    fields: dict[str, np.ndarray]
+    scalars: dict[str, float]
+    spreads: dict[str, np.ndarray]
+    half_widths: dict[str, np.ndarray]
+    nearer: float | None
+
+    def arrays(self, name: str, files: FileAxes) -> dict[str, np.ndarray]:
+        """Returns what a file has of a field beside its prediction: spread, low and high, in the axes of the files."""
+        if name not in self.half_widths:
+            return {}
+        # Axes of files are the model's, exchanged and turned round: so is what stands beside a component.
+        beside = replace(files, rotation=np.abs(files.rotation)).back
+        mean, half = files.back({"": self.fields[name]})[""], beside({"": self.half_widths[name]})[""]
+        spread = beside({"": self.spreads[name]})[""]
+        return {f"{name}_spread": spread, f"{name}_low": mean - half, f"{name}_high": mean + half}
+
+
+def predict_together(
+    members: Sequence[TrainedModel],
+    shape: Shape,
+    others: Mapping[str, np.ndarray],
+    parameters: Mapping[str, float | list[float]],
+    chunk_size: int,
+    *,
+    calibration: tuple[Ensemble, int] | None = None,
+) -> Prediction:
+    """Predicts a shape with each member.
+
+    Args:
+        members: the models.
+        shape, others, parameters, chunk_size: as of `shape_batch` and `predict_shape`.
+        calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
+
+    Raises:
+        RequestError: as of these, or too few cases were held out for such a level.
+    """
+    batches: list[dict[str, Tensor]] = [shape_batch(member, shape, others, parameters) for member in members]
+    every = [predict_shape(member, batch, chunk_size) for member, batch in zip(members, batches, strict=True)]
+    labels = [scalar_values(member, shape, own, parameters) for member, own in zip(members, every, strict=True)]
+    fields = {name: mean_and_spread([own[name] for own in every]) for name in every[0]}
+    scalars = {label: mean_and_spread([np.array(own[label]) for own in labels]) for label in labels[0]}
+    spreads = {name: own[1] for name, own in {**fields, **scalars}.items()}
+    half_widths: dict[str, np.ndarray] = {}
+    if calibration is not None:
+        ensemble, level = calibration
+        for label in (*members[0].task.fields, *scalars):
+            if label in spreads and label in ensemble.record["outputs"]:
+                spread = spreads[label]
+                columns = spread if spread.ndim == 2 else spread.reshape(-1, 1)
+                half_widths[label] = ensemble.half_width(label, columns, level).reshape(spread.shape)
+    return Prediction(
+        {name: own[0] for name, own in fields.items()},
+        {label: float(own[0]) for label, own in scalars.items()},
+        spreads,
+        half_widths,
+        shape_distance(ensemble, batches) if calibration is not None else None,
+    )
+
+
+def calibrated(
+    members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
+) -> Ensemble:
+    """Returns the ensemble as it was calibrated before, or calibrates it and keeps that with the first run."""
+    path = record_path(chosen)
+    record = read_calibration(path)
+    if record is None:
+        record = calibrate(members, chosen, data, console.say)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_record(path, record)
+        except OSError as error:  # Another user's run: the next prediction calibrates again.
+            Console(None, speaks=True, stream=sys.stderr).warn(f"the calibration is not kept: {error}")
+    return Ensemble(tuple(members), record)
+
+
+def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble, level: int) -> Table:
+    """Returns a row for each coefficient and field: value, spread, interval, and what it covers of the test split."""
+    columns = (
+        "",
+        "prediction",
+        "spread",
+        f"{level} % interval",
+        f"covers, {ensemble.record['cases']['test']} test cases",
+    )
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    for label, half in found.half_widths.items():
+        covers = f"{ensemble.record['outputs'][label]['covered'][LEVELS.tolist().index(level)]:.1%}"
+        if label in found.scalars:
+            mean = found.scalars[label]
+            value, spread, low, high = (
+                scalar_text(trained.task, label, number)
+                for number in (mean, float(found.spreads[label]), mean - float(half), mean + float(half))
+            )
+            table.add_row(label.replace("_", " "), value, spread, f"{low} to {high}", covers)
+        else:
+            unit = trained.task.fields[label].unit
+            spread, reach = (f"{float(np.mean(own)):.3g} {unit}".rstrip() for own in (found.spreads[label], half))
+            table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
+    return table
+
+
+def likeness_words(found: Prediction, ensemble: Ensemble) -> str:
+    """Says how unlike the training shapes a shape is, where it is further from them than the validation shapes."""
+    if found.nearer is None or found.nearer < 1:
+        return ""
+    count = ensemble.record["cases"]["validation"]
+    return (
+        f"the shape is unlike anything trained on: all {count} validation shapes are nearer to the training shapes; "
+        "an interval promises nothing here"
+    )

@@ -1,0 +1,85 @@
+"""Which runs make an ensemble: those that are named, or of a sweep, and whether they fit together. No torch here."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from noether.errors import RequestError
+from noether.evaluation.start import ChosenModel
+from noether.runs.folder import is_run
+from noether.runs.records import parse_record
+
+VERSION = 1
+
+
+def named_runs(words: Sequence[str]) -> list[str]:
+    """Returns the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone."""
+    found: dict[str, None] = {}
+    for word in words:
+        path = Path(word).expanduser()
+        places = [place for place in (path, Path("runs") / path) if not is_run(place)]
+        sweeps = [one for place in places for one in (place, place.with_name(f"{place.name}.sweep.json"))]
+        sweep = next((one for one in sweeps if one.name.endswith(".sweep.json") and one.is_file()), None)
+        if sweep is not None and not any(is_run(place) for place in (path, Path("runs") / path)):
+            found |= dict.fromkeys(str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"])
+        elif len(places) == 2 and path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
+            found |= dict.fromkeys(str(config.parent) for config in inside)
+        else:
+            found[word] = None
+    return list(found)
+
+
+def record_path(chosen: Sequence[ChosenModel]) -> Path:
+    """Returns where the calibration of these checkpoints lies: with the first run, named after all of them."""
+    names = sorted(f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen)
+    return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
+
+
+def read_calibration(path: Path) -> dict[str, Any] | None:
+    """Returns what was calibrated before; None where there is nothing, or nothing that this version reads."""
+    try:
+        record = parse_record(path)
+    except (OSError, ValueError):
+        return None
+    return record if record.get("version") == VERSION else None
+
+
+def check_members(chosen: Sequence[ChosenModel]) -> None:
+    """Refuses runs that do not make one ensemble. RequestError: they were trained on other data or other outputs."""
+    first = chosen[0]
+
+    def described(one: ChosenModel) -> dict[str, Any]:
+        config = one.config.model_dump(mode="json")
+        dataset = {key: value for key, value in config["dataset"].items() if key not in DRAWN}
+        return {"data": one.checkpoint.meta().get("data"), "dataset": dataset, "task": _outputs_of(config["task"])}
+
+    known = described(first)
+    for one in chosen[1:]:
+        for what, own in described(one).items():
+            if own != known[what]:
+                raise RequestError(
+                    "runs-do-not-fit-together",
+                    f"{first.folder.path} and {one.folder.path} do not make one ensemble: they differ in {what}",
+                    seen=f"{differing(known[what], own)}",
+                    expected="runs on the same data and the same held-out cases, with the same outputs",
+                    fix=f"leave {one.folder.path} out",
+                )
+
+
+DRAWN = ("points_per_update", "geometry_points")
+"""Settings of a data set that say which points a model is given, not which cases there are."""
+
+
+def _outputs_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: task.get(key) for key in ("kind", "scalars")} | {
+        "fields": {name: {**field, "weight": None} for name, field in (task.get("fields") or {}).items()}
+    }
+
+
+def differing(first: Any, second: Any) -> str:
+    """Returns the first thing in which two descriptions differ, in words."""
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return f"{first} and {second}"
+    name = next(key for key in {**first, **second} if first.get(key) != second.get(key))
+    return f"{name}: {first.get(name)} and {second.get(name)}"

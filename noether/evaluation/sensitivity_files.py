@@ -1,0 +1,55 @@
+"""What `noether sensitivity` writes and says: the gradient on the mesh, and a table of what changes an output."""
+
+import numpy as np
+from rich.table import Table
+
+from noether.common.console import Console
+from noether.distributed.group import joined_group
+from noether.errors import ExitCode
+from noether.evaluation.predict import open_shape
+from noether.evaluation.sensitivity import Sensitivity, sensitivity, stretches
+from noether.evaluation.shape_request import SensitivityRequest
+from noether.evaluation.trained import TrainedModel, load_trained, outside_training
+from noether.evaluation.vtk_output import write_fields, write_on_mesh
+from noether.workers.context import WorkerContext
+
+
+def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> int:
+    """Differentiates on one device, writes the file and says what changes the output."""
+    console, asked = Console(None, speaks=True), request.shape
+    with joined_group(context) as group:
+        trained = load_trained(request.chosen, group.device)
+        opened = open_shape(asked, trained, console)
+        for words in outside_training(trained, asked.parameters):
+            console.warn(words)
+        found = sensitivity(trained, opened.shape, request.of, asked.parameters, asked.chunk_size)
+    gradient = opened.files.back({"": found.points})[""]
+    arrays = {"sensitivity": gradient}
+    if found.outwards is not None:
+        arrays["sensitivity_outwards"] = found.outwards
+    given = opened.given
+    if asked.mesh.suffix == ".npy":
+        write_fields(asked.out, given.points, given.faces, arrays)
+    else:
+        write_on_mesh(asked.out, asked.mesh, given.rows, arrays, at_cells=trained.shape_at == "cells")
+    console.say(f"{request.of}: {found.value:.5g} {found.unit}".rstrip())
+    up = opened.files.rotation.T @ np.asarray(trained.task.space.get("up", np.zeros(3)), np.float64)
+    moved = float(np.einsum("nx,nx->", found.points, opened.shape.normals))
+    console.say(changes_table(trained, found, stretches(gradient, given.points, up), moved))
+    console.say(f"{asked.out}: {len(given.points):,} points, {', '.join(arrays)}")
+    return ExitCode.DONE
+
+
+def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str, float], moved: float) -> Table:
+    """Returns what the output gains, linearly: by a 1 % longer shape, by a thicker one, and by each parameter."""
+    table = Table("change", f"gain, {found.unit}" if found.unit else "gain", box=None, padding=(0, 3, 0, 0))
+    for axis, gain in stretched.items():
+        table.add_row(f"1 % longer along {axis}", f"{gain / 100:+.4g}")
+    if found.outwards is not None:
+        table.add_row("the whole surface 1 mm outwards", f"{moved / 1000:+.4g}")
+    for name, gradient in found.parameters.items():
+        unit = trained.task.parameters[name].unit or "1"
+        for channel, gain in enumerate(gradient):
+            label = f"{name}[{channel}]" if len(gradient) > 1 else name
+            table.add_row(f"{label} + 1 {unit}".replace(" 1 1", " 1"), f"{gain:+.4g}")
+    return table

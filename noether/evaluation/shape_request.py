@@ -1,0 +1,174 @@
+"""Starts what is asked about a user's shape: a prediction, or what changes it. No torch here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from noether.common.suggest import nearest
+from noether.data.build import prepare_data
+from noether.errors import RequestError
+from noether.evaluation.members import check_members, read_calibration, record_path
+from noether.evaluation.start import ChosenModel, WantedModel, choose_model, one_of, run_here
+from noether.evaluation.vtk_output import check_suffix
+
+METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
+"""The scale of a mesh in such a unit, for a model in metres."""
+
+
+@dataclass(frozen=True)
+class TypedShape:
+    """The flags of a shape, as they are typed."""
+
+    mesh: str
+    out: str
+    scale: str | None
+    axes: str
+    chunk: str
+    parameters: str
+
+
+@dataclass(frozen=True)
+class ShapeRequest:
+    """A user's shape, and the file to write of it. scale: None: the unit of training's files."""
+
+    mesh: Path
+    out: Path
+    scale: float | None
+    axes: str
+    chunk_size: int
+    parameters: dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What is predicted: the fields of one or more runs' models on a user's shape.
+
+    level: of the interval, in percent; data: what it is calibrated with, where that was not done before.
+    """
+
+    shape: ShapeRequest
+    volume: Path | None
+    truth: Path | None
+    members: tuple[ChosenModel, ...]
+    level: int | None
+    data: Path | None
+
+    @property
+    def chosen(self) -> ChosenModel:
+        """The first model."""
+        return self.members[0]
+
+
+@dataclass(frozen=True)
+class SensitivityRequest:
+    """Of which output the gradient is asked for, on a user's shape."""
+
+    shape: ShapeRequest
+    of: str
+    chosen: ChosenModel
+
+
+def predict_here(
+    wanted: Sequence[WantedModel], typed: TypedShape, *, volume: str | None, truth: str | None, interval: str | None
+) -> int:
+    """Predicts the fields of one or more runs on a user's shape.
+
+    Raises:
+        RequestError: there is no such file, or the shape is nothing like what was trained on.
+    """
+    shape = _shape(typed, f"noether predict {' '.join(one.run for one in wanted)}")
+    files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
+    level = _level(interval, len(wanted))
+    members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
+    check_members(members)
+    calibrates = level is not None and read_calibration(record_path(members)) is None
+    data = prepare_data(members[0].config) if calibrates else None
+    request = PredictRequest(shape, files[0], files[1], members, level, data)
+    return run_here("noether.evaluation.predict.predict_worker", request)
+
+
+def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
+    """Says what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
+    request = SensitivityRequest(_shape(typed, f"noether sensitivity {wanted.run}"), of, choose_model(wanted))
+    return run_here("noether.evaluation.sensitivity_files.sensitivity_worker", request)
+
+
+def _level(interval: str | None, runs: int) -> int | None:
+    if interval == "none" or (interval is None and runs == 1):
+        return None
+    text = (interval or "90").removesuffix("%").strip()
+    if not text.isdecimal() or not 1 <= int(text) <= 99:
+        raise RequestError(
+            "interval-level",
+            "--interval takes a whole number of percent",
+            seen=f"--interval {interval}",
+            expected="1 to 99, or none",
+            fix="--interval 90",
+        )
+    return int(text)
+
+
+def _shape(typed: TypedShape, command: str) -> ShapeRequest:
+    if not typed.mesh:
+        fix = f"{command} --mesh FILE"
+        raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
+    check_suffix(Path(typed.out))
+    return ShapeRequest(
+        mesh=_file("mesh", typed.mesh),
+        out=Path(typed.out).expanduser(),
+        scale=None if typed.scale is None else _number("scale", typed.scale, float),
+        axes=one_of("axes", typed.axes, ("files", "model")),
+        chunk_size=int(_number("chunk", typed.chunk, int)),
+        parameters=_parameters(typed.parameters),
+    )
+
+
+def _parameters(text: str) -> dict[str, float | list[float]]:
+    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    parameters: dict[str, float | list[float]] = {}
+    for part in (part for part in text.split(",") if part.strip()):
+        name, _, value = part.partition("=")
+        try:
+            numbers = [float(word) for word in value.split()]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(map(isfinite, numbers)):
+            raise RequestError(
+                "set-flag",
+                "--set takes a parameter and its number",
+                seen=f"--set {part}",
+                expected="NAME=NUMBER, separated by commas",
+                fix=f"--set {name.strip() or 'NAME'}=1.0",
+            )
+        parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
+    return parameters
+
+
+def _file(name: str, path: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.is_file():
+        beside = [file.name for file in found.parent.iterdir()] if found.parent.is_dir() else []
+        alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
+        near = nearest(found.name, beside) or next(iter(alike), None)
+        fix = f"--{name} {found.with_name(near)}" if near else f"ls {found.parent}"
+        if not found.parent.is_dir():
+            fix = f"--{name} FILE      (there is no folder {found.parent} either)"
+        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
+    return found
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind(0)
+    if not 0 < value < float("inf"):
+        raise RequestError(
+            "flag-not-a-positive-number",
+            f"--{name} must be a positive number",
+            seen=f"--{name} {text}",
+            expected="above 0",
+            fix=f"--{name} {METRES[text]}" if name == "scale" and text in METRES else f"leave --{name} out",
+        )
+    return value

@@ -1,0 +1,107 @@
+"""Intervals of several runs: what they promise, what `predict` writes of them, and what is refused."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import pyvista
+
+from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
+from noether.evaluation.members import named_runs
+from noether.evaluation.shape_distance import distances, fit_distance
+
+REPOSITORY = Path(__file__).parents[2]
+CAR = str(REPOSITORY / "examples" / "car.stl")
+
+
+def test_one_value_a_case_gives_the_ordinary_quantile() -> None:
+    found = conformal_quantiles([np.array([float(k)]) for k in range(19)])
+    # The k-th of 19 values, k = ⌈20 · level⌉; above 95 % they are too few.
+    assert [found[level - 1] for level in (5, 50, 90, 95)] == [0.0, 9.0, 17.0, 18.0]
+    assert np.isinf(found[95:]).all()
+    assert highest_level(19) == 95
+
+
+def test_the_share_is_covered_on_average_over_cases_of_any_size_and_difficulty() -> None:
+    rng = np.random.default_rng(0)
+
+    def cases(count: int) -> list[np.ndarray]:
+        hard = rng.lognormal(0, 0.7, count)
+        return [kept_scores(np.abs(rng.normal(0, own, rng.integers(50, 400)))) for own in hard]
+
+    shares = np.mean([covered_shares(cases(40), conformal_quantiles(cases(40))) for _ in range(40)], axis=0)
+    for level in (50, 80, 90):
+        assert shares[level - 1] == pytest.approx(level / 100 + 0.5 / 41, abs=0.025)
+
+
+def test_many_scores_of_a_case_are_kept_by_rank() -> None:
+    kept = kept_scores(np.arange(100_000.0)[::-1])
+    assert (len(kept), kept[-1], (np.diff(kept) > 0).all()) == (2048, 99_999.0, True)
+
+
+def test_a_shape_off_the_training_shapes_is_far() -> None:
+    rng = np.random.default_rng(0)
+    mix = rng.normal(size=(6, 24))
+    train, near = rng.uniform(-1, 1, (400, 6)) @ mix, rng.uniform(-1, 1, (50, 6)) @ mix
+    off = near + 0.3 * rng.normal(size=near.shape)
+    fitted = fit_distance(train + 0.01 * rng.normal(size=train.shape))
+    assert distances(fitted, off).min() > distances(fitted, near).max()
+
+
+@pytest.fixture(scope="module")
+def runs(train_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder, held = tmp_path_factory.mktemp("ensemble"), "dataset.validation_fraction=0.5"
+    own = [train_in(folder, f"cars-{seed}", held, f"seed={seed}").path for seed in (1, 2)]
+    other = train_in(folder, "other", held, "dataset.seed=1").path
+    (folder / "cars.sweep.json").write_text(json.dumps({"runs": [{"run": f"runs/{run.name}"} for run in own]}))
+    return [*map(str, own), str(other), str(folder / "cars.sweep.json")]
+
+
+def test_the_runs_of_a_sweep_are_named_by_it(runs: list[str]) -> None:
+    assert named_runs([runs[3]]) == runs[:2]
+    assert named_runs([runs[3].removesuffix(".sweep.json")]) == runs[:2]
+    assert named_runs([runs[0], "runs/nothing"]) == [runs[0], "runs/nothing"]
+    assert named_runs([str(Path(runs[0]).parent)]) == sorted(runs[:3])
+
+
+def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, tmp_path: Path) -> None:
+    out = tmp_path / "car.vtu"
+    done = noether("predict", runs[3], "--mesh", CAR, "--out", str(out))
+    assert done.code == 0, done.err
+    assert "90 % interval" in done.out
+    data = pyvista.read(out).point_data
+    low, high, mean = (data[f"surface_pressure_{part}"] for part in ("low", "high", "prediction"))
+    assert ((low < mean) & (mean < high)).all()
+    single = []
+    for run in runs[:2]:
+        assert noether("predict", run, "--mesh", CAR, "--out", str(out)).code == 0
+        single.append(pyvista.read(out).point_data["surface_pressure_prediction"])
+    np.testing.assert_allclose(mean, np.mean(single, axis=0), rtol=1e-4, atol=1e-3)
+    (record,) = (Path(runs[0]) / "evaluation").glob("intervals-*.json")
+    outputs = json.loads(record.read_text())["outputs"]
+    assert set(outputs) == {"surface_pressure", "volume_velocity", "lift_coefficient", "yawing_moment_coefficient"}
+    assert len(outputs["volume_velocity"]["quantiles"]) == 3
+    assert len(outputs["surface_pressure"]["covered"]) == len(LEVELS)
+    again = noether("predict", *runs[:2], "--mesh", CAR, "--out", str(out), "--interval", "80")
+    assert (again.code, "calibrating" in again.out, "80 % interval" in again.out) == (0, False, True)
+    for words, code in (([*runs[:2], "--interval", "95"], "too-few-to-calibrate"),
+                        ([runs[0], runs[2]], "runs-do-not-fit-together")):  # fmt: skip
+        refused = noether("predict", *words, "--mesh", CAR, "--out", str(out))
+        assert (refused.code, code in refused.err) == (2, True), refused.err
+
+
+def test_the_notebook_goes_from_intervals_to_what_to_change(runs: list[str], monkeypatch) -> None:
+    monkeypatch.setenv("NOETHER_RUNS", " ".join(runs[:2]))
+    matplotlib.use("agg")
+    notebook = json.loads((REPOSITORY / "examples" / "how_sure_and_what_to_change.ipynb").read_text())
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "how_sure_and_what_to_change.ipynb", "exec"), names)
+    found, change = names["found"], names["change"]
+    assert isinstance(found, dict)
+    assert isinstance(change, dict)
+    assert set(found["intervals"]) == {"lift_coefficient", "yawing_moment_coefficient"}
+    assert change["outwards"].shape == (1200,)
