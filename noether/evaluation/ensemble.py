@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from noether.common.dotted_path import code_granted
-from noether.data.build import open_splits
+from noether.data.build import Splits, open_splits
 from noether.data.identity import data_identity
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.data.padding import mask_of
@@ -23,6 +23,7 @@ from noether.evaluation.trained import TrainedModel
 from noether.learning.setup import held_out, point_draw
 from noether.models.points import PointModel
 from noether.tasks.field_errors import by_channel
+from noether.tasks.physical_metrics import numbers
 
 SCALED_BY = 64
 """Training cases whose errors are the scale beside which a spread counts."""
@@ -79,16 +80,7 @@ def calibrate(
     Raises:
         RequestError: there is no validation split, or the data is not what the runs were trained on.
     """
-    with code_granted(chosen[0].code):
-        splits = open_splits(chosen[0].config, data)
-    if (trained_on := chosen[0].checkpoint.meta().get("data")) not in (None, now := data_identity(splits)):
-        raise RequestError(
-            "data-not-of-the-runs",
-            "the data is not what the runs were trained on",
-            seen=differing(trained_on, now),
-            expected="the data of the runs, of which their validation split was held out",
-            fix="put the data of the runs back, or leave --interval out",
-        )
+    splits = _splits_of(chosen[0], data)
     train, validation = held_out(chosen[0].config, splits)
     if not validation:
         raise RequestError(
@@ -129,6 +121,20 @@ def calibrate(
     }
 
 
+def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
+    with code_granted(chosen.code):
+        splits = open_splits(chosen.config, data)
+    if (trained_on := chosen.checkpoint.meta().get("data")) not in (None, now := data_identity(splits)):
+        raise RequestError(
+            "data-not-of-the-runs",
+            "the data is not what the runs were trained on",
+            seen=differing(trained_on, now),
+            expected="the data of the runs, of which their validation split was held out",
+            fix="put the data of the runs back, or leave --interval out",
+        )
+    return splits
+
+
 def _scores(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
 ) -> dict[str, list[list[np.ndarray]]]:
@@ -165,7 +171,7 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
             real = mask_of(batch, field.points)
             for values, own in ((found, physical[name]), (truth, by_channel(batch[name], batched=True))):
                 values[name] = (own[0] if real is None else own[0][real[0]]).double().cpu().numpy()
-        for figure, value in task.scalar_figures(physical, batch).items():
+        for figure, value in numbers(task, physical, batch).items():
             label, _, part = figure.rpartition("/")
             if part in ("prediction", "truth"):
                 (found if part == "prediction" else truth)[label] = value.double().cpu().numpy().reshape(1, 1)

@@ -107,10 +107,7 @@ class PointModel(nn.Module):
         return {**fields, **self.case_outputs(latent)}
 
     def forward_in_chunks(self, batch: Batch, chunk_size: int) -> Batch:
-        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same.
-
-        Where gradients are wanted, each chunk is computed again in the backward pass.
-        """
+        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
         latent = self.encode(batch)
         decode = partial(checkpoint, self.decode, use_reentrant=False) if torch.is_grad_enabled() else self.decode
         parts: dict[str, list[Tensor]] = {}
