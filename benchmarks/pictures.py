@@ -49,9 +49,9 @@ class Shot:
 
 SHOTS = (
     Shot("watch-one.png", ("upt-4",), part=("#glance", "#figures")),
-    Shot("watch-three.png", ("upt-4", "upt-14", "upt-24"), part=("#glance", "#time"), smoothing="0.6"),
-    Shot("watch-thirty.png", ("upt-4", "upt-14", "upt-24"), part=("#all-runs", "#curves")),
-    Shot("watch-dark.png", ("upt-4", "upt-14", "upt-24"), dark=True, part=("#curves", "#time")),
+    Shot("watch-three.png", ("upt-4", "upt-10", "upt-15"), part=("#glance", "#time"), smoothing="0.6"),
+    Shot("watch-thirty.png", ("upt-4", "upt-10", "upt-15"), part=("#all-runs", "#curves")),
+    Shot("watch-dark.png", ("upt-4", "upt-10", "upt-15"), dark=True, part=("#curves", "#time")),
     Shot("watch-400px.png", ("upt-4",), width=400, part=("#glance", "#figures")),
 )
 
@@ -106,10 +106,12 @@ def watch_pictures(chromium: Browser, folder: Path, out: Path) -> None:
             page = opened(chromium, address, width=shot.width, dark=shot.dark)
             page.get_by_role("button", name=re.compile(f"^{shot.overlaid[0]} ")).first.click()
             page.wait_for_selector("#run-list li.focus")
-            for box in page.locator("#run-list input:checked").all():
-                box.uncheck()
             for name in shot.overlaid:
                 page.get_by_label(f"Overlay {name}", exact=True).check()
+            wanted = [f"Overlay {name}" for name in shot.overlaid]
+            ticked = page.locator("#run-list input:checked").evaluate_all("all => all.map((box) => box.ariaLabel)")
+            for label in set(ticked) - set(wanted):
+                page.get_by_label(label, exact=True).uncheck()
             page.locator("#smoothing").fill(shot.smoothing)
             page.wait_for_selector("#figure-tables td")
             page.wait_for_timeout(4000)

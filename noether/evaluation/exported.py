@@ -68,7 +68,16 @@ class ExportedModel:
             RequestError: an array is missing or has another shape.
         """
         arguments = [self._argument(name, shape, arrays) for name, shape in self.inputs.items()]
-        return {name: value[0] for name, value in zip(self.about["outputs"], self.run(*arguments), strict=True)}
+        try:
+            found = self.run(*arguments)
+        except AssertionError:  # torch's guards: the graph holds for lengths that agree.
+            raise RequestError(
+                "export-input-shape",
+                "the arrays do not fit together",
+                seen=", ".join(f"{name} {list(np.shape(arrays[name]))}" for name in self.inputs),
+                expected="as many values as points in each set, and the components of `inputs`",
+            ) from None
+        return {name: value[0] for name, value in zip(self.about["outputs"], found, strict=True)}
 
     def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
         if name not in arrays:

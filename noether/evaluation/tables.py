@@ -145,7 +145,10 @@ def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> li
 
 
 def _pace(result: Mapping[str, Any]) -> str:
-    parts = [f"{result['parameters']:,} parameters", f"{result['updates']:,} updates"]
+    parts = [
+        f"{result['parameters']:,} parameters",
+        f"{result['updates']:,} update{'s' if result['updates'] != 1 else ''}",
+    ]
     if result["samples_per_second"]:
         parts.append(f"{result['samples_per_second']:.1f} samples/s")
     if result.get("device_use") is not None:

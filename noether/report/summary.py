@@ -8,6 +8,7 @@ from noether.report.elements import fill
 from noether.report.numbers import percent
 from noether.report.phrases import in_words
 from noether.report.run import ReportedRun
+from noether.runs.records import mapping
 
 TILES_IN_A_ROW = 6
 
@@ -51,10 +52,13 @@ def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
 def summary_tiles(run: ReportedRun) -> Markup:
     """The headline numbers, in rows of like length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
+    # One figure: that of the section of the time, where one start made the whole run.
+    parts = mapping(mapping(run.result, "time_use"), "parts").values()
+    whole = sum(finite(part, 0.0) for part in parts) if parts and not run.plan.get("attempt") else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *(of.get(f"{name}/relative_l2") for of in (run.metrics, run.baseline("nearest_shape"))))
               for name in run.result.get("fields") or ()]  # fmt: skip
     every = [] if errors else [(run.known[name], value) for name, value in run.metrics.items()]
     own = [(metric, value) for metric, value in every if metric.headline]
     shown = {"errors": errors, "own": own, "scores": _scores(run)}
-    return fill("tiles.html", run=run, result=run.result, **shown, logged=logged, most=TILES_IN_A_ROW)
+    return fill("tiles.html", run=run, result=run.result, **shown, whole=whole, logged=logged, most=TILES_IN_A_ROW)

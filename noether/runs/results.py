@@ -72,8 +72,8 @@ def _guessed(name: str, fields: Mapping[str, Any], scalars: Mapping[str, Any]) -
     of, _, rest = name.partition("/")
     part, _, measure = rest.rpartition("/")
     if of in scalars:
-        return Metric(name, better="higher" if measure in ("r2", "spearman") else "lower", label=measure, of=of,
-                      headline=measure == "r2")  # fmt: skip
+        scored = {"r2": "higher", "spearman": "higher", "mae": "lower", "max": "lower"}
+        return Metric(name, better=scored.get(measure, ""), label=measure, of=of, headline=measure == "r2")  # type: ignore[arg-type]
     labels = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE"}
     part = "weighted by area or volume" if measure.startswith("weighted_") else part
     label = labels.get(measure.removeprefix("weighted_"), measure)

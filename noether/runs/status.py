@@ -14,6 +14,8 @@ from noether.environments.slurm.queue import SlurmError, queued_jobs
 from noether.errors import ExitCode
 from noether.runs.overview import RunState, job_of_run, run_state, runs_under
 
+MOST_COLUMNS = 1000
+
 
 def show_status(output_path: str, *, as_json: bool) -> int:
     """Prints the runs in a folder with the jobs they wait or run in."""
@@ -31,7 +33,10 @@ def show_status(output_path: str, *, as_json: bool) -> int:
     elif not states:
         print(f"no runs in {output_path}")
     else:
-        Console(None, speaks=True).say(status_table(states))
+        console, table = Console(None, speaks=True), status_table(states)
+        if not console.terminal.is_terminal:  # A program reads lines: one for each run, however long.
+            console.terminal.width = MOST_COLUMNS
+        console.say(table)
     return ExitCode.DONE
 
 

@@ -95,7 +95,7 @@ export function plan(run) {
       facts([
         ["launcher", known.launcher], ["ranks", `${count(known.world_size)} on ${(known.nodes ?? []).length || 1} ${(known.nodes ?? []).length > 1 ? "nodes" : "node"}`],
         ["batch", known.batch && `${count(known.batch.effective)} = ${count(known.world_size)} × ${count(known.batch.micro)} × ${count(known.batch.accumulation_steps)}`],
-        ["length", known.length && `${count(known.length.total_updates)} updates of ${count(known.length.updates_per_epoch)} an epoch`],
+        ["length", known.length && `${count(known.length.total_updates)} ${known.length.total_updates === 1 ? "update" : "updates"}, ${count(known.length.updates_per_epoch)} an epoch`],
         ["data", known.data && Object.entries(known.data).map(([split, size]) => `${count(size)} ${split}`).join(", ")],
         ["model", known.model && `${known.model.kind}, ${count(known.model.parameters)} parameters`],
         ["meeting at", known.endpoint && `${known.endpoint.host}, port ${known.endpoint.port || "chosen at the start"}`],
