@@ -44,6 +44,9 @@ MACHINES = (
     "tests/workers/test_who_failed.py",
     # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
     "tests/evaluation/test_export_alone.py",
+    "tests/evaluation/test_intervals.py::test_several",
+    "tests/evaluation/test_intervals.py::test_the_notebook",
+    "tests/evaluation/test_sensitivity.py::test_the_command",
     "tests/evaluation/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
     "tests/models/test_point_models.py::test_exports",

@@ -340,7 +340,8 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n")
     (tmp_path / "car.stl").write_text("solid\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("noether.evaluation.start._run_here", lambda *request: 0)
+    for place in ("start", "shape_request"):
+        monkeypatch.setattr(f"noether.evaluation.{place}.run_here", lambda *request: 0)
     return tmp_path
 
 
