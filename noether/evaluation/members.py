@@ -31,8 +31,8 @@ def named_runs(words: Sequence[str]) -> list[str]:
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
-    """Returns where the calibration of these checkpoints lies: with the first run, named after all of them."""
-    names = sorted(f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen)
+    """Returns where the calibration of these checkpoints lies: with the first run, named after all of them in order."""
+    names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 
 
