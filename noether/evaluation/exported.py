@@ -72,7 +72,7 @@ class ExportedModel:
             found = self.run(*arguments)
         except AssertionError:  # torch's guards: the graph holds for lengths that agree.
             raise RequestError(
-                "export-input-shape",
+                "export-input-lengths",
                 "the arrays do not fit together",
                 seen=", ".join(f"{name} {list(np.shape(arrays[name]))}" for name in self.inputs),
                 expected="as many values as points in each set, and the components of `inputs`",
