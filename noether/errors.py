@@ -53,6 +53,12 @@ class RequestError(NoetherError):
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
 
 
+class JoinError(RequestError):
+    """Not all ranks of a run have met within the time that they had; the same request may succeed later."""
+
+    exit_code = ExitCode.FAILED
+
+
 class EndedByAnother(NoetherError):
     """This rank ends because rank 0 has ended or refused the run, and is not what the run failed of."""
 

@@ -88,7 +88,7 @@ def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
 
 def _raises(function: ast.expr) -> bool:
     name = ast.unparse(function)
-    return name.endswith(("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal")) or name in (
+    return name.endswith(("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError")) or name in (
         *("refuse", "_choice_error", "_refusal", "wrong"),
     )
 

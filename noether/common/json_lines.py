@@ -36,7 +36,7 @@ class JsonLines:
 
     def __init__(self, connected: socket.socket, longest_line: int = LONGEST_LINE) -> None:
         self.socket = connected
-        self._longest = longest_line
+        self.longest_line = longest_line
         self._buffer = b""
         self._waiting: list[dict[str, Any]] = []
         self._garbage = False
@@ -90,7 +90,7 @@ class JsonLines:
     def _take_what_has_come(self) -> bool:
         taken = 0
         try:
-            while taken < MOST_PER_READ and len(self._buffer) <= self._longest:
+            while taken < MOST_PER_READ and len(self._buffer) <= self.longest_line:
                 part = self.socket.recv(1 << 16, socket.MSG_DONTWAIT)
                 self._buffer += part
                 taken += len(part)
@@ -100,7 +100,7 @@ class JsonLines:
             pass
         except OSError:
             return False
-        return len(self._buffer) <= self._longest
+        return len(self._buffer) <= self.longest_line
 
     def _split(self) -> bool:
         """Moves the whole lines of the buffer to the waiting objects; returns False at one that is not an object."""

@@ -15,10 +15,9 @@ from torch.distributed import distributed_c10d
 from noether.distributed.control import ControlChannel
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.distributed.name_lookups import without_dns
-from noether.environments.network import find_address, interface_towards
-from noether.errors import EndedByAnother, NoetherError
+from noether.distributed.stores import choose_interface, exchange_listener, join_store
 from noether.workers.context import WorkerContext
-from noether.workers.rank_state import MeetingPoint, RankNote
+from noether.workers.rank_state import RankNote
 
 T = TypeVar("T")
 
@@ -151,16 +150,17 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
+    limit_s = context.terms.distributed.init_timeout_s
     if context.endpoint.served_by:
-        _exchange_listener(context)
+        port = exchange_listener(context.endpoint, context.attempt, context.terms.listener_port, limit_s)
+        if context.worker.rank > 0:
+            context.line.tell(RankNote("listener", port))
     # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
-        point, store = _meet(context)
-        # Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
-        interface = interface_towards(point.address)
-        if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
+        listen = context.listen_socket
+        store = join_store(point, listen.detach() if listen is not None else None, limit_s)
+        choose_interface(point.address)
         if device.type == "cuda":
             os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
         before = listening_descriptors()
@@ -169,7 +169,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
             store=store,
             rank=context.worker.rank,
             world_size=context.world_size,
-            timeout=timedelta(seconds=context.terms.distributed.init_timeout_s),
+            timeout=timedelta(seconds=limit_s),
             device_id=device if device.type == "cuda" else None,
         )
         channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
@@ -189,58 +189,3 @@ def back_ends(device_kind: str, cpu_collectives: bool) -> str:
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"
-
-
-def _meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
-    """Waits until all ranks have come, joins the store that rank 0 serves, and returns where that is, and the store."""
-    limit_s = context.terms.distributed.init_timeout_s
-    point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
-    listen = context.listen_socket
-    try:
-        store = dist.TCPStore(
-            point.address,
-            point.port,
-            is_master=listen is not None,
-            wait_for_workers=False,  # The launchers have counted the ranks.
-            timeout=timedelta(seconds=limit_s),
-            master_listen_fd=listen.detach() if listen is not None else None,
-        )
-    except RuntimeError as error:
-        raise EndedByAnother(
-            "rank 0 has ended before all ranks had joined\n"
-            f"  seen      the store at {point.address} port {point.port} is gone ({_first_line(error)})\n"
-            "  expected  rank 0, which serves it\n"
-            "  fix       see what the host of rank 0 says"
-        ) from None
-    return point, store
-
-
-def _exchange_listener(context: WorkerContext) -> None:
-    """Writes into the store that a launcher serves at which port others are let in, or reads it there."""
-    endpoint, limit_s = context.endpoint, context.terms.distributed.init_timeout_s
-    try:
-        served = dist.TCPStore(
-            find_address(endpoint.host),
-            endpoint.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=limit_s),
-        )
-        # A launcher's store outlives the attempts.
-        store = dist.PrefixStore(f"noether/{context.attempt}", served)
-        if context.worker.rank == 0:
-            store.set("listener", str(context.terms.listener_port))
-        else:
-            context.line.tell(RankNote("listener", int(store.get("listener"))))
-    except (RuntimeError, OSError, ValueError) as error:
-        where = f"the store of {endpoint.served_by} at {endpoint.host} port {endpoint.port}"
-        raise NoetherError(
-            f"rank {context.worker.rank} on {context.host} has not met rank 0 within {limit_s:g} s\n"
-            f"  seen      {where}: {_first_line(error)}\n"
-            "  expected  rank 0, started together with this rank\n"
-            "  fix       see what the host of rank 0 says"
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

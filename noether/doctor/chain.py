@@ -1,12 +1,13 @@
 """Tests the connection between the ranks step by step: store, gloo, NCCL, bandwidth. Stops at the first failure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import check_bandwidth, short_ranks
+from noether.workers.rank_state import MeetingPoint
 
 Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
 """Runs one step on every rank within a number of seconds and returns the answers."""
@@ -45,21 +46,17 @@ MARGIN_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class World:
-    """The ranks to connect: `address` and `port` of the store, which launcher serves it, and which ranks have a GPU."""
+    """The ranks to connect: where they meet, and which have a GPU."""
 
     size: int
-    address: str
-    port: int
-    served_by: str
-    attempt: int
+    point: MeetingPoint
     gpu_ranks: tuple[int, ...]
     hosts: tuple[str, ...]
 
 
 def walk_chain(world: World, ask: Ask, clock: TimeBudget) -> list[Diagnosis]:
     """Runs the steps in order, as long as there is time, and stops at the first that fails."""
-    everyone = {"address": world.address, "port": world.port, "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
-    store = {"served": bool(world.served_by), "prefix": f"noether-doctor/{world.attempt}"}
+    everyone = {"point": asdict(world.point), "world": world.size, "gpu_ranks": list(world.gpu_ranks)}
     found: list[Diagnosis] = []
 
     def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
@@ -71,7 +68,7 @@ def walk_chain(world: World, ask: Ask, clock: TimeBudget) -> list[Diagnosis]:
         return [] if finding else answers
 
     for link in (STORE, GLOO):
-        if not attempt(link, **(store if link is STORE else {})):
+        if not attempt(link):
             return found + [skipped(name, f"{link.name} failed") for name in CHAIN[CHAIN.index(link.name) + 1 :]]
     if not world.gpu_ranks:
         found.append(skipped("nccl", "no rank has a CUDA device"))
@@ -85,12 +82,10 @@ def walk_chain(world: World, ask: Ask, clock: TimeBudget) -> list[Diagnosis]:
 
 
 def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> str:
-    where = f"{world.address}:{world.port}"
-    served = f", served by {world.served_by}" if world.served_by else ""
     interfaces = sorted({answer["interface"] for answer in answers if answer.get("interface")})
     through = f", through {', '.join(interfaces)}" if interfaces else ""
     return {
-        "store": f"{world.size} ranks write and read at {where}{served}",
+        "store": f"{world.size} ranks write and read at {world.point.address}:{world.point.port}",
         "gloo": f"a sum over {world.size} ranks{through}",
         "nccl": f"a sum over {len(world.gpu_ranks)} GPU{'s' if len(world.gpu_ranks) > 1 else ''}",
     }.get(link.name, "")
@@ -98,17 +93,16 @@ def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> 
 
 def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> Diagnosis | None:
     by_error: dict[str, list[int]] = {}
-    for answer in answers:
-        if "error" in answer:
-            by_error.setdefault(answer["error"], []).append(answer["rank"])
+    failed = [answer for answer in answers if "error" in answer]
+    # What follows from a failure elsewhere, a time-out or a lost peer, comes after the others.
+    for answer in sorted(failed, key=lambda answer: bool(answer.get("follows"))):
+        by_error.setdefault(answer["error"], []).append(answer["rank"])
     answered = {answer["rank"] for answer in answers if "rank" in answer}
     lost = sorted(set(range(world.size)) - answered)
     if lost:
         by_error["stopped answering"] = lost
     if not by_error:
         return None
-    # A timeout is usually caused by a failure elsewhere: show the other errors first.
-    told = sorted(by_error.items(), key=lambda entry: "within" in entry[0])
-    seen = "; ".join(f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in told[:4])
+    said = [f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in by_error.items()]
     ranks = tuple(sorted({rank for failed in by_error.values() for rank in failed}))
-    return Diagnosis(link.name, "error", seen, link.expected, link.fix, ranks=ranks)
+    return Diagnosis(link.name, "error", "; ".join(said[:4]), link.expected, link.fix, ranks=ranks)

@@ -94,11 +94,14 @@ class Child:
 
 
 def collect(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
-    """Returns the next answer of each child; a child that fails answers {"error": why, "late": …}."""
+    """Returns the next answer of each child; a child that fails answers {"error": why, "follows": …}.
+
+    `follows` is as in `WorkerReport`: "timed-out" where it has not answered in time.
+    """
     deadline, answers = time.monotonic() + seconds, []
     for child in children:
         try:
             answers.append(child.answer(deadline - time.monotonic()))
         except Unanswered as error:
-            answers.append({"error": str(error), "late": isinstance(error, Late)})
+            answers.append({"error": str(error), "follows": "timed-out" if isinstance(error, Late) else ""})
     return answers

@@ -11,21 +11,32 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from noether.config.schema import RunConfig
-from noether.doctor.diagnosis import Diagnosis, refused
-from noether.doctor.follower import DEFAULT_SECONDS, follow
+from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.follower import follow
+from noether.doctor.host_facts import HostFacts
 from noether.doctor.leader import lead
-from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host, resolve_master
-from noether.doctor.participant import Participant
+from noether.doctor.meeting import Examined, Examiner
+from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
+from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
-from noether.environments.endpoint import HeldPort, hold_port
+from noether.environments.endpoint import HeldPort
 from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
+from noether.planning.plan import run_info
+from noether.workers.context import DistributedTerms, RunInfo
+from noether.workers.listener import RunListener, beside_served, open_listener
+from noether.workers.spawner import hold_store_port
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
+JOIN_SHARE = 0.44
+"""How long to try to reach rank 0, as a share of the whole time. Rank 0 may start to listen late, because it reads its
+own host's facts first."""
 WATCHDOG_SECONDS = 5.0
 """If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
-NAME_SECONDS = 8.0
+SILENCE_S = 3600.0
+"""No process counts as lost because it is silent: each waits for its own children, and every question has a limit."""
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -69,38 +80,58 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     known, launch = find_place(config, facts)
     found += launch
     report.placement, report.host = known, facts.host
-    if known is None or known.world_size == 1:
-        placement, address = _alone(known, facts.host), LOOPBACK
-        # The connection between ranks is tested with a second child.
-        workers = (*placement.workers, Worker(1, 1, 0, Device("cpu")))
-    else:
-        placement, workers = known, known.workers
-        address, names = resolve_master(placement.endpoint, clock.left(NAME_SECONDS))
-        found.append(names)
+    placement = here = known if known is not None and known.world_size > 1 else _alone(known, facts.host)
+    if here.world_size == 1:  # The connection between ranks is tested with a second child.
+        here = replace(here, world_size=2, workers=(*here.workers, Worker(1, 1, 0, Device("cpu"))))
+    leads = here.workers[0].rank == 0
+    terms = _terms(config, facts, here, clock.share(MEETING_SHARE if leads else JOIN_SHARE))
+    clock.step, refusal = "the port", None
+    listener: RunListener | None = None
     held: HeldPort | None = None
-    served = bool(placement.endpoint.served_by)
-    leads = placement.workers[0].rank == 0
-    if leads:
-        clock.step = "the port"
-        try:
-            held = hold_port(replace(placement.endpoint, port=0) if served else placement.endpoint)
-        except RequestError as error:
-            found.append(refused("port", error))
-    # Rank 0's child serves the store at this port, unless a launcher serves one.
-    children = RankChildren(workers, held.socket if held and not served else None)
+    try:
+        listener = open_listener(here, terms)
+        held = hold_store_port(here)
+    except RequestError as error:
+        refusal = error
+    children = RankChildren(here.workers, held)
+    if held is not None:
+        held.close()  # The child of rank 0 has it.
+    link: Examiner | Examined | None = None
     try:
         process = Participant(config, facts, placement, children, clock, found)
+        ranks = [worker.rank for worker in here.workers]
         if not leads:
-            return follow(process, address, report)
-        lead(process, address, held, report)
+            link = Examined(ranks, here.host, terms, here.endpoint)
+            return follow(process, link, report)
+        beside = listener is not None and here.endpoint.served_by
+        endpoint = beside_served(here, listener.port) if listener is not None and beside else here.endpoint
+        link = Examiner(ranks, here.host, terms, endpoint, listener)
+        link.meeting = refusal
+        link.store_port = held.endpoint.port if held is not None else 0
+        lead(process, link, listener, report)
     finally:
         children.end()
-        if held is not None:
-            held.close()
+        if link is not None:
+            link.close()
     if known is None and any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES):
         # This looks like a rank other than 0: rank 0 prints the full report, the others only their own problems.
         report.as_follower()
     return True
+
+
+def _terms(config: RunConfig, facts: HostFacts, placement: Placement, seconds: float) -> RunInfo:
+    """Returns what a run of this configuration would be given, under a name that no run has.
+
+    Its processes meet within `seconds`. A shared folder whose file system does not answer is left out.
+    """
+    run = run_info(config, placement, os.environ)
+    answers = any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path")
+    return replace(
+        run,
+        identity=replace(run.identity, launcher=f"doctor of {run.identity.launcher}"),
+        distributed=DistributedTerms(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S),
+        shared_folder=run.shared_folder if answers else None,
+    )
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:

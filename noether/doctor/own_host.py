@@ -13,13 +13,12 @@ from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
-from noether.environments.network import resolve_host
-from noether.environments.placement import Endpoint, Placement, Worker
+from noether.environments.endpoint import HeldPort
+from noether.environments.placement import Placement, Worker
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
-from noether.workers.connector import AddressLookup
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
@@ -86,30 +85,15 @@ def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
     return Diagnosis("limits", "ok", f"{allowed} open files, rank 0 of {world} needs about {needed}")
 
 
-def resolve_master(endpoint: Endpoint, seconds: float) -> tuple[str, Diagnosis]:
-    """Returns the address of rank 0's host, "" if its name does not resolve, and the finding."""
-    # The first look-up may hang in the name server; `resolve_host` repeats it for names that appear late.
-    search = AddressLookup("names", lambda: resolve_host(endpoint.host, seconds / 2))
-    search.start()
-    search.join(seconds)
-    address = search.address
-    if isinstance(search.refusal, RequestError):
-        return "", refused("names", search.refusal)
-    if not address:
-        fix = "master_addr=ADDRESS      (or fix /etc/resolv.conf)"
-        seen = f"{endpoint.host}: {search.refusal or f'no answer within {seconds:.0f} s'}"
-        return "", Diagnosis("names", "error", seen, "a name server that answers", fix)
-    return address, Diagnosis("names", "ok", f"{endpoint.host} is {address}" if address != endpoint.host else address)
-
-
 class RankChildren:
-    """The child processes with torch: one for each worker."""
+    """The child processes with torch: one for each worker; rank 0's serves the store on the port that is held."""
 
-    def __init__(self, workers: Sequence[Worker], listening: socket.socket | None) -> None:
-        self.workers, self._listening = workers, listening
+    def __init__(self, workers: Sequence[Worker], held: HeldPort | None) -> None:
+        self.workers = workers
+        self._listen_fd = None if held is None else held.socket.fileno()
         self.gpu_ranks = [worker.rank for worker in workers if worker.device.kind == "cuda"]
         environ = {**os.environ, **openmp_defaults(os.environ), "OMP_NUM_THREADS": "1"}
-        descriptors = () if listening is None else (listening.fileno(),)
+        descriptors = () if self._listen_fd is None else (self._listen_fd,)
         self.children = [
             Child("noether.doctor.torch_child", environ=environ, pass_fds=descriptors if worker.rank == 0 else ())
             for worker in workers
@@ -133,9 +117,9 @@ class RankChildren:
     def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         """Runs one step of the chain on every rank of this process; each answer has its "rank"."""
         for child, worker in zip(self.children, self.workers, strict=True):
-            own = {"rank": worker.rank, "device": worker.device.index}
-            if worker.rank == 0 and self._listening is not None:
-                own["listen_fd"] = self._listening.fileno()
+            own: dict[str, int | None] = {"rank": worker.rank, "device": worker.device.index}
+            if worker.rank == 0:
+                own["listen_fd"] = self._listen_fd
             child.tell({**request, **own})
         answers = collect(self.children, seconds)
         return [{**answer, "rank": worker.rank} for worker, answer in zip(self.workers, answers, strict=True)]

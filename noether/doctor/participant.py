@@ -50,11 +50,6 @@ class Participant:
         """The ranks of the run that this process answers for."""
         return tuple(worker.rank for worker in self.placement.workers)
 
-    @property
-    def run(self) -> list[Any]:
-        """Identifies the run in a hello, because ranks of another run may connect to the same port."""
-        return [self.placement.launcher, self.placement.world_size, self.placement.attempt, len(self.placement.nodes)]
-
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Answers rank 0, which asks itself too: a report, the time, or a step of the chain on each rank here."""
         if asked["do"] == "report":
@@ -116,25 +111,18 @@ class Participant:
             )
         return {**self.facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
 
-    def served_port(self, address: str, value: str = "") -> int:
-        """Writes `value`, the port that rank 0 listens on, to the launcher's store, or reads it if `value` is empty.
-
-        Returns the port.
+    def exchange_listener(self, port: int = 0) -> int:
+        """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there; returns it.
 
         Raises:
             Unanswered: the store does not answer, or torch cannot be imported.
         """
         if "error" in (torch := self._torch()):
             raise Unanswered(torch["error"])
-        seconds = self.clock.share(MEETING_SHARE)
-        request = {
-            "do": "publish",
-            "address": address,
-            "port": self.placement.endpoint.port,
-            "key": f"noether-doctor/{self.placement.attempt}/port",
-            "seconds": seconds,
-        }
-        answer = self.children.ask_first(request | ({"value": value} if value else {}), seconds + 1)
+        seconds, placement = self.clock.share(MEETING_SHARE), self.placement
+        where = {"endpoint": asdict(placement.endpoint), "attempt": placement.attempt}
+        request = {"do": "listener", **where, "port": port, "seconds": seconds}
+        answer = self.children.ask_first(request, seconds + 1)
         if "error" in answer:
             raise Unanswered(answer["error"])
-        return int(answer["value"])
+        return int(answer["port"])

@@ -8,6 +8,7 @@ import os
 from functools import cache
 from typing import Any
 
+from noether.workers.backend_errors import consequence_of
 from noether.workers.death_signal import die_with_parent
 
 
@@ -19,13 +20,14 @@ def _steps() -> Any:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs the requested step and returns its answer; any exception, of the import too, becomes {"error": …}."""
+    """Runs the requested step and returns its answer; any exception, of the import too, becomes an "error"."""
     try:
         found: dict[str, Any] = getattr(_steps(), f"on_{request['do']}")(request)
         return found
     except BaseException as error:  # A broken library may raise anything, SystemExit included.
         words = str(error).strip().splitlines()
-        return {"error": f"{type(error).__name__}: {words[0][:300] if words else ''}"}
+        seen = f"{type(error).__name__}: {words[0][:300] if words else ''}"
+        return {"error": seen, "follows": consequence_of(error)[0]}
 
 
 if __name__ == "__main__":

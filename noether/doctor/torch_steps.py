@@ -9,7 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from noether.environments.network import interface_towards
+from noether.distributed.stores import choose_interface, exchange_listener, join_store
+from noether.environments.placement import Endpoint
+from noether.workers.rank_state import MeetingPoint
 
 SMALL_BYTES = 4 << 10
 LARGE_BYTES = {"gloo": 16 << 20, "nccl": 128 << 20}
@@ -45,32 +47,22 @@ class TorchSteps:
         names = [torch.cuda.get_device_name(index) for index in range(count)] if not why else []
         return {"count": count, "names": names, "why": why}
 
-    def on_publish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Writes a value to a store that a launcher serves, or reads it there."""
-        store = self._join(request, is_master=False)
-        if "value" in request:
-            store.set(request["key"], request["value"])
-            return {"value": request["value"]}
-        return {"value": store.get(request["key"]).decode()}
+    def on_listener(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there."""
+        endpoint = Endpoint(**request["endpoint"])
+        return {"port": exchange_listener(endpoint, request["attempt"], request["port"], request["seconds"])}
 
     def on_store(self, request: dict[str, Any]) -> dict[str, Any]:
         """Joins the ranks' store, writes a value, and reads what the next rank wrote."""
         self.rank, self.world = request["rank"], request["world"]
-        is_master = self.rank == 0 and not request["served"]
-        store = self._join(request, is_master=is_master, listen_fd=request.get("listen_fd"))
-        self.store = dist.PrefixStore(request["prefix"], store)
-        self.store.set_timeout(timedelta(seconds=request["seconds"]))
+        self.store = join_store(MeetingPoint(**request["point"]), request.get("listen_fd"), request["seconds"])
         self.store.set(f"here/{self.rank}", "1")
         self.store.get(f"here/{(self.rank + 1) % self.world}")
         return {}
 
     def on_gloo(self, request: dict[str, Any]) -> dict[str, Any]:
         """Forms a gloo group and sums a tensor over all ranks."""
-        # The trainer does the same: otherwise gloo binds the address that the host's own name resolves to.
-        interface = interface_towards(request["address"])
-        if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        choose_interface(request["point"]["address"])
         limit = timedelta(seconds=request["seconds"])
         dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.world, timeout=limit)
         return self._sum(torch.device("cpu"), None) | {"interface": os.environ.get("GLOO_SOCKET_IFNAME", "")}
@@ -115,17 +107,6 @@ class TorchSteps:
             "mb_per_s": rate,
             "bus_mb_per_s": rate * 2 * (count - 1) / count,
         }
-
-    def _join(self, request: dict[str, Any], *, is_master: bool, listen_fd: int | None = None) -> Any:
-        return dist.TCPStore(
-            request["address"],
-            request["port"],
-            request.get("world"),
-            is_master=is_master,
-            timeout=timedelta(seconds=request["seconds"]),
-            master_listen_fd=listen_fd,
-            wait_for_workers=False,
-        )
 
     def _sum(self, device: Any, group: Any) -> dict[str, Any]:
         ones = torch.ones(1024, device=device)

@@ -3,33 +3,11 @@
 import fcntl
 import socket
 import struct
-import time
 from pathlib import Path
 
 from noether.errors import RequestError
 
-RESOLVE_SECONDS = 60.0
 _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
-
-
-def resolve_host(host: str, seconds: float = RESOLVE_SECONDS) -> str:
-    """Returns the address of a host, IPv4 if it has one. Tries again while the name does not resolve.
-
-    The name of a node or container may become known only some moments after its processes start.
-
-    Raises:
-        RequestError: the name does not resolve within `seconds`.
-    """
-    deadline, pause = time.monotonic() + seconds, 0.1
-    while True:
-        try:
-            return find_address(host)
-        except socket.gaierror as error:
-            if time.monotonic() + pause > deadline:
-                seen = f"{error.strerror or error} for {seconds:.0f} s"
-                raise unresolved(host, socket.gethostname(), seen) from None
-            time.sleep(pause)
-            pause = min(2.0, pause * 2)
 
 
 def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS") -> RequestError:

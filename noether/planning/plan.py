@@ -11,14 +11,17 @@ from rich.text import Text
 
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
+from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.environments.devices import GpuDriver
 from noether.environments.driver import nvml_gpus
+from noether.environments.identity import configuration_digest, run_identity, run_key
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
+from noether.workers.context import DistributedTerms, RunInfo
 
 ROWS_SHOWN = 16
 """How many ranks are printed at most; JSON lists them all."""
@@ -64,6 +67,22 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
         nodes=config.nodes,
         node_rank=config.node_rank,
         master_addr=config.master_addr,
+    )
+
+
+def run_info(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
+    """Returns what all ranks of a run are given alike.
+
+    Raises:
+        RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
+    """
+    settings = config.model_dump(mode="json")
+    digest, kind = configuration_digest(settings), placement.workers[0].device.kind
+    return RunInfo(
+        run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
+        key=run_key(settings, environ),
+        distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),
+        shared_folder=config.output_path.expanduser().absolute(),
     )
 
 

@@ -13,14 +13,12 @@ from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
-from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import find_deadline
-from noether.environments.identity import configuration_digest, run_identity, run_key
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, RequestError
-from noether.planning.plan import RunPlan, plan_run, render_plan
+from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import attempts_without_progress
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
@@ -31,7 +29,6 @@ from noether.runs.trust import mark_own
 from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler, check_torch
 from noether.training.request import TrainRequest
-from noether.workers.context import DistributedTerms, RunInfo
 from noether.workers.run import run_placement
 
 
@@ -120,15 +117,7 @@ def _run(
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
-    config, environ = request.config, os.environ
-    settings = config.model_dump(mode="json")
-    digest, kind = configuration_digest(settings), placement.workers[0].device.kind
-    terms = RunInfo(
-        run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
-        key=run_key(settings, environ),
-        distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),
-        shared_folder=config.output_path.expanduser().absolute(),
-    )
+    terms = run_info(request.config, placement, os.environ)
     return run_placement(placement, target, request, log_folder, terms)
 
 

@@ -16,7 +16,7 @@ from noether.environments.identity import RunIdentity
 from noether.environments.network import find_address, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.errors import NoetherError, RequestError
+from noether.errors import JoinError, NoetherError, RequestError
 from noether.workers.context import RunInfo
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
 
@@ -31,6 +31,9 @@ PUBLISHING_S = 10.0
 
 QUIET_S = 10.0
 """A launcher that waits longer than this says what it waits for."""
+
+HANGING_S = 2.0
+"""How much longer than the time for all to meet a look-up of a name may take."""
 
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
@@ -154,17 +157,18 @@ class Connector(AddressLookup):
             )
         return "welcome" in verdict
 
-    def late(self) -> NoetherError:
+    def late(self) -> RequestError:
         """Returns how this launcher's ranks end when the time is over."""
         host, port = self._where
         limit = self._terms.distributed.init_timeout_s
         if self._unresolved:
             return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
-        return NoetherError(
-            f"{self._who} has not met rank 0 within {limit:g} s\n"
-            f"  seen      at {host} port {port}: {self._why}\n"
-            "  expected  rank 0, started together with this rank\n"
-            "  fix       see what the host of rank 0 says; a firewall between hosts must let the port through"
+        return JoinError(
+            "rank-0-not-met",
+            f"{self._who} has not met rank 0 within {limit:g} s",
+            seen=f"at {host} port {port}: {self._why}",
+            expected="rank 0, started together with this rank",
+            fix="see what the host of rank 0 says; a firewall between hosts must let the port through",
         )
 
     def _foreign(self, host: str, port: int) -> RequestError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.workers.connector import QUIET_S, AddressLookup, own_address, say_waiting
+from noether.workers.connector import HANGING_S, QUIET_S, AddressLookup, own_address, say_waiting
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.listener import RunListener
@@ -74,7 +74,7 @@ class Hub(Link):
             self.send_all({"meet": [self.store_port, self.meeting.secret, log_folder]})
             if self.terms.shared_folder is not None and self._listener is not None:
                 PublishedPort(self.terms.shared_folder, self.terms.identity).remove()
-        elif missing and waited_s >= limit_s:
+        elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
             self.meeting = self.late(missing)
             self.send_all({"late": missing})
         elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
-from noether.errors import NoetherError
+from noether.errors import JoinError, NoetherError
 from noether.workers.context import ReportKind, RunInfo, WorkerReport
 from noether.workers.rank_state import MeetingPoint, RankPosition, listed
 
@@ -71,14 +71,15 @@ class Link:
         self.arrived |= fresh
         return fresh
 
-    def late(self, missing: Collection[int]) -> NoetherError:
+    def late(self, missing: Collection[int]) -> JoinError:
         """Returns how every rank that came ends when others did not."""
-        return NoetherError(
-            f"rank {listed(missing)} of {self.world_size} did not join within "
-            f"{self.terms.distributed.init_timeout_s:g} s\n"
-            f"  seen      {self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}\n"
-            "  expected  all of them\n"
-            "  fix       see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start"
+        limit_s = self.terms.distributed.init_timeout_s
+        return JoinError(
+            "ranks-late",
+            f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
+            seen=f"{self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}",
+            expected="all of them",
+            fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
         )
 
     def poll(self) -> None:

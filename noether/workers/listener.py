@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from noether.common.json_lines import JsonLines
+from noether.common.json_lines import LONGEST_LINE, JsonLines
 from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint, Placement
@@ -48,7 +48,7 @@ class RunListener:
         self.port = held.endpoint.port
         held.socket.setblocking(False)
         self.unproven: list[UnprovenConnection] = []
-        self._strays: set[tuple[str, int]] = set()
+        self.strays: dict[tuple[str, int], Caller] = {}
 
     def descriptors(self) -> list[socket.socket]:
         """Returns the sockets to wait for: the port's, and those of unproven connections."""
@@ -69,6 +69,7 @@ class RunListener:
                     alive = alive and self._read_hello(candidate, message)
                 elif is_proof(message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce):
                     self.unproven.remove(candidate)
+                    candidate.connection.longest_line = LONGEST_LINE
                     peer = Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks)
                     double = {*taken, *(rank for other in accepted for rank in other.ranks)} & set(peer.ranks)
                     if double:
@@ -115,9 +116,9 @@ class RunListener:
 
     def _say_stray(self, caller: Caller) -> None:
         who = (caller.host, caller.pid)
-        if who in self._strays or len(self._strays) >= MOST_STRAYS_SHOWN:
+        if who in self.strays or len(self.strays) >= MOST_STRAYS_SHOWN:
             return
-        self._strays.add(who)
+        self.strays[who] = caller
         print(
             f"noether: rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it is of "
             f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and continues",

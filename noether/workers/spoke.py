@@ -7,13 +7,10 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.errors import EndedByAnother
-from noether.workers.connector import Connector
+from noether.workers.connector import HANGING_S, Connector
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.rank_state import MeetingPoint
-
-HANGING_S = 2.0
-"""How much longer than the time for all to meet a look-up of a name may hang."""
 
 
 class Spoke(Link):

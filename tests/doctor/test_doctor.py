@@ -109,8 +109,7 @@ def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path
         timeout=LIMIT_S + 20,
     )
     found = by_check(json.loads(done.stdout))
-    assert found["store"]["seen"].endswith("served by torchrun"), done.stdout + done.stderr
-    assert [found[name]["level"] for name in ("peers", "store", "gloo", "bandwidth")] == ["ok"] * 4
+    assert [found[name]["level"] for name in ("peers", "store", "gloo", "bandwidth")] == ["ok"] * 4, done.stderr
 
 
 @pytest.mark.slow
@@ -130,7 +129,7 @@ def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
 
 FOLLOWERS = {
     "master-does-not-resolve": ("no-such-host.invalid", "no-such-host.invalid does not resolve", "master_addr=ADDRESS"),
-    "nobody-listens": ("127.0.0.1", "connection refused: nothing is listening there", "check that it starts"),
+    "nobody-listens": ("127.0.0.1", "nothing answers (Connection refused)", "see what the host of rank 0 says"),
 }
 
 
@@ -141,8 +140,9 @@ def test_a_rank_that_cannot_reach_rank_0_says_so_itself(master: str, words: str,
     done = noether("doctor", "--timeout", "25", "accelerator=cpu", **ranks_environ(1, 2, free_port(), master))
     assert time.monotonic() - started < LIMIT_S
     assert (done.code, done.out) == (1, "")
-    assert words in done.err
-    assert fix in done.err
+    said = " ".join(done.err.split())
+    assert words in said
+    assert fix in said
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_rank_0_says_that_the_masters_name_does_not_resolve(noether) -> None:
     found = by_check(json.loads(done.out))
     assert done.code == 1
     assert found["names"]["level"] == "error"
-    assert found["names"]["fix"] == "master_addr=ADDRESS"
+    assert found["names"]["fix"].startswith("master_addr=")
     assert found["store"]["level"] == "skipped"
 
 
@@ -171,10 +171,10 @@ def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
         found = by_check(json.loads(rank_0.out))
         assert f"port {port} is taken by another program" in found["port"]["seen"]
         assert found["port"]["fix"] == "unset MASTER_PORT"
-        assert found["store"]["seen"] == "rank 0 has no port"
+        assert found["store"]["seen"] == "the ranks have not met"
         # This program takes the connection and says nothing.
         rank_1 = noether("doctor", "accelerator=cpu", "--timeout", "20", **ranks_environ(1, 2, port))
-        assert f"port {port}: no answer within" in rank_1.err
+        assert f"port {port}: what listens there does not answer as this program does" in " ".join(rank_1.err.split())
 
 
 @pytest.mark.slow

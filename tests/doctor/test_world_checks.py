@@ -15,6 +15,7 @@ from noether.doctor.world_checks import (
     check_presence,
     short_ranks,
 )
+from noether.workers.rank_state import MeetingPoint
 
 SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "configuration": "ab12"}
 FAST = {"large_bytes": 16 << 20, "mb_per_s": 1000.0, "bus_mb_per_s": 1000.0, "small_us": 90.0}
@@ -81,7 +82,9 @@ def test_ranks_in_short(ranks: list[int], text: str) -> None:
     assert short_ranks(ranks) == text
 
 
-def chain(broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: int = -1) -> dict[str, Diagnosis]:
+def chain(
+    broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: int = -1, late: tuple[int, ...] = ()
+) -> dict[str, Diagnosis]:
     """Walks the chain with an `ask` that breaks one link on some ranks."""
 
     def ask(request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
@@ -90,10 +93,11 @@ def chain(broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: 
             if request["do"] == broken and rank == silent:
                 continue
             failed = request["do"] == broken and rank in how
-            answers.append({"rank": rank, **({"error": how[rank]} if failed else FAST)})
+            follows = "timed-out" if rank in late else ""
+            answers.append({"rank": rank, **({"error": how[rank], "follows": follows} if failed else FAST)})
         return answers
 
-    world = World(3, "10.0.0.1", 20000, "", 0, gpus, TWO_NODES)
+    world = World(3, MeetingPoint("10.0.0.1", 20000, "", ""), gpus, TWO_NODES)
     found = walk_chain(world, ask, TimeBudget(3600))
     assert [finding.check for finding in found] == ["store", "gloo", "nccl", "bandwidth"]
     return {finding.check: finding for finding in found}
@@ -108,7 +112,7 @@ def test_a_whole_chain() -> None:
 
 @pytest.mark.parametrize("broken", ["store", "gloo", "nccl"])
 def test_what_lies_behind_a_broken_link_is_skipped_with_the_reason(broken: str) -> None:
-    found = chain(broken, {0: "no answer within 8 s", 2: "refused", 1: "no answer within 8 s"}, (0, 1, 2))
+    found = chain(broken, {0: "no answer within 8 s", 2: "refused", 1: "no answer within 8 s"}, (0, 1, 2), late=(0, 1))
     assert found[broken].level == "error"
     # The cause before its echoes.
     assert found[broken].seen == "rank 2: refused; ranks 0-1: no answer within 8 s"
