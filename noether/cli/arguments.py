@@ -169,7 +169,9 @@ def _switch(word: str, value: str) -> bool:
 def _as_override(key: str, value: str) -> str:
     """A flag's value is one text to the shell, so its commas must not read as the values of a sweep."""
     if "," in value and not value.startswith(("[", "{", "'", '"')):
-        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        from noether.config.sweep import quoted
+
+        value = quoted(value)
     return f"{key}={value}"
 
 

@@ -17,7 +17,7 @@ from noether.config.interval import Interval
 from noether.config.other_names import setting_meant, settings
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
-from noether.config.settings_file import configs_folder
+from noether.config.settings_file import our_groups
 from noether.errors import RequestError
 
 IN_FULL = ("", "trainer", "slurm")
@@ -132,8 +132,4 @@ def _words(annotation: Any) -> list[str]:
 
 def group_options() -> dict[str, list[str]]:
     """Returns the options of each group of settings, older names left out."""
-    groups: dict[str, list[str]] = {}
-    for file in sorted(configs_folder().glob("*/**/*.yaml")):
-        if not is_old_name(file.stem):
-            groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
-    return groups
+    return {group: [one for one in options if not is_old_name(one)] for group, options in our_groups().items()}

@@ -1,12 +1,10 @@
-"""Explains what is wrong with a configuration: its files, its overrides, or values that the schema refuses."""
+"""Explains values that the schema refuses."""
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import nearest
@@ -17,74 +15,6 @@ from noether.config.setting_error import SettingError
 from noether.config.settings_file import configs_folder
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-
-
-def composition_error(
-    error: Exception, primary: Path, roots: Sequence[Path], overrides: Sequence[Override]
-) -> RequestError:
-    """Turns an error of Hydra or OmegaConf into a RequestError."""
-    text = str(error).strip()
-    group = re.search(r"(?:Could not find|In .*: Could not find) '([^']+)'", text)
-    if group:
-        return _no_configuration(group[1], primary, roots, overrides)
-    delete = re.search(r"Could not delete(?: from config)?\.? ?'?([^' ]+)'?", text)
-    if delete:
-        return RequestError(
-            "nothing-to-delete",
-            f"nothing to delete at {delete[1]}",
-            seen=f"~{delete[1]}",
-            expected="a key that the files set",
-            fix=f"leave ~{delete[1]} out",
-        )
-    absent = re.search(r"Could not override '([^']+)'\.", text)
-    if absent:
-        typed = next((one.input_line for one in overrides if one.key_or_group == absent[1]), f"{absent[1]}=OPTION")
-        return RequestError(
-            "group-not-in-defaults",
-            f"{primary.name} has no {absent[1]} in its defaults list",
-            seen=str(typed),
-            expected="+ before a group that the list does not have",
-            fix=f"+{typed}",
-        )
-    unknown = re.search(r"Interpolation key '([^']+)' not found", text)
-    if unknown:
-        return RequestError(
-            "interpolation-not-found",
-            f"${{{unknown[1]}}} names no setting",
-            seen=f"${{{unknown[1]}}}",
-            expected="a setting that the files set, by its full name such as ${trainer.max_epochs}",
-            fix=f"fix {primary}, or the override that has it",
-        )
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return RequestError(
-        "configuration-not-composed",
-        f"the configuration of {primary.name} cannot be composed",
-        seen=first,
-        expected="keys and groups that exist",
-        fix=f"fix {primary.name}, or the override that is named",
-    )
-
-
-def _no_configuration(name: str, primary: Path, roots: Sequence[Path], overrides: Sequence[Override]) -> RequestError:
-    """Explains a file of a group that does not exist."""
-    folder, _, option = name.rpartition("/")
-    options = sorted({file.stem for root in roots for file in (root / folder).glob("*.yaml")})
-    near = nearest(option, options)
-    typed = next((override.input_line for override in overrides if override.key_or_group == folder), None)
-    # A group that the defaults list does not have is chosen with +.
-    plus = "+" if (typed or "").startswith("+") else ""
-    fix = f"fix {primary}"
-    if near or (options and typed is None):
-        fix = f"{plus}{folder}={near or options[0]}"
-    elif options:
-        fix = f"leave {shlex.quote(str(typed))} out"
-    return RequestError(
-        "unknown-configuration",
-        f"no configuration {name!r}",
-        seen=f"no {name}.yaml in {' or '.join(str(root) for root in dict.fromkeys(roots))}",
-        expected=f"one of {', '.join(options)}" if options else f"a file {name}.yaml",
-        fix=fix,
-    )
 
 
 def validation_error(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:

@@ -1,13 +1,14 @@
 """Where each setting of a run comes from: the command line, a file, or the default of the schema."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noether.config.compose import Composed, compose_from, validate
+from noether.config.compose import compose_layers, laid_over, validate
+from noether.config.interpolation import interpolated
 from noether.config.section import flat
-from noether.config.settings_file import check_yaml, configs_folder
+from noether.config.settings_file import configs_folder
 
 TYPED, DEFAULT = "command line", "default"
 
@@ -23,36 +24,19 @@ class Setting:
 
 def settings_with_origins(overrides: Sequence[str] = (), hp: str | Path | None = None) -> list[Setting]:
     """Returns every setting of the configuration that `load_config` would return. Raises as it does."""
-    composed = compose_from(overrides, hp)
-    config = validate(composed.settings).model_dump(mode="json")
-    names = _by_file(composed)
-    typed = {override.key_or_group for override in composed.overrides if not override.is_delete()}
+    layers = compose_layers(overrides, hp)
+    config = validate(interpolated(laid_over(layers))).model_dump(mode="json")
+    origins = {name: _shown(layer.file) for layer in layers for name, _ in flat(layer.settings)}
     found = []
     for name, value in flat(config):
-        parents = {name[:place] for place, letter in enumerate(name) if letter == "."} | {name}
-        origin = next((_shown(file) for file, have in names.items() if have & parents), DEFAULT)
-        # A group that was typed (model=upt) has its values from the group's file.
-        found.append(Setting(name, value, TYPED if (typed - set(composed.choices)) & parents else origin))
+        places = [place for place, letter in enumerate(name) if letter == "."] + [len(name)]
+        known = [origins[name[:place]] for place in places if name[:place] in origins]
+        found.append(Setting(name, value, known[-1] if known else DEFAULT))
     return found
 
 
-def _shown(file: Path) -> str:
+def _shown(file: Path | None) -> str:
+    if file is None:
+        return TYPED
     own = configs_folder()
     return str(file.relative_to(own.parent) if file.is_relative_to(own) else file)
-
-
-def _by_file(composed: Composed) -> dict[Path, set[str]]:
-    """Returns the settings that each file sets, the file that counts most first: experiments, the file, its groups."""
-    own = {name for name, _ in flat(_without_defaults(composed.primary))}
-    groups, experiments = {}, {}
-    for group, file in composed.choices.items():
-        content = file.read_text()
-        if content.startswith("# @package _global_"):
-            experiments[file] = {name for name, _ in flat(_without_defaults(file))}
-        else:
-            groups[file] = {f"{group}.{name}" for name, _ in flat(_without_defaults(file))}
-    return experiments | {composed.primary: own} | groups
-
-
-def _without_defaults(file: Path) -> Mapping[str, Any]:
-    return {name: value for name, value in check_yaml(file).items() if name != "defaults"}

@@ -4,15 +4,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import Any, Union, cast, get_args, get_origin
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from noether.common.suggest import did_you_mean, nearest
 from noether.config.explain import as_override, is_number, twice_quoted
+from noether.config.layers import SearchPath, no_option
 from noether.config.other_names import default_of, fields_of
-from noether.config.settings_file import configs_folder
 from noether.config.sweep import override_value, parse_override
 from noether.errors import RequestError
 
@@ -30,7 +29,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         except HydraException:
             raise _unreadable(text, following) from None
         key = override.key_or_group
-        if not key or key.endswith("."):
+        unreadable = override.package is not None or (override.is_delete() and "=" in text)
+        if unreadable or not key or key.endswith(".") or ("/" in key and fields_of(key.replace("/", "."))):
             raise _unreadable(text, following)
         if key.split(".")[0] == "hydra":
             raise RequestError(
@@ -68,7 +68,11 @@ def _unreadable(text: str, following: str) -> RequestError:
     key, _, value = text.partition("=")
     colon, _, after = text.partition(":")
     seen = text
-    if not key.strip("+~. ") or key.endswith("."):
+    if "@" in key or (value and key.startswith("~")):
+        fix = key if key.startswith("~") else f"{key.partition('@')[0]}={value}"
+    elif "/" in key and fields_of(key.replace("/", ".")):
+        fix = shlex.quote(f"{key.replace('/', '.')}={value}")
+    elif not key.strip("+~. ") or key.endswith("."):
         fix = f"leave {shlex.quote(text)} out"
     elif value:
         fix = f"{key}={value.lstrip('=')}" if value.startswith("=") else f"{key}={twice_quoted(value)}"
@@ -85,74 +89,32 @@ def _unreadable(text: str, following: str) -> RequestError:
     )
 
 
-def as_hydra_override(override: Override, roots: Sequence[Path]) -> str:
-    """Returns the override in a form for which Hydra treats `key=value` and `+key=value` the same.
-
-    The schema checks which keys exist, so the files need not contain them.
+def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str, list[str]]:
+    """Returns the options that the overrides choose, by their group: none for a group that is left out by `~group`.
 
     Raises:
-        RequestError: a group is given something other than an option, or there is no such group.
+        RequestError: there is no such option or group.
     """
-    line = override.input_line
-    assert line is not None
-    group = override.key_or_group
-    is_group = any((root / group).is_dir() for root in roots)
-    options = sorted({file.stem for root in roots for file in (root / group).glob("*.yaml")})
-    inner = sorted({folder.name for root in roots for folder in (root / group).glob("*/")})
-    if is_group and not options and inner:
-        raise _group_of_groups(line, override, inner, roots)
-    if override.is_delete():
-        return line
-    if is_group and isinstance(override.value(), (str, list)):
-        # No defaults list has an experiment, so that there is one way to choose one.
-        return f"+{line}" if group.startswith("experiment/") and not line.startswith("+") else line
-    if is_group:
-        raise RequestError(
-            "group-as-value",
-            f"{group} is a group",
-            seen=line,
-            expected=f"the name of one of its files: {', '.join(options)}",
-            fix=f"leave {shlex.quote(line)} out",
-        )
-    if "/" in group:
-        dotted = group.replace("/", ".")
-        if fields_of(dotted):
-            raise RequestError(
-                "setting-with-a-slash",
-                f"{group} is written with dots",
-                seen=line,
-                expected="SECTION.SETTING=VALUE; a slash is for groups of files",
-                fix=shlex.quote(f"{dotted}={line.partition('=')[2]}"),
-            )
-        groups = sorted(str(f.relative_to(configs_folder())) for f in configs_folder().rglob("*") if f.is_dir())
-        near = nearest(group, groups)
-        raise RequestError(
-            "unknown-group",
-            f"no group {did_you_mean(group, groups)}",
-            seen=line,
-            expected=f"one of {', '.join(groups)}",
-            fix=f"+{near}={override.value()}" if near else f"leave {shlex.quote(line)} out",
-        )
-    key, _, text = line.lstrip("+").partition("=")
-    if is_number(override.value()) and takes(key, str, Path):
-        # Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401; quotes keep the text.
-        return f"++{key}='{text.strip()}'"
-    return f"++{key}={text}"
+    chosen: dict[str, list[str]] = {}
+    for override in overrides:
+        group, value = override.key_or_group, cast(Any, override.value())
+        if "/" in group or any((folder / group).is_dir() for folder in path.folders):
+            chosen[group] = [] if override.is_delete() else value if isinstance(value, list) else [value]
+            for option in chosen[group]:
+                if not isinstance(option, str) or path.find(f"{group}/{option}") is None:
+                    raise no_option(f"{group}/{option}", path, str(override.input_line))
+    return chosen
 
 
-def _group_of_groups(line: str, override: Override, inner: Sequence[str], roots: Sequence[Path]) -> RequestError:
-    """Explains `experiment=ellipsoid`, where experiment/ellipsoid holds the options."""
-    group, value = override.key_or_group, str(override.value())
-    chosen = nearest(value, inner) or inner[0]
-    options = sorted({file.stem for root in roots for file in (root / group / chosen).glob("*.yaml")})
-    option = "quick" if "quick" in options else options[0]
-    return RequestError(
-        "group-of-groups",
-        f"{group} has no options, but groups: {', '.join(inner)}",
-        seen=line,
-        expected=f"+{group}/{chosen}= one of {', '.join(options)}",
-        fix=f"+{group}/{chosen}={option}",
-    )
+def setting_value(override: Override) -> Any:
+    """Returns the value that an override gives to a setting.
+
+    Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401: for a text, it stays one.
+    """
+    value = override.value()
+    if is_number(value) and takes(override.key_or_group, str, Path):
+        return str(override.input_line).partition("=")[2].strip()
+    return value
 
 
 def takes(key: str, *wanted: type) -> bool:

@@ -1,19 +1,36 @@
 """Finds and reads the settings file (`--hp`), and finds the folder of the configuration groups."""
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from noether.common.suggest import nearest
-from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
 DEFAULT_CONFIG = "train.yaml"
+
+
+class YamlLoader(yaml.SafeLoader):
+    """YAML as people write it: 1e-3 is a number, a date is a text, and no key stands twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Refuses a mapping with a key that stands twice."""
+        names = [name.value for name, _ in node.value]
+        for place, (name, _) in enumerate(node.value):
+            if name.value in names[:place]:
+                raise yaml.MarkedYAMLError(problem=f"{name.value} stands twice", problem_mark=name.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+YamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_WITH_EXPONENT = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$")
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
 
 
 def configs_folder() -> Path:
@@ -23,6 +40,14 @@ def configs_folder() -> Path:
         if (folder / DEFAULT_CONFIG).is_file():
             return folder
     raise FileNotFoundError(f"no configs folder beside {package} or in it")
+
+
+def our_groups() -> dict[str, list[str]]:
+    """Returns the options of each group in our folder."""
+    groups: dict[str, list[str]] = {}
+    for file in sorted(configs_folder().glob("*/**/*.yaml")):
+        groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
+    return groups
 
 
 def primary_file(hp: str | Path | None) -> Path:
@@ -59,57 +84,18 @@ def primary_file(hp: str | Path | None) -> Path:
     )
 
 
-@contextmanager
-def with_defaults(path: Path) -> Iterator[Path]:
-    """Yields a copy of the file with the default configuration's `defaults` list, or the file itself if it has one.
-
-    If a section sets its `kind`, the default configuration's settings for that section are left out, as they belong to
-    another kind. `model: upt` chooses from a group, like `model=upt` on the command line. A run length in the file
-    replaces the default one.
-    """
-    own: Any = OmegaConf.load(path)
-    chosen = {
-        name: value for name, value in own.items() if isinstance(value, str) and (configs_folder() / str(name)).is_dir()
-    }
-    if "defaults" in own:
-        for name, value in chosen.items():
-            raise RequestError(
-                "name-for-a-section",
-                f"{name} is a section, but {path.name} sets it to a name",
-                seen=f"{name}: {value}",
-                expected=f"the name of one of {name}'s files in the `defaults` list, or the section's own keys",
-                fix=f"defaults: [..., override /{name}: {value}, _self_]      (in {path.name}; and leave {name}: out)",
-            )
-        yield path
-        return
-    base: Any = OmegaConf.load(configs_folder() / DEFAULT_CONFIG)
-    whole = {name for name, section in own.items() if OmegaConf.is_dict(section) and "kind" in section}
-    entries = [entry for entry in base["defaults"] if isinstance(entry, str) or not whole.intersection(entry)]
-    for name in chosen:
-        del own[name]
-    own["defaults"] = [
-        entry if isinstance(entry, str) else {name: chosen.get(name, option) for name, option in entry.items()}
-        for entry in entries
-    ]
-    trainer = own.get("trainer")
-    if OmegaConf.is_dict(trainer) and any(trainer.get(name) is not None for name in LENGTHS):
-        own["trainer"] = {**dict.fromkeys(LENGTHS), **trainer}
-    with tempfile.TemporaryDirectory(prefix="noether-") as folder:
-        copy = Path(folder) / "settings.yaml"
-        OmegaConf.save(own, copy)
-        yield copy
-
-
-def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[str, Any]:
-    """Returns the plain content of a file, because Hydra's message for broken YAML names neither file nor line.
+def check_yaml(
+    path: Path, read: Callable[[Path], bytes] = Path.read_bytes, loader: type[yaml.SafeLoader] = YamlLoader
+) -> dict[str, Any]:
+    """Returns the plain content of a file of settings.
 
     Raises:
         RequestError: it is not YAML, not UTF-8, or not keys and values.
     """
     try:
-        content = yaml.safe_load(read(path).decode())
+        content = yaml.load(read(path).decode(), loader)
     except yaml.YAMLError as error:
-        raise yaml_error(error, path) from None
+        raise _yaml_error(error, path) from None
     except RecursionError:
         wrong, seen = "is nested too deeply", "thousands of nested brackets"
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
@@ -133,20 +119,19 @@ def check_yaml(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> d
     )
 
 
-def yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
+def _yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
     """Returns an error that names the file and the line of broken YAML."""
     problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
     seen, where, mark = problem or str(error), str(path), getattr(error, "problem_mark", None)
     if mark is not None:
-        file = Path(mark.name) if mark.name and Path(mark.name).is_file() else path
-        where = f"line {file}:{mark.line + 1}"
-        lines = file.read_text(errors="replace").splitlines()
+        where = f"{path}:{mark.line + 1}"
+        lines = path.read_text(errors="replace").splitlines()
         if line := "".join(lines[mark.line : mark.line + 1]).strip():
             seen = f"{line}   ({problem})"
     return RequestError(
         "invalid-yaml",
-        f"{where.removeprefix('line ')} is not valid YAML",
+        f"{where} is not valid YAML",
         seen=seen,
         expected="key: value, indented with spaces",
-        fix=f"fix {where}",
+        fix=f"fix {'line ' * (mark is not None)}{where}",
     )

@@ -67,7 +67,11 @@ def override_value(text: str) -> str:
             return text
     except HydraException:
         pass
-    # Backslashes are literal, except before a quote.
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """Returns a text in the quotes of Hydra's grammar, where backslashes are literal except before a quote."""
     return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
@@ -89,24 +93,14 @@ def _values(override: Override, text: str) -> list[str]:
             expected="a list, choice(…) or range(…)",
             fix=f"{key}=VALUE,VALUE",
         )
-    # The quotes and escapes of each value are kept, so that it is read back as it was written.
+    # As they were written, because Hydra rewrites some (1_1 becomes 11), unless they are made, as by range(…).
     values = list(override.sweep_string_iterator())
-    return [f"{override.get_key_element()}={value}" for value in _as_written(text, values) or values]
-
-
-def _as_written(text: str, values: Sequence[str]) -> list[str] | None:
-    """Returns a list's values as the user wrote them, because Hydra rewrites some of them: 1_1 becomes 11.
-
-    Returns None if the values are not in the text, as for range(…).
-    """
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)
     pieces = [piece.strip() for piece in _between_commas(inner[1] if inner else written)]
-    try:
-        read = [[parse_override(f"key={one}").value() for one in each] for each in (pieces, values)]
-    except HydraException:
-        return None
-    return pieces if read[0] == read[1] else None
+    if len(pieces) == len(values) and (inner or len(pieces) > 1):
+        values = pieces
+    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def _between_commas(text: str) -> list[str]:

@@ -127,6 +127,8 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train_shapenet, _self_]\n")
     assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # one's own comes first
+    (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train, _self_]\nseed: 9\n")
+    assert load_config(hp="configs/train.yaml").seed == 9  # and may name ours
 
 
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:

@@ -9,10 +9,7 @@ from noether.errors import RequestError
 
 FILES = {
     "a-group-s-option-in-a-file-without-defaults": ("model: upt\nseed: 3\n", None),
-    "a-group-s-option-in-a-file-with-defaults": (
-        "defaults: [/train, _self_]\nmodel: upt\n",
-        "defaults: [/train, override /model: upt, _self_]\n",
-    ),
+    "a-group-s-option-in-a-file-with-defaults": ("defaults: [/train, _self_]\nmodel: upt\n", None),
     "a-number-for-a-name": ("run_id: 7\n", 'run_id: "7"\n'),
     "broken-yaml": ("seed: [1\n", "seed: 1\n"),
 }

@@ -1,0 +1,111 @@
+"""Replaces `${trainer.max_epochs}` and `${oc.env:USER}` in settings by what they name (OmegaConf's grammar)."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar_parser import parse
+from omegaconf.grammar_visitor import GrammarVisitor
+
+from noether.common.suggest import nearest
+from noether.config.section import flat
+from noether.errors import RequestError
+
+# What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
+# into the run's names and files.
+ALLOWED = (
+    "USER", "LOGNAME", "HOME", "HOSTNAME", "PWD", "TMPDIR", "SCRATCH", "WORK", "DATA", "PROJECT",
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID", "LSB_JOBNAME",
+)  # fmt: skip
+ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
+NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
+
+Place = tuple[str | int, ...]
+
+
+def interpolated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with every `${…}` replaced. OmegaConf's resolvers, which any code may add to, are not asked.
+
+    Raises:
+        RequestError: `${…}` names no setting, itself, a variable that may not be read, or cannot be read.
+    """
+    walk = _Interpolation(settings)
+    return {name: walk.replaced(value, (name,)) for name, value in settings.items()}
+
+
+class _Interpolation:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._open: list[Place] = []
+
+    def replaced(self, value: Any, place: Place) -> Any:
+        """Returns the value at a place of the settings, with what is written in it replaced."""
+        if isinstance(value, Mapping):
+            return {key: self.replaced(part, (*place, key)) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self.replaced(part, (*place, index)) for index, part in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if place in self._open:
+            raise _refused(place, value, "interpolation-loop", f"{value} names itself", "another setting")
+        self._open.append(place)
+        try:
+            visitor = GrammarVisitor(lambda key, _: self._setting(key, place, value), _variable, None)
+            return visitor.visit(parse(value))
+        except OmegaConfBaseException:
+            expected = "${SETTING} or ${oc.env:NAME}; in a text, ${ is written \\${"
+            raise _refused(place, value, "invalid-interpolation", f"cannot read {value}", expected) from None
+        finally:
+            self._open.pop()
+
+    def _setting(self, key: str, place: Place, text: str) -> Any:
+        """Returns what `${key}` at a place names: by its full name, or with dots before it from that place."""
+        name = key.lstrip(".")
+        found: Any = self._settings
+        target: Place = ()
+        for part in (*place[: len(name) - len(key) or -len(place)], *re.findall(r"[^.\[\]]+", name)):
+            step = int(part) if isinstance(found, list) and str(part).isdigit() else part
+            try:
+                found = found[step]
+            except (LookupError, TypeError):
+                near = nearest(name, [known for known, _ in flat(self._settings)]) or "trainer.max_epochs"
+                expected = f"a setting that the files set, by its full name such as ${{{near}}}"
+                raise _refused(
+                    place, text, "interpolation-not-found", f"${{{key}}} names no setting", expected
+                ) from None
+            target = (*target, step)
+        return self.replaced(found, target)
+
+
+def _refused(place: Place, text: str, code: str, summary: str, expected: str) -> RequestError:
+    name = ".".join(map(str, place))
+    return RequestError(code, summary, seen=f"{name}={text}", expected=expected, fix=f"leave {name} out")
+
+
+def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
+    """Returns the value of `${name:args}`, which is a variable of the environment."""
+    variable, seen = str(args[0]) if args else "", f"${{{name}:{','.join(args_str)}}}"
+    if name != "oc.env" or not variable or len(args) > 2:
+        expected = "${SETTING}, ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}"
+        raise RequestError(
+            "unknown-resolver", f"settings have no {seen}", seen=seen, expected=expected, fix="the value itself"
+        )
+    if not (variable in ALLOWED or variable.startswith(ALLOWED_PREFIXES)) or variable in NEVER:
+        raise RequestError(
+            "variable-not-allowed",
+            f"a configuration may not read the variable {variable}",
+            seen=seen,
+            expected=f"one of {', '.join(ALLOWED)}, or {', '.join(f'{prefix}…' for prefix in ALLOWED_PREFIXES)}",
+            fix=f'the setting on the command line: name="${variable}"',
+        )
+    if variable not in os.environ and len(args) < 2:
+        raise RequestError(
+            "variable-not-set",
+            f"the variable {variable} is not set",
+            seen=seen,
+            expected="a variable that is set, or a default",
+            fix=f"${{oc.env:{variable},DEFAULT}}",
+        )
+    return os.environ.get(variable, args[-1])
