@@ -1,9 +1,10 @@
 """The system's process table: which process is which, and which are its descendants."""
 
 import os
+import socket
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PROC = Path("/proc")
 
@@ -72,6 +73,32 @@ def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
 def is_alive(process: ProcessId) -> bool:
     """Whether this very process runs; a zombie does not."""
     return process_id(process.pid) == process
+
+
+def boot_id() -> str:
+    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def this_process() -> dict[str, Any]:
+    """Returns host, boot, pid and start of this process, by which others can ask `was_alive`."""
+    own = process_id(os.getpid())
+    return {
+        "host": socket.gethostname(),
+        "boot": boot_id(),
+        "pid": os.getpid(),
+        "started": own.started if own else 0,
+    }
+
+
+def was_alive(host: str, boot: str, pid: int, started: int) -> bool | None:
+    """Whether a process that said so of itself runs; None where that cannot be seen from this host."""
+    if host != socket.gethostname():
+        return None
+    return boot == boot_id() and is_alive(ProcessId(pid, started))
 
 
 def is_stopped(pid: int) -> bool:

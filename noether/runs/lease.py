@@ -13,7 +13,6 @@ appended goes to files that the next start has replaced.
 import errno
 import os
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +22,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from noether.common.plain_file import NotPlainFile, refuse_strangers_link
-from noether.common.processes import ProcessId, is_alive, process_id
+from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.runs.folder import RunFolder
@@ -72,9 +71,7 @@ class Attempt:
         """Whether its process runs; None where that cannot be seen from this host."""
         if self.exit_code is not None:
             return False
-        if self.host != socket.gethostname():
-            return None
-        return self.boot == boot_id() and is_alive(ProcessId(self.pid, self.started))
+        return was_alive(self.host, self.boot, self.pid, self.started)
 
     def describe(self) -> str:
         """Returns the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
@@ -174,17 +171,13 @@ def take_lease(
         OSError: where the disk refuses.
     """
     holder = read_attempt(folder)
-    process = process_id(os.getpid())
     own = Attempt(
         number=1 + max(newest_start(folder), holder.number if holder else 0),
         id=secrets.token_hex(8),
         job=job_of_task(environ),
         is_task=is_task,
         restarts=restarts,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        started=process.started if process else 0,
-        boot=boot_id(),
+        **this_process(),
         began=round(time.time(), 3),
     )
     if holder is not None:
@@ -248,14 +241,6 @@ def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     # The id of an array's last element is that of the whole array: requeued by it, every element would start again.
     return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID") or None
-
-
-def boot_id() -> str:
-    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _clock(seconds: float) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
+from noether.common.processes import boot_id
 from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import QueuedJob, clean_environment
 from noether.runs.folder import RunFolder
-from noether.runs.lease import boot_id, job_of_task, read_attempt, take_lease
+from noether.runs.lease import job_of_task, read_attempt, take_lease
 from noether.runs.overview import job_of_run, run_state, runs_under
 from noether.runs.records import parse_record
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from noether.common.processes import process_id
+from noether.common.processes import boot_id, process_id
 from noether.runs.folder import RunFolder
-from noether.runs.lease import Attempt, boot_id
+from noether.runs.lease import Attempt
 from noether.runs.records import write_record
 from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
 

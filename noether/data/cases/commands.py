@@ -33,7 +33,8 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
 
 
 def _say(console: Console, done: PreparedCases, folder: Path) -> None:
-    console.say(f"{done.made} cases prepared, {done.kept} were already up to date: {folder}")
+    others = f" here and {done.others} by other processes" if done.others else ""
+    console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
     warn_few(
         console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
     )

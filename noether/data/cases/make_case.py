@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class CaseJob:
     root: Path
     out: Path
 
+    @cached_property
     def mark(self) -> str:
         """Changes whenever the map, or a file of the case, does: names, sizes and times of change."""
         text = self.about.model_copy(update={"split": None}).model_dump_json()
@@ -78,7 +79,7 @@ def make_case(job: CaseJob) -> dict[str, Any]:
             kept = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
             spans = {key: column.span() for key, column in columns.items()}
             sets[name] = {"points": kept, "of": len(raw.points), "parts": raw.parts, "arrays": spans}
-        made = {"case": job.case, "mark": job.mark(), "parameters": parameters, "outputs": outputs,
+        made = {"case": job.case, "mark": job.mark, "parameters": parameters, "outputs": outputs,
                 "forces": forces, "sets": sets}  # fmt: skip
         return write_case_file(folder, made)
 

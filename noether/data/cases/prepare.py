@@ -1,13 +1,20 @@
-"""Prepares a folder of cases into the store: in parallel, each case whole or absent, current ones kept."""
+"""Prepares a folder of cases into the store: in parallel, each case whole or absent, current ones kept.
 
+Any number of processes, on one host or many, may prepare one folder at once: each claims the cases that it makes
+(`claims.py`), returns when all are there, and writes the same `dataset.json`.
+"""
+
+import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from noether.data.cases.case_map import CaseMap, parse_map
+from noether.data.cases.claims import Claims
 from noether.data.cases.layout import find_cases, natural
 from noether.data.cases.make_case import CaseJob, make_case
 from noether.data.cases.metadata import gather, implausible, write_metadata
@@ -17,16 +24,28 @@ from noether.data.cases.surviving_pool import surviving_map
 from noether.data.shared_work import locked
 from noether.errors import RequestError
 
+LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prepare
+
 
 @dataclass
 class PreparedCases:
-    """What a preparation did: the cases made, kept and broken (with the reason), the splits, and warnings."""
+    """What a preparation did.
 
+    cases: {case: its case.json} of all that are there; made: of them by this process; kept: were there before; others
+    were made meanwhile by other processes. broken: the cases that were refused, with the reason.
+    """
+
+    cases: dict[str, Any] = field(default_factory=dict)
     made: int = 0
     kept: int = 0
     broken: dict[str, RequestError] = field(default_factory=dict)
     splits: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def others(self) -> int:
+        """How many cases other processes made meanwhile."""
+        return len(self.cases) - self.made - self.kept
 
 
 def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[CaseJob], dict[str, Any]]:
@@ -34,12 +53,16 @@ def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[CaseJob], di
     jobs, there = [], {}
     for case, files in find_cases(root, about).items():
         job = CaseJob(case, files, about, root, out)
-        made = read_case_file(case_folder(out, case))
-        if made is not None and made.get("mark") == job.mark():
+        if made := _current(job):
             there[case] = made
         else:
             jobs.append(job)
     return jobs, there
+
+
+def _current(job: CaseJob) -> dict[str, Any] | None:
+    made = read_case_file(case_folder(job.out, job.case))
+    return made if made is not None and made.get("mark") == job.mark else None
 
 
 def prepare_cases(
@@ -68,37 +91,67 @@ def prepare_cases(
     about = parse_map(map_text, map_name)
     with _writing_to(out):
         jobs, cases = plan_cases(root, out, about)
-        done, total = PreparedCases(kept=len(cases)), len(jobs) + len(cases)
+        done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)
-        for job, result in surviving_map(make_case, jobs, max(1, min(workers, len(jobs)))):
-            if isinstance(result, RequestError):
-                # An earlier map or file made this one: it is out of date.
-                shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
-                done.broken[job.case] = _named(job.case, result)
-                if not skip_broken:
-                    raise _named(job.case, result, "--skip-broken      (goes on without such cases, and names them)")
-            else:
-                cases[job.case] = result
-                done.made += 1
-            progress(len(cases) + len(done.broken), total)
+        with Claims(out, hashlib.sha256(map_text.encode()).hexdigest()) as claims:
+            while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
+                for job, result in surviving_map(make_case, _claimed(left, claims, done), min(workers, len(left))):
+                    if isinstance(result, RequestError):
+                        # An earlier map or file made this one: it is out of date.
+                        shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
+                        done.broken[job.case] = _named(job.case, result)
+                        claims.refuse(job.case, done.broken[job.case])
+                    else:
+                        cases[job.case] = result
+                        done.made += 1
+                        claims.release(job.case)
+                    _refuse_broken(done, skip_broken)
+                    progress(len(cases) + len(done.broken), total)
+                _refuse_broken(done, skip_broken)
+                progress(len(cases) + len(done.broken), total)
+                if len(cases) + len(done.broken) < total:
+                    time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        cases = {case: cases[case] for case in sorted(cases, key=lambda case: (natural(case), case))}
-        done.splits = split_cases(about.split, list(cases), root)
-        metadata = gather(about, map_text, cases, done.splits)
-        metadata["broken"] = {case: str(error) for case, error in done.broken.items()}
+        done.cases = {case: cases[case] for case in sorted(cases, key=lambda case: (natural(case), case))}
+        done.splits = split_cases(about.split, list(done.cases), root)
+        metadata = gather(about, map_text, done.cases, done.splits)
+        metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
         done.warnings = implausible(metadata)
         write_metadata(out, metadata)
     return done
 
 
+def _claimed(jobs: Sequence[CaseJob], claims: Claims, done: PreparedCases) -> Iterator[CaseJob]:
+    """Yields the cases that this process is to make, each once it is claimed; notes what others made or refused."""
+    for job in jobs:
+        if refused := claims.refusal(job.case):
+            done.broken[job.case] = refused
+        elif made := _current(job):
+            done.cases[job.case] = made
+        elif claims.take(job.case):
+            if made := _current(job):  # by a process that gave its claim back between the two looks
+                done.cases[job.case] = made
+                claims.release(job.case)
+            else:
+                yield job
+
+
+def _refuse_broken(done: PreparedCases, skip_broken: bool) -> None:
+    for error in () if skip_broken else done.broken.values():
+        goes_on = "--skip-broken      (goes on without such cases, and names them)"
+        fix = f"{error.fix}\n{goes_on}" if error.fix else goes_on
+        raise RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
+
+
 @contextmanager
 def _writing_to(out: Path) -> Iterator[None]:
-    """Holds the store's lock, once what killed processes left is gone. RequestError: the disk refuses."""
+    """Removes what killed processes left, and says as a RequestError where the disk refuses."""
     try:
         (out / "cases").mkdir(parents=True, exist_ok=True)
         with locked(out, "cases/.*.partial"):
-            yield
+            pass
+        yield
     except OSError as error:
         raise RequestError(
             "cases-not-written",
@@ -108,6 +161,6 @@ def _writing_to(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _named(case: str, error: RequestError, *fixes: str) -> RequestError:
-    fix = "\n".join(line for line in (error.fix, *fixes) if line)
-    return RequestError(error.code, f"case {case}: {error.summary}", seen=error.seen, expected=error.expected, fix=fix)
+def _named(case: str, error: RequestError) -> RequestError:
+    summary = f"case {case}: {error.summary}"
+    return RequestError(error.code, summary, seen=error.seen, expected=error.expected, fix=error.fix)

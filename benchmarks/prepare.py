@@ -1,0 +1,71 @@
+"""Preparing cases: one process against two that share the output folder, as two jobs of an array would.
+
+    python benchmarks/prepare.py [--rounds 3] [--cases 12] [--points 2000000] [--json FILE.json]
+
+The arms take turns. Each process is `noether data prepare --workers 1`, and makes cases of random points with pressure
+and velocity. The rows are the speed of two over that of one, what a million points costs of a core (the process and its
+worker together, reading and starting included), and what they need on the disk.
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from record import finish, parser, row
+from store import MAP, write_source
+
+
+def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
+    """Prepares the folder; returns the seconds on the clock and of a core."""
+    words = [sys.executable, "-m", "noether", "data", "prepare", source, out, "--map", source / "cases.yaml"]
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    started = [
+        subprocess.Popen([*words, "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(processes)
+    ]
+    if codes := [code for one in started if (code := one.wait())]:
+        sys.exit(f"prepare ended with {codes}")
+    taken, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.set_defaults(rounds=3)
+    own.add_argument("--cases", type=int, default=12)
+    own.add_argument("--points", type=int, default=2_000_000, help="of each case")
+    options = own.parse_args()
+    gains, costs, size = [], [], 0
+    with tempfile.TemporaryDirectory() as name:
+        source = Path(name) / "source"
+        source.mkdir()
+        (source / "cases.yaml").write_text(MAP)
+        for case in range(options.cases):
+            write_source(source / f"case_{case}.vtu", options.points)
+        for turn in range(options.rounds):
+            clock = {}
+            for processes in (1, 2) if turn % 2 == 0 else (2, 1):
+                out = Path(name) / f"out-{turn}-{processes}"
+                clock[processes], busy = seconds(source, out, processes)
+                if processes == 1:
+                    costs.append(1e6 * busy / options.cases / options.points)
+                    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+            gains.append(clock[1] / clock[2])
+    finish(
+        "prepare",
+        [
+            row("two processes / one, cases a second", gains),
+            row("seconds of a core for a million points", costs),
+            row("bytes of a point with four numbers", [size / options.cases / options.points]),
+        ],
+        options.json,
+        cases=options.cases,
+        points=options.points,
+    )
+
+
+if __name__ == "__main__":
+    main()
