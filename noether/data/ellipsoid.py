@@ -4,6 +4,7 @@ A split is `<folder>/<split>.safetensors`, whose arrays are those of `make_sampl
 first axis.
 """
 
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ import numpy as np
 from noether.data.about import CAR_SPACE
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
-from noether.data.shared_work import Progress, cache_root, locked, process_map, silent
+from noether.data.shared_work import Progress, cache_root, locked, silent
+from noether.data.surviving_pool import all_made, surviving_map
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -181,23 +183,28 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
     missing, points = _missing(folder, dataset), (dataset.surface_points, dataset.volume_points)
     total, done = sum(missing.values()), 0
     workers = min(workers, total, 1 + total * sum(points) // POINTS_PER_WORKER)
-    with process_map(workers) as run:
+    blocks: list[tuple[str, range]] = []
+    for split, size in missing.items():
+        # Small enough to share out evenly, and to show progress on a slow machine.
+        length = max(1, min(16, size // (4 * max(1, workers))))
+        blocks += [(split, range(size)[first : first + length]) for first in range(0, size, length)]
+    with ExitStack() as files:
+        write = {}
         for split, size in missing.items():
-            # Small enough to share out evenly, and to show progress on a slow machine.
-            length = max(1, min(16, size // (4 * max(1, workers))))
-            blocks = [range(size)[first : first + length] for first in range(0, size, length)]
             specs = {key: Spec(np.dtype("<f4"), (size, *shape)) for key, shape in sample_shapes(*points).items()}
-            with packed_writer(folder / f"{split}.safetensors", specs, _order(dataset, split, size)) as write:
-                made = run(partial(_make_block, dataset.seed, split, *points), blocks)
-                for block, arrays in zip(blocks, made, strict=True):
-                    write(block.start, arrays)
-                    done += len(block)
-                    progress(done, total)
+            path = folder / f"{split}.safetensors"
+            write[split] = files.enter_context(packed_writer(path, specs, _order(dataset, split, size)))
+        make = partial(_make_block, dataset.seed, *points)
+        for (split, block), arrays in all_made(surviving_map(make, blocks, workers if workers > 1 else 0)):
+            write[split](block.start, arrays)
+            done += len(block)
+            progress(done, total)
 
 
-def _make_block(seed: int, split: str, surface_points: int, volume_points: int, cars: range) -> dict[str, np.ndarray]:
+def _make_block(seed: int, surface_points: int, volume_points: int, cars: tuple[str, range]) -> dict[str, np.ndarray]:
+    split, block = cars
     samples = [
         make_sample(draw_car(seed, split, car), surface_points, volume_points, point_seed(seed, split, car))
-        for car in cars
+        for car in block
     ]
     return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}

@@ -19,7 +19,8 @@ from noether.common.cpus import usable_cpus
 from noether.data.about import CAR_SPACE
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, MOST_VOLUME_POINTS, SURFACE_POINTS
-from noether.data.shared_work import Progress, cache_root, locked, process_map, silent
+from noether.data.shared_work import Progress, cache_root, locked, silent
+from noether.data.surviving_pool import all_made, surviving_map
 from noether.errors import RequestError, one_line
 
 if TYPE_CHECKING:
@@ -126,14 +127,14 @@ def _pack(folders: Sequence[Path], path: Path, mark: str, progress: Progress) ->
     # A process takes seconds to import torch: few cars need few. Two at least, as one would be the launching process,
     # which must stay free of torch and small.
     workers = max(2, min(usable_cpus(), 1 + len(folders) // 50))
-    with process_map(workers) as run:
-        cars = run(partial(_read_padded, with_own=with_own), folders)
-        first = next(cars)
-        specs = {key: Spec(array.dtype, (len(folders), *array.shape)) for key, array in first.items()}
-        with packed_writer(path, specs, metadata) as write:
-            for row, arrays in enumerate(chain([first], cars)):
-                write(row, {key: array[None] for key, array in arrays.items()})
-                progress(row + 1, len(folders))
+    rows = {folder: row for row, folder in enumerate(folders)}
+    cars = all_made(surviving_map(partial(_read_padded, with_own=with_own), folders, workers))
+    first = next(cars)
+    specs = {key: Spec(array.dtype, (len(folders), *array.shape)) for key, array in first[1].items()}
+    with packed_writer(path, specs, metadata) as write:
+        for done, (folder, arrays) in enumerate(chain([first], cars), 1):
+            write(rows[folder], {key: array[None] for key, array in arrays.items()})
+            progress(done, len(folders))
 
 
 def _read_padded(folder: Path, *, with_own: bool) -> dict[str, np.ndarray]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from noether.data.packed import digest_of
 from noether.data.shapenet_car_raw import FOLDER_COUNTS, RawCar, list_cars, make_car, raw_cars
-from noether.data.shared_work import Progress, locked, partial_name, process_map, silent
+from noether.data.shared_work import Progress, locked, partial_name, silent
+from noether.data.surviving_pool import all_made, surviving_map
 from noether.errors import RequestError
 
 DIGESTS = "sha256.json"
@@ -61,8 +62,11 @@ def prepare_folder(source: Path, out: Path, *, workers: int = 1, progress: Progr
         return False
 
     try:
-        with locked(base, "param*/.*.partial"), process_map(workers) as run:
-            for param in run(partial(_make_and_write, base), raw_cars(source, wanted)):
+        with locked(base, "param*/.*.partial"):
+            cars = surviving_map(
+                partial(_make_and_write, base), raw_cars(source, wanted), workers if workers > 1 else 0
+            )
+            for _, param in all_made(cars):
                 made[param] += 1
                 progress(made.total() + kept.total(), total)
     except OSError as error:

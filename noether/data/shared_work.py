@@ -1,26 +1,18 @@
-"""Makes data once, with all cores: finds a folder, locks it, removes leftovers and shares the work among processes."""
+"""Makes data once: finds a folder, locks it, and removes what killed processes left there."""
 
 import errno
 import fcntl
-import multiprocessing
 import os
 import secrets
-import signal
 import socket
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from noether.common.processes import process_id
 from noether.common.whole_file import remove
-from noether.errors import NoetherError, RequestError
-from noether.workers.death_signal import die_with_parent
+from noether.errors import RequestError
 
 STALE_SECONDS = 3600.0
 Progress = Callable[[int, int], None]
@@ -47,53 +39,6 @@ def cache_root() -> Path:
             expected="a home folder, or XDG_CACHE_HOME",
             fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
         ) from None
-
-
-@contextmanager
-def process_map(workers: int) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]]:
-    """A `map` over this many processes, in order, or in this process where it takes or may have no others.
-
-    Items are taken from their iterable only as processes come free, so that an archive can be read on the way.
-    """
-    if workers <= 1 or multiprocessing.current_process().daemon:
-        yield map
-        return
-    # Spawned, not forked: the caller may have threads. Nor from the fork server: it is one per process, and
-    # what it preloads is the launcher's to choose.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
-
-    def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        waiting: deque[Future[Any]] = deque()
-        try:
-            for item in items:
-                waiting.append(executor.submit(function, item))
-                if len(waiting) >= 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise NoetherError(
-                "a process that prepared data died, most often because memory ran out\n"
-                "  fix       fewer processes, or more memory"
-            ) from None
-
-    try:
-        yield run
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def end_with_parent() -> None:
-    """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    parent = multiprocessing.parent_process()
-    if not die_with_parent() and parent is not None:  # Not on Linux.
-        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-
-
-def _end_after(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
 
 
 @contextmanager

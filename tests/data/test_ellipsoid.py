@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 
 import noether
 from noether.config.dataset import EllipsoidDatasetConfig
-from noether.data import ellipsoid, ellipsoid_car, potential_flow, shared_work
+from noether.data import ellipsoid, ellipsoid_car, potential_flow, surviving_pool
 from noether.data.ellipsoid import EllipsoidDataset
 from noether.data.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
 from noether.data.packed import open_packed
@@ -325,9 +325,9 @@ def test_the_data_set_pickles_as_its_path(folder):
 def test_two_workers_make_the_same_files_as_one(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ellipsoid, "POINTS_PER_WORKER", 1)  # else so small an order is not shared out
     started = []
-    pool = shared_work.ProcessPoolExecutor
+    pool = surviving_pool.ProcessPoolExecutor
     monkeypatch.setattr(
-        shared_work, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
+        surviving_pool, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
     )
     calls = []
     ellipsoid.prepare(tmp_path, settings(), workers=2, progress=lambda done, total: calls.append((done, total)))
@@ -435,7 +435,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     assert not (tmp_path / "data" / "train.safetensors").exists()
 
     # What it left is cleared away by the next one; what another host may be writing, once it is an hour old.
-    (partial,) = (tmp_path / "data").glob(".*.partial")
+    (partial,) = (tmp_path / "data").glob(".train.*.partial")
     others = partial.with_name(".test.safetensors.n9.1-0.partial")
     others.touch()
     ellipsoid.prepare(tmp_path / "data", settings())

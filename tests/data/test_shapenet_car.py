@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from noether.data.shapenet_car import (
 )
 from noether.data.shapenet_car_prepare import prepare_folder
 from noether.data.shapenet_car_raw import FOLDER_COUNTS
+from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 pytest_plugins = ("shapenet_car_fixtures",)
@@ -31,7 +31,9 @@ pytest_plugins = ("shapenet_car_fixtures",)
 def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs without further processes, each of which imports torch anew; the slow tests take the real way."""
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr(shapenet_car, "process_map", lambda workers: nullcontext(map))
+        monkeypatch.setattr(
+            shapenet_car, "surviving_map", lambda function, items, workers: surviving_map(function, items, 0)
+        )
 
 
 @pytest.fixture

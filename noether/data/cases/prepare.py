@@ -20,8 +20,8 @@ from noether.data.cases.make_case import CaseJob, make_case
 from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.splits import split_cases
 from noether.data.cases.store import case_folder, read_case_file
-from noether.data.cases.surviving_pool import surviving_map
 from noether.data.shared_work import locked
+from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prepare

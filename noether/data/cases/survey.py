@@ -15,8 +15,8 @@ from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
 from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
 from noether.data.cases.numbers import read_numbers
-from noether.data.cases.surviving_pool import surviving_map
 from noether.data.cases.tables import Row, case_key, read_table
+from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others

@@ -16,7 +16,7 @@ from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset, check_cases, open_cases
 from noether.data.cases.make_case import make_case
 from noether.data.cases.prepare import plan_cases, prepare_cases
-from noether.data.cases.surviving_pool import surviving_map
+from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 from tests.refusal import refusal
 

@@ -1,14 +1,17 @@
 """Shares work among processes that may crash: an item whose process dies is named, and the others go on."""
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, TypeVar
 
-from noether.data.shared_work import end_with_parent
 from noether.errors import RequestError
+from noether.workers.death_signal import die_with_parent
 
 Item = TypeVar("Item")
 
@@ -21,8 +24,17 @@ def surviving_map(
     Items are taken from their iterable only as processes come free. When a process dies (a reader of VTK crashed, or
     the system was out of memory), nobody knows which of the items under way it had: each of them is then made again
     alone, and the one that kills its process again is refused.
+
+    workers: processes; 0, or a daemon, which may have none, works in this process.
     """
     waiting = iter(items)
+    if not workers or multiprocessing.current_process().daemon:
+        for item in waiting:
+            try:
+                yield item, function(item)
+            except RequestError as error:
+                yield item, error
+        return
     while suspects := (yield from _run(function, waiting, workers)):
         for item in suspects:
             if (yield from _run(function, iter([item]), 1)):
@@ -30,7 +42,7 @@ def surviving_map(
                     item,
                     RequestError(
                         "reading-process-died",
-                        "the process that read it died",
+                        "the process that prepared it died",
                         seen="a reader of VTK crashed, or memory ran out and the system killed the process",
                         expected="complete files, and memory for one case in each process",
                         fix="--workers 1, or leave this case out",
@@ -43,7 +55,7 @@ def _run(
 ) -> Generator[tuple[Item, Any | RequestError], None, list[Item]]:
     """Yields as `surviving_map` does until a process dies; returns the items that were under way then."""
     # Spawned: the caller may have threads.
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     running: dict[Future[Any], Item] = {}
     taken: list[Item] = []
     try:
@@ -64,3 +76,24 @@ def _run(
         return [*running.values(), *taken]
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def all_made(results: Iterable[tuple[Item, Any | RequestError]]) -> Iterator[tuple[Item, Any]]:
+    """Yields what `surviving_map` does, and raises the first refusal."""
+    for item, result in results:
+        if isinstance(result, RequestError):
+            raise result
+        yield item, result
+
+
+def _end_with_parent() -> None:
+    """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    parent = multiprocessing.parent_process()
+    if not die_with_parent() and parent is not None:  # Not on Linux.
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
