@@ -179,7 +179,7 @@ def update_plainly(settings: str) -> None:
 
     config, device = read_dumped(Path(settings)), torch.device("cpu")
     problem = build_problem(config, prepare_data(config), device, choose_precision(config.trainer, device))
-    problem.fit_task()
+    problem.fit()
     model, size = problem.model, config.trainer.effective_batch_size
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.optimizer.learning_rate)
     order = RankOrder(GlobalOrder(len(problem.train_indices), size, config.seed), [size], 0, 0, 1)

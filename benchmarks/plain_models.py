@@ -269,6 +269,8 @@ class Transolver(nn.Module):
         super().__init__()
         self.input_mlp = nn.Sequential(nn.Linear(7, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
+        self.register_buffer("input_mean", torch.zeros(7))
+        self.register_buffer("input_deviation", torch.ones(7))
         self.blocks = nn.ModuleList(TransolverBlock(dim, heads, slices, mlp_ratio) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 4)
 
@@ -278,7 +280,8 @@ class Transolver(nn.Module):
         zeros = points.new_zeros(len(points), surface, 1)
         distance = torch.cat((zeros, batch["volume_sdf"].reshape(-1, volume, 1)), dim=1)
         normals = torch.cat((batch["surface_normals"], batch["volume_normals"]), dim=1)
-        x = self.input_mlp(torch.cat(((points - 500) / 100, distance, normals), dim=-1)) + self.placeholder
+        inputs = (torch.cat((points, distance, normals), dim=-1) - self.input_mean) / self.input_deviation
+        x = self.input_mlp(inputs) + self.placeholder
         for block in self.blocks:
             x = block(x)
         return fields_of(self.head(self.norm(x)), sizes)

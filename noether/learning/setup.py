@@ -39,9 +39,15 @@ class Problem:
     model: nn.Module
     data: Mapping[str, Any]
 
-    def fit_task(self) -> None:
-        """Computes the task's statistics over the training samples; refuses one that is not what the task needs."""
+    def fit(self) -> None:
+        """Computes the statistics of the task, and of a model that has some, over the training samples.
+
+        Refuses a sample that is not what the task needs.
+        """
         self.task.fit(_Samples(self))
+        if fit_inputs := getattr(self.model, "fit_inputs", None):
+            batches = ({key: value[None] for key, value in sample.items()} for sample in _Samples(self))
+            fit_inputs(map(self.task.prepare, batches))
 
 
 class _Samples:

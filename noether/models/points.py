@@ -62,6 +62,8 @@ class PointModel(nn.Module):
     """Tells whoever makes batches that padded ones are understood."""
     points_per_update = 4096
     """Points of each set of a case that an update draws where no setting says so."""
+    unrecorded: Mapping[str, Sequence[float]] = {}
+    """Buffers that weights of before lack, as they were trained."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
         _check_counts({"dim": dim, "heads": heads, **counts})
@@ -306,12 +308,17 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
-    """Reduces weights of the published layout to a layout of some of its fields, and adds the eps of their norms.
+    """Reduces weights of the published layout to a layout of some of its fields, and adds what they do not record.
+
+    That is the eps of their norms and the scaling of their inputs.
 
     Models used to have a head for surface pressure and volume velocity whichever of them was trained, so a checkpoint
     of a run on the surface alone has rows and layers that this model does not have. Nothing else is changed.
     """
     fit_old_norms(state_dict, prefix, model)
+    if any(key.startswith(prefix) for key in state_dict):
+        for name, values in model.unrecorded.items():
+            state_dict.setdefault(prefix + name, torch.tensor(values))
     missing = [points for points in CAR_FLOW.outputs if points not in model.layout.outputs]
     known = all(CAR_FLOW.outputs.get(points) == fields for points, fields in model.layout.outputs.items())
     head = state_dict.get(f"{prefix}head.weight")

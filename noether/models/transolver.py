@@ -4,10 +4,14 @@ Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surfa
 each with its position, its distance to the surface and the direction away from it.
 """
 
+from collections.abc import Iterable
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
+from noether.data.moments import Moments
 from noether.models.layers.blocks import MLP
 from noether.models.layers.conditioning import Modulation, Modulations, modulated
 from noether.models.layers.recompute import Recomputable, recomputed
@@ -15,8 +19,8 @@ from noether.models.layers.slices import SliceAttention
 from noether.models.points import SequenceModel, blocks_of, present
 
 INPUTS = 7
-POSITION_CENTRE, POSITION_UNIT = 500.0, 100.0
-"""Scaled positions of 0..1000 become about −5..5, of the size of the other inputs."""
+UNFITTED = {"input_mean": (500.0,) * 3 + (0.0,) * 4, "input_deviation": (100.0,) * 3 + (1.0,) * 4}
+"""The inputs' scaling where nothing was fitted: positions of 0..1000 become about −5..5."""
 
 
 class TransolverBlock(Recomputable):
@@ -59,7 +63,8 @@ class TransolverBlock(Recomputable):
 class Transolver(SequenceModel):
     """Predict fields at points by attention among slices of all points.
 
-    Where the batch has anchors, the slices are made of those only.
+    Where the batch has anchors, the slices are made of those only. The seven inputs of a point are standardised over
+    the training split, as the authors' code does it: `fit_inputs` stores their mean and standard deviation as buffers.
 
     Args:
         dim: channels of a point.
@@ -71,6 +76,8 @@ class Transolver(SequenceModel):
 
     At the defaults 3,860,804 parameters.
     """
+
+    unrecorded = UNFITTED
 
     def __init__(
         self,
@@ -84,6 +91,10 @@ class Transolver(SequenceModel):
         super().__init__(layout, dim, heads, rotary=False, depth=depth, slices=slices, mlp_ratio=mlp_ratio)
         self.input_mlp = nn.Sequential(nn.Linear(INPUTS, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
+        self.input_mean: Tensor
+        self.input_deviation: Tensor
+        for name, values in UNFITTED.items():
+            self.register_buffer(name, torch.tensor(values))
         self._build(TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth))
         for block in blocks_of(self.blocks):
             # With weights as small as the others', all slices would begin alike and have to be told apart first.
@@ -93,6 +104,19 @@ class Transolver(SequenceModel):
     def needs(cls, layout: Layout) -> tuple[str, ...]:
         """The direction away from the surface at every point, and off the surface the distance to it."""
         return tuple(key for points in layout.outputs for key in _known_of(points))
+
+    @torch.no_grad()
+    def fit_inputs(self, samples: Iterable[dict[str, Tensor]]) -> None:
+        """Takes mean and standard deviation of the inputs from prepared training samples, each a batch of one.
+
+        Points of all sets count alike. A channel that never changes, such as a distance of 0, keeps its scale.
+        """
+        moments = Moments(INPUTS)
+        for sample in samples:
+            for name in present(sample, self.layout):
+                moments.add(self._raw_inputs(sample, name).flatten(0, 1).double().cpu().numpy())
+        self.input_mean.copy_(torch.from_numpy(moments.mean))
+        self.input_deviation.copy_(torch.from_numpy(np.where(moments.deviation < 1e-12, 1.0, moments.deviation)))
 
     def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, None, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP.
@@ -114,17 +138,20 @@ class Transolver(SequenceModel):
         return self._in_parameter_precision(x), None, sizes
 
     def _point_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
-        """(B, N, 7): xyz, the distance to the surface, the direction away from it."""
+        """(B, N, 7), standardised: xyz, the distance to the surface, the direction away from it."""
+        raw = self._raw_inputs(batch, name)
+        return (raw - self.input_mean.to(raw.dtype)) / self.input_deviation.to(raw.dtype)
+
+    def _raw_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
         prefix, needed = name.removesuffix("_points"), _known_of(name)
         if absent := [key for key in needed if key not in batch]:
             raise ValueError(f"Transolver reads {name} with {' and '.join(needed)}: no {', '.join(absent)}")
         points = self._in_position_precision(batch[name])
-        # In float32 or more until here: half precision does not tell 1000.0 from 1000.4.
-        positions = (points - POSITION_CENTRE) / POSITION_UNIT
+        # In float32 or more until they are standardised: half precision does not tell 1000.0 from 1000.4.
         distance = points.new_zeros(*points.shape[:2], 1)  # of the surface's own points
         if f"{prefix}_sdf" in needed:
             distance = batch[f"{prefix}_sdf"].to(points.dtype).reshape(distance.shape)
-        return torch.cat((positions, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
+        return torch.cat((points, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
 
 
 def _known_of(points: str) -> list[str]:

@@ -109,8 +109,9 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
     problem = build_problem(config, data, group.device, precision)
     length = plan_length(len(problem.train_indices), trainer)
     if group.is_first:
-        problem.fit_task()
+        problem.fit()
     problem.task.load_state(group.from_first(problem.task.state()))
+    group.copy_from_first(problem.model.buffers())  # what a model has fitted
     begun_with = begin_with(problem.model, None if resuming else config.initial_weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)

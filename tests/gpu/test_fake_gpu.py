@@ -64,7 +64,7 @@ class OnFakeGPU:
         self.gpu, self.device = gpu, torch.device(device)
         self.precision = choose_precision(config.trainer, self.device)
         problem = build_problem(config, prepare_data(config), torch.device("cpu"), self.precision)
-        problem.fit_task()
+        problem.fit()
         order = RankOrder(GlobalOrder(len(problem.train_indices), 2, 0), [2], 0, 0, 4)
         self.batches = list(training_batches(problem.splits.train, problem.train_indices, order, problem.draw))[:2]
         self.test = next(evaluation_batches(problem.splits.test, [0, 1], 2, problem.draw))

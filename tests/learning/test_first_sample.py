@@ -174,7 +174,7 @@ def start(overrides: list[str]) -> None:
     precision = Precision("float32", "cpu")
     with code_granted(config.own_code()):
         problem = build_problem(config, prepare_data(config), CPU, precision)
-    problem.fit_task()
+    problem.fit()
     try_model(problem, CPU, precision)
 
 

@@ -90,7 +90,7 @@ def test_the_prepared_validation_split_is_used(prepared: Path) -> None:
     assert problem.validation_indices == list(splits.validation or ())
     assert problem.draw.shuffled
     assert not set(problem.train_indices) & set(problem.validation_indices)
-    problem.fit_task()
+    problem.fit()
 
 
 def test_a_set_that_cases_do_not_have_is_refused(prepared: Path) -> None:
