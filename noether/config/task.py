@@ -121,6 +121,13 @@ class FieldsTaskConfig(ComponentSection):
         default_factory=dict, description="Figures derived from the fields, by name."
     )
 
+    force_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight in the loss of each of `scalars`: the squared error of the force over the drawn points, "
+        "per area and dynamic pressure, standardised over the training split. 0: none.",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "FieldsTaskConfig":
         if (self.domain_low is None) != (self.domain_length is None):

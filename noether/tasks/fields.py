@@ -28,6 +28,7 @@ from noether.tasks.field_statistics import (
     log_scales,
     standard_scaling,
 )
+from noether.tasks.force_loss import ForceLoss
 from noether.tasks.physical_metrics import details, errors, numbers
 from noether.tasks.scores import SCORES, scalar_scores, score_metrics
 
@@ -49,6 +50,7 @@ class FieldsTask(Task):
         domain_low, domain_length: the cube that holds every position, in m; None: of the training split.
         parameters: further inputs of each case, () or (C,) per sample; None: those that the data set names.
         scalars: force coefficients derived from the fields.
+        force_weight: weight of their errors in the loss, beside a field's of 1.
 
     Samples padded to a batch count their real points only.
     """
@@ -65,7 +67,10 @@ class FieldsTask(Task):
         inputs: Iterable[str] = (),
         scalars: Mapping[str, Mapping[str, Any]] | None = None,
         parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        force_weight: float = 0.0,
     ) -> None:
+        self._forces = ForceLoss(force_weight)
         self._given = (fields, parameters, scalars)
         self.inputs = tuple(inputs)
         self._domain = None if domain_low is None or domain_length is None else (domain_low, domain_length)
@@ -115,6 +120,7 @@ class FieldsTask(Task):
         self._keys = set(sample)
         check_keys(sample, self.outputs, self.inputs, self.parameters)
         check_columns(sample, self.fields, self.inputs)
+        self._forces.check(self.scalars, sample)
         for name, field in self.outputs.items():
             self.components[name] = components_of(name, sample[name], field)
         self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
@@ -147,11 +153,13 @@ class FieldsTask(Task):
         moments: dict[str, Moments] = {}
         for sample in samples:
             self.seen.add(sample, self.parameters)
+            self._forces.add(sample, self.scalars)
             for key in (*self.outputs, *self.inputs, *self.parameters):
                 values = self._rows(sample, key)
                 moments.setdefault(key, Moments(values.shape[1])).add(log_scaled(values, logs.get(key)))
         if self.seen.points and self._domain is not None:
             check_domain(*self.seen.box(), *self._domain)
+        self._forces.fit()
         self.statistics = {key: standard_scaling(own, logs.get(key)) for key, own in moments.items()}
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
@@ -182,6 +190,7 @@ class FieldsTask(Task):
             },
             "parts": self.parts,
             "space": self.space,
+            **({"force_deviation": self._forces.deviation} if self._forces.weight else {}),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -196,10 +205,11 @@ class FieldsTask(Task):
         if described := state.get("described"):
             self._take(described["fields"], described["parameters"], described["scalars"])
         self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
+        self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
-        prepared = dict(batch)
+        prepared = {**batch, **self._forces.kept(batch, self.scalars)}
         low, length = self.domain
         for key, value in batch.items():
             if key.endswith("_points"):
@@ -228,6 +238,10 @@ class FieldsTask(Task):
                     squares, mask_of(prepared, field.points)
                 )  # fmt: skip
                 losses.append(field.weight * mean)
+        if self._forces.deviation:
+            of = {name for scalar in self.scalars.values() for name in (scalar.pressure, scalar.shear) if name}
+            true, found = self.to_physical({name: prepared[name] for name in of}), self.to_physical(predictions)
+            losses.append(self._forces.errors({name: found[name] - true[name] for name in of}, prepared, self.scalars))
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:

@@ -18,13 +18,24 @@ def force_coefficient(
     pressure (B, N, 1) and shear (B, N, 3) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a
     point is padding. shear is τ as the air pulls on the wall; None: pressure alone.
     """
+    return _force(pressure, batch, scalar, shear) / _reference(batch, scalar)
+
+
+def mean_force(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None) -> Tensor:
+    """Returns the force or moment (B,) per area of the points and dynamic pressure; arguments as above."""
+    return _force(pressure, batch, scalar, shear) / (
+        _dynamic_pressure(batch, scalar) * batch[scalar.areas].double().sum(dim=1)
+    )
+
+
+def _force(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None) -> Tensor:
+    """Returns the force in N or moment in N·m along the direction, (B,)."""
     traction = -pressure.double() * batch[scalar.normals].double()
     if shear is not None:
         traction = traction + shear.double()
     if scalar.moment:
         traction = torch.linalg.cross(batch[scalar.points].double(), traction)
-    force = (_along(traction, scalar) * batch[scalar.areas].double()).sum(dim=1)
-    return force / _reference(batch, scalar)
+    return (_along(traction, scalar) * batch[scalar.areas].double()).sum(dim=1)
 
 
 def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
@@ -46,9 +57,12 @@ def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
 
 
 def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    pressure: Tensor | float | str = scalar.dynamic_pressure
-    if isinstance(pressure, str):  # the key of each case's own speed
-        assert scalar.density is not None
-        pressure = 0.5 * scalar.density * batch[pressure].double().reshape(-1).square()
     area = batch[scalar.reference_area].double().reshape(-1)
-    return pressure * area * (scalar.reference_length if scalar.moment else 1.0)
+    return _dynamic_pressure(batch, scalar) * area * (scalar.reference_length if scalar.moment else 1.0)
+
+
+def _dynamic_pressure(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor | float:
+    if not isinstance(scalar.dynamic_pressure, str):
+        return scalar.dynamic_pressure
+    assert scalar.density is not None  # of each case's own speed
+    return 0.5 * scalar.density * batch[scalar.dynamic_pressure].double().reshape(-1).square()

@@ -138,11 +138,48 @@ def test_relative_l2_is_the_mean_of_ratios_not_the_ratio_of_means() -> None:
     assert float(field_errors(prediction, truth)["relative_l2"].mean()) == pytest.approx(0.5)
 
 
+LIFT = {"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
+
+
+def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split() -> None:
+    rng = torch.Generator().manual_seed(1)
+    more = {"surface_area": torch.rand(11, generator=rng), "area": torch.ones(1)}
+    samples = [
+        {**sample, **more, "surface_normals": torch.nn.functional.normalize(torch.randn(11, 3, generator=rng), dim=-1)}
+        for sample in make_samples()
+    ]
+    tasks = [FieldsTask(FIELDS, scalars=LIFT, force_weight=weight) for weight in (0.0, 0.3)]
+    for task in tasks:
+        task.examine(samples[0], {})
+        task.fit(samples)
+    tasks[1].load_state(json.loads(json.dumps(tasks[1].state())))
+    batch = stack(samples)
+    plain, weighed = (task.loss({k: v for k, v in task.prepare(batch).items() if k in FIELDS}, task.prepare(batch))
+                      for task in tasks)  # fmt: skip
+    assert float(plain) == float(weighed) == 0.0
+    # 2 Pa too much everywhere, so that only the sum of normals counts.
+    prepared = tasks[1].prepare(batch)
+    wrong = {name: prepared[name].clone() for name in FIELDS}
+    wrong["surface_pressure"] += 2 / tasks[1].statistics["surface_pressure"].std[0]
+    losses = [float(task.loss(wrong, task.prepare(batch))) for task in tasks]
+    share = batch["surface_area"] / batch["surface_area"].sum(dim=1, keepdim=True)
+    force = -(batch["surface_pressure"] * batch["surface_normals"][..., 1] * share).sum(dim=1)
+    error = -(2 * batch["surface_normals"][..., 1] * share).sum(dim=1)
+    expected = 0.3 * float((error / force.std(correction=0)).square().mean())
+    assert losses[1] - losses[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("scalars", [{}, LIFT], ids=["no-coefficient", "no-normals"])
+def test_a_weight_of_forces_that_cannot_be_integrated_is_refused(scalars) -> None:
+    task = FieldsTask(FIELDS, scalars=scalars, force_weight=1.0)
+    with pytest.raises(RequestError) as refusal:
+        task.examine(make_samples(1)[0], {})
+    assert (refusal.value.code, refusal.value.fix) == ("forces-not-known", "task.force_weight=0")
+
+
 def test_lift_of_a_hemisphere_on_the_ground() -> None:
     """Cp = 1 − 9/4 sin²θ on the sphere gives C_L = 11/16 on the area πR² (the embedded data's closed form)."""
-    task = make_task(
-        scalars={"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
-    )
+    task = make_task(scalars=LIFT)
     polar, azimuth = (np.arange(400) + 0.5) / 400 * np.pi, (np.arange(400) + 0.5) / 400 * np.pi
     theta, phi = np.meshgrid(polar, azimuth, indexing="ij")
     normals = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], -1).reshape(1, -1, 3)
@@ -176,9 +213,7 @@ def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> No
 def test_padding_counts_nothing_in_loss_and_figures() -> None:
     """A batch of samples with differing numbers of points scores what they score alone."""
     areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
-    task = make_task(
-        scalars={"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
-    )
+    task = make_task(scalars=LIFT)
     samples = [{**sample, **areas} for sample in make_samples(2)]
     samples[1] = {key: value[:5] if key.startswith("surface") else value for key, value in samples[1].items()}
     batch = stack_samples(samples, pad=True)
