@@ -170,7 +170,10 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
 def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
-        if re.match(r"(vtk|Normals$|TCoords|GlobalIds|Ids?$)", array.name, re.I) or array.low == array.high == 0:
+        if (
+            re.match(r"(vtk|Normals$|TCoords|GlobalIds|Ids?$|(str_?)?error$)", array.name, re.I)
+            or array.low == array.high == 0
+        ):
             continue
         name = field_name(array, physics)
         named[name if name not in named else plain_name(array.name) + "_2"] = array
@@ -198,10 +201,11 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         about = [f"array: {json.dumps(array.name, ensure_ascii=False)}", f"unit: {unit}"]
         if array.components == TENSOR:
             about.append(f"tensor: {order}")
+        else:  # said, so that a case with another number is refused as it is read
+            about.append(f"components: {array.components}")
         if is_kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
-        values = f"{array.components} component{'s' * (array.components > 1)}, {array.low:.4g} to {array.high:.4g}"
-        lines.append(f"      {name}: {{{', '.join(about)}}}      # {values}")
+        lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}")
     if own.others:
         lines.append(f"      # not at {own.at}, and left out: {', '.join(own.others)}")
     return lines

@@ -1,6 +1,7 @@
 """Makes one case: its files are read, scaled, turned to noether's axes, checked, shuffled and written."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,15 +31,49 @@ class CaseJob:
 
     @cached_property
     def mark(self) -> str:
-        """Changes whenever the map, or a file of the case, does: names, sizes and times of change."""
-        text = self.about.model_copy(update={"split": None}).model_dump_json()
-        digest = hashlib.sha256(text.encode())
+        """Changes whenever the case must be made again: what the map says of it, its numbers, or a file of its does.
+
+        Of files: names, sizes and times of change. Units stand in `dataset.json` alone.
+        """
+        about = self.about.model_dump(mode="json", exclude={"split"})
+        described = [*about["parameters"].values(), *about["outputs"].values()]
+        described += [field for own in about["sets"].values() for field in own["fields"].values()]
+        for own in described:
+            del own["unit"]
+        digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name, path in sorted(self.files.items()):
             # An OpenFOAM case is its whole folder: the fields lie beside the mesh.
             for file in sorted(path.parent.parent.rglob("*")) if path.name == "polyMesh" else [path]:
-                about = file.stat()
-                digest.update(f"{name} {file.relative_to(self.root)} {about.st_size} {about.st_mtime_ns}\n".encode())
+                stat = file.stat()
+                digest.update(f"{name} {file.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
+
+    def _numbers_or_refusal(self) -> Any:
+        try:
+            return numbers_of(self)
+        except RequestError as error:
+            return error.seen
+
+
+def refuse_missing_sets(job: CaseJob) -> None:
+    """Refuses a case without a file for each set of the map. RequestError."""
+    if missing := sorted(job.about.sets.keys() - job.files.keys()):
+        absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
+        raise RequestError(
+            "set-file-missing",
+            f"no file for the set {missing[0]}",
+            seen=f"no {absent}",
+            expected="a file for every set",
+        )
+
+
+def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
+    parameters, outputs = (
+        {name: case_number(described, name, job.case, job.root) for name, described in numbers.items()}
+        for numbers in (job.about.parameters, job.about.outputs)
+    )
+    return parameters, outputs
 
 
 def make_case(job: CaseJob) -> dict[str, Any]:
@@ -48,18 +83,8 @@ def make_case(job: CaseJob) -> dict[str, Any]:
         RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
             file.
     """
-    if missing := sorted(job.about.sets.keys() - job.files.keys()):
-        absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
-        raise RequestError(
-            "set-file-missing",
-            f"no file for the set {missing[0]}",
-            seen=f"no {absent}",
-            expected="a file for every set",
-        )
-    parameters, outputs = (
-        {name: case_number(described, name, job.case, job.root) for name, described in numbers.items()}
-        for numbers in (job.about.parameters, job.about.outputs)
-    )
+    refuse_missing_sets(job)
+    parameters, outputs = numbers_of(job)
     factors = {**job.about.constants, **parameters}
     sets: dict[str, Any] = {}
     forces: dict[str, list[float]] = {}

@@ -73,6 +73,13 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
                 expected=f"one row with {case}",
             )
         numbers = _numbers_of(rows[0].items())
+        if column in rows[0] and column not in numbers:
+            raise RequestError(
+                "not-a-number",
+                f"{column} of case {case} in {path} is not a number",
+                seen=repr(rows[0][column]) if rows[0][column] else "an empty cell",
+                expected="a number in every row",
+            )
     if column not in numbers:
         raise RequestError(
             "no-such-column",

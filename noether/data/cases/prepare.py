@@ -18,7 +18,8 @@ from noether.data.cases.claims import Claims
 from noether.data.cases.layout import find_cases, natural
 from noether.data.cases.make_case import CaseJob, make_case
 from noether.data.cases.metadata import gather, implausible, write_metadata
-from noether.data.cases.splits import split_cases
+from noether.data.cases.preflight import refuse_at_once
+from noether.data.cases.splits import split_cases, unknown_names
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.shared_work import locked
 from noether.data.surviving_pool import surviving_map
@@ -91,6 +92,8 @@ def prepare_cases(
     about = parse_map(map_text, map_name)
     with _writing_to(out):
         jobs, cases = plan_cases(root, out, about)
+        if not skip_broken:
+            refuse_at_once(jobs)
         done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)
         with Claims(out, hashlib.sha256(map_text.encode()).hexdigest()) as claims:
@@ -117,7 +120,7 @@ def prepare_cases(
         done.splits = split_cases(about.split, list(done.cases), root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
-        done.warnings = implausible(metadata)
+        done.warnings = implausible(metadata) + unknown_names(about.split, [*done.cases, *done.broken], root)
         write_metadata(out, metadata)
     return done
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from noether.common.suggest import nearest
 from noether.data.cases.case_map import SplitMap
 from noether.data.cases.layout import natural
 from noether.data.cases.tables import case_key, rows_by_case
@@ -69,6 +70,11 @@ def _share(name: str, fraction: float, cases: int) -> int:
 
 def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[str]:
     """The cases that a list names, or a file with one a line."""
+    listed = set(_names_in(value, root))
+    return [case for case in ordered if case in listed]
+
+
+def _names_in(value: list[str] | str, root: Path) -> list[str]:
     if isinstance(value, str):
         path = root / value
         if not path.is_file():
@@ -79,8 +85,20 @@ def _listed(value: list[str] | str, ordered: Sequence[str], root: Path) -> list[
                 expected="a file with one case on each line",
             )
         value = [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
-    listed = set(value)
-    return [case for case in ordered if case in listed]
+    return value
+
+
+def unknown_names(about: SplitMap, cases: Sequence[str], root: Path) -> list[str]:
+    """Says which names in the lists of a split are of no case, each with the nearest that is: a typing error, or a case
+    that was not fetched."""
+    words, there = [], set(cases)
+    for name, value in (("test", about.test), ("validation", about.validation)):
+        named = [] if about.column or isinstance(value, float) else _names_in(value, root)
+        if unknown := [case for case in named if case and case not in there]:
+            meant = nearest(unknown[0], list(cases))
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            words.append(f"split.{name} names no case: {unknown[0]}{f' (is it {meant}?)' if meant else ''}{more}")
+    return words
 
 
 def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
 from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
 from noether.data.cases.numbers import read_numbers
-from noether.data.cases.tables import Row, case_key, read_table
+from noether.data.cases.tables import Row, case_key, other_sheets, read_table
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
@@ -164,14 +164,21 @@ def _size(path: Path) -> int:
 
 def _read_numbers(survey: Survey) -> None:
     for template, own in survey.grouping.numbers.items():
+        refused: dict[str, RequestError] = {}
         for case, path in own.items():
             try:
                 survey.numbers.setdefault(template, {})[case] = read_numbers(survey.root / path)
-            except RequestError:
-                continue  # a file of another kind: .dat and .csv are many things
+            except RequestError as error:
+                refused[case] = error
+        if refused:  # .dat and .csv are many things: where none could be read, it is one of them
+            why = next(iter(refused.values())).seen
+            which = f"{template} is not used" if len(refused) == len(own) else f"{_some(list(refused))}: no {template}"
+            survey.odd.append(f"{which}: its numbers cannot be read ({why})")
     for file in survey.grouping.tables:
         try:
             rows = read_table(survey.root / file)
+            if unread := other_sheets(survey.root / file):
+                survey.odd.append(f"{file}: only the first sheet is read, and not {', '.join(unread)}")
         except RequestError as error:
             survey.odd.append(f"{error.summary} ({error.seen})")
             continue

@@ -2,9 +2,11 @@
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from noether.errors import RequestError, one_line
 
@@ -105,6 +107,20 @@ def _with_point(value: str) -> str:
 
 
 def _sheet(path: Path) -> Iterable[list[str]]:
+    with _opened(path) as book:
+        return [[_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+
+
+def other_sheets(path: Path) -> list[str]:
+    """Returns the names of a workbook's sheets that `read_table` does not read; of CSV there are none."""
+    if path.suffix != ".xlsx":
+        return []
+    with _opened(path) as book:
+        return [sheet.title for sheet in book.worksheets[1:]]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         import openpyxl
     except ImportError as error:
@@ -117,11 +133,10 @@ def _sheet(path: Path) -> Iterable[list[str]]:
         ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        rows = [[_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+        yield book
         book.close()
     except Exception as error:  # A file that is no workbook ends in whatever zipfile, expat or openpyxl came upon.
         raise _unreadable(path, one_line(error), "a workbook of Excel (.xlsx)") from None
-    return rows
 
 
 def _cell(value: object) -> str:

@@ -82,25 +82,33 @@ RESULTS = _words(
     """
 )
 """Words in the names of numbers that a simulation computes; a model predicts them."""
-GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input")
+GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input film friction expansion")
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
 LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
 STRESSES = {"mm": "MPa"}
 """Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
-UNITS = {*LENGTH_UNITS} | _words(
+SYMBOLS = {*LENGTH_UNITS} | _words(
     """
-    µm um km m2 m² mm2 mm² m3 m³ Pa kPa MPa GPa bar psi N kN MN Nm N·m N/mm N/mm2 N/mm² K °C degC C °F F W kW W/m2 W/m²
-    W/m^2 J kJ m/s mm/s kg g t kg/m3 kg/m³ s ms min h deg ° rad Hz rpm % - 1
+    µm um km Pa kPa MPa GPa bar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad Hz rpm
+    mol A V % - 1
     """
 )
-_UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>[^()]*)\))$")
+"""Of which units are made: products and quotients of them and their powers, such as W/(m²·K)."""
+_EXPONENT = re.compile(r"(?:\^?[-−]?\d|[⁻²³]+)$")
+_UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
+
+
+def is_unit(text: str) -> bool:
+    """Returns whether a text is a unit: known symbols and their powers, with · * / and brackets between."""
+    factors = re.split(r"[·*/ ]+", re.sub(r"[()]", "", text))
+    return all(factor in SYMBOLS or _EXPONENT.sub("", factor) in SYMBOLS - {"-", "1"} for factor in factors)
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
     """Splits the unit off a name, as in "hole radius [mm]" or "T (°C)"; "" where it names none."""
     found = _UNIT.match(name.strip())
     unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
-    if not found or unit not in UNITS:
+    if not found or not is_unit(unit):
         return name.strip(), ""
     return found["name"], unit
 

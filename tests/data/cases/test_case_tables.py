@@ -105,6 +105,11 @@ def csv(text: str) -> Callable[[Path], None]:
     return lambda root: (root / "all.csv").write_text(text) and None
 
 
+def numbers_of_the_others(root: Path) -> None:
+    for index in range(1, 4):
+        (root / f"car{index}.json").write_text('{"v": 1}')
+
+
 ODD = {
     "no row": (csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar3;0,33\n"), "case car2 without a row in all.csv (column name)"),
     "two rows": (
@@ -120,6 +125,14 @@ ODD = {
         "case car2 without a number for Cd in all.csv",
     ),
     "no names": (csv("key;Cd\na;0,3\nb;0,31\n"), "all.csv is not used: no column has the names of the cases"),
+    "unreadable": (
+        lambda root: (root / "car0.json").write_text("{") and numbers_of_the_others(root),
+        "case car0: no {case}.json",
+    ),
+    "another sheet": (
+        lambda root: write_book(root / "all.xlsx", ["n", "v"], *([f"car{i}", i] for i in range(4))),
+        "all.xlsx: only the first sheet is read, and not notes",
+    ),
     "no table": (csv("name,Cd\ncar0,0,3\ncar1,0,31\n"), "all.csv has a row of more values than columns"),
 }
 
@@ -135,6 +148,12 @@ def test_a_workbook_of_all_cases_gives_parameters_and_outputs(tmp_path: Path) ->
     rows = [[f"car{index}", 20 + index, 0.3 + index / 100] for index in range(4)]
     survey = survey_with(tmp_path, lambda root: write_book(root / "all.xlsx", ["Design", "speed", "Cd"], *rows))
     text = draft_map(survey)
-    assert not survey.odd
     assert 'file: "all.xlsx", row: "Design"' in text
     assert "20 to 23" in text
+
+
+def test_an_empty_cell_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("case;v\na;1\nb;\n")
+    with refusal("not-a-number") as told:
+        case_number(NumberMap(file="t.csv", row="case"), "v", "b", tmp_path)
+    assert told.value.seen == "an empty cell"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -183,10 +184,43 @@ def test_what_is_there_and_current_is_kept(source: Path, tmp_path: Path) -> None
     done = prepare(root, out)
     assert (done.made, done.kept) == (3, 3)
     assert sorted(path.name for path in (out / "cases").iterdir()) == [f"run_{i}" for i in range(6)]
-    jobs, there = plan_cases(root, out, parse_map(MAP.replace("unit: K", "unit: degC"), "m"))
-    assert (len(jobs), len(there)) == (6, 0)  # another map
-    jobs, there = plan_cases(root, out, parse_map(MAP.replace("seed: 1", "seed: 2"), "m"))
-    assert (len(jobs), len(there)) == (0, 6)  # only another split
+    numbers = json.loads((root / "run_3" / "numbers.json").read_text())
+    (root / "run_3" / "numbers.json").write_text(json.dumps({**numbers, "drag": numbers["drag"] + 1}))
+    assert [job.case for job in plan_cases(root, out, parse_map(MAP, "m"))[0]] == ["run_3"]
+    prepare(root, out)
+
+
+REMADE = {
+    "another-unit-of-a-field": ("unit: K", "unit: degC", 0),
+    "another-split": ("seed: 1", "seed: 2", 0),
+    "another-length": ("length: m", "length: mm", 6),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "count"), REMADE.values(), ids=REMADE)
+def test_a_changed_map_prepares_only_what_it_changes(
+    old: str, new: str, count: int, source: Path, prepared: Path
+) -> None:
+    assert old in MAP
+    assert len(plan_cases(source, prepared, parse_map(MAP.replace(old, new), "m"))[0]) == count
+
+
+def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(source, tmp_path / "source"))
+    (root / "run_1" / "volume.vtu").unlink()
+    (root / "run_4" / "numbers.json").write_text('{"drag": 1}')
+    with refusal("set-file-missing") as told:
+        prepare(root, tmp_path / "out")
+    assert "run_1" in told.value.seen
+    assert "run_4" in told.value.seen
+    assert not any((tmp_path / "out" / "cases").iterdir())
+
+
+def test_a_name_of_a_split_that_no_case_has_is_said(source: Path, tmp_path: Path) -> None:
+    text = re.sub(r"(?m)^split:.*$", "split: {test: [run_1, rum_2], validation: [run_3]}", MAP)
+    (said,) = prepare(source, tmp_path / "out", text).warnings
+    assert "rum_2" in said
+    assert "run_2" in said
 
 
 def test_the_store_is_the_same_whatever_the_number_of_processes(source: Path, prepared: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """What names of arrays and numbers say: units, physics, and which numbers are results; tensors in every order."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pyvista
+from conftest import REPOSITORY
 
 from noether.data.cases.case_map import DIRECTIONS, parse_map, turned
 from noether.data.cases.dataset import open_cases
@@ -21,6 +24,10 @@ UNITS = {
     "S_Mises[MPa]": ("S_Mises", "MPa"),
     "Cd(f)": ("Cd(f)", ""),  # OpenFOAM's part of the front, and no unit
     "flux_[W/m²]": ("flux", "W/m²"),
+    "film [W/(m²·K)]": ("film", "W/(m²·K)"),
+    "conductivity (W/(m K))": ("conductivity", "W/(m K)"),
+    "rate (s^-1)": ("rate", "s^-1"),
+    "speed (inlet)": ("speed (inlet)", ""),
     "plain": ("plain", ""),
 }
 
@@ -33,7 +40,8 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
 @pytest.mark.parametrize(
     ("column", "result"),
     [("reaction_x [N]", True), ("pressure drop", True), ("maxTemperature", True), ("efficiency", True), ("Cd", True),
-     ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False)],
+     ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False),
+     ("film coefficient [W/(m²·K)]", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
     assert is_result(column) is result
@@ -132,3 +140,16 @@ def test_heat_with_odd_names_is_drafted_and_a_result_among_the_parameters_is_poi
 def test_a_tensor_that_cannot_be_one_is_refused(field: str) -> None:
     with refusal("map-does-not-fit"):
         parse_map(f'sets: {{body: {{file: "{{case}}.vtu", kind: volume, fields: {{s: {field}}}}}}}', "m")
+
+
+def test_the_draft_of_heated_boards_is_prepared_as_it_is(tmp_path: Path) -> None:
+    words = [sys.executable, str(REPOSITORY / "examples/heat/make_cases.py"), str(tmp_path / "in"), "--cases", "5"]
+    subprocess.run(words, check=True, timeout=100, capture_output=True)
+    text = draft_map(survey_folder(tmp_path / "in"))
+    about = parse_map(text, "m")
+    assert (about.length, about.axes, about.constants, list(about.outputs)) == ("mm", None, {}, ["hot_spot_max"])
+    assert about.parameters["film_coefficient"].unit == "W/(m²·K)"
+    assert {name: own.unit for name, own in about.sets["volume"].fields.items()} == {
+        "heat_flux": "W/m²", "temperature": "°C",
+    }  # fmt: skip
+    assert prepare_cases(tmp_path / "in", tmp_path / "out", text, "m", workers=1, skip_broken=False).made == 5

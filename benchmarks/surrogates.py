@@ -1,0 +1,164 @@
+"""What each model learns of one's own cases in equal processor time, beside the baselines that need no surrogate.
+
+    python benchmarks/surrogates.py FOLDER --cases PREPARED [--models MODEL …] [--seeds N] [--seconds N]
+
+Every model trains by the default recipe of `dataset=cases`, with as many updates as fit into the seconds of one core
+(found by timing a few of its own), and predicts all points of the test split. The baselines: the nearest training case
+by its parameters, in coordinates scaled to each case's box; ridge regression on the squares and products of coordinates
+and parameters; a plain MLP of both, trained for the same seconds. FOLDER keeps what is measured, run by run: a
+benchmark that is started again goes on where it was.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from models import Contender, this_device
+from record import at_least_one, finish, parser, row
+from torch import Tensor
+
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.data.points import Sample
+from noether.evaluation import plain_network
+from noether.evaluation.baselines import make_baselines
+from noether.evaluation.plain_network import PlainNetwork
+from noether.tasks.base import Task
+from noether.tasks.field_errors import by_channel, field_errors
+from noether.workers.openmp import openmp_defaults
+
+MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
+# Points of a set that the others draw of each of 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.
+OTHERS = ("dataset.points_per_update=256", "dataset.geometry_points=512", "trainer.effective_batch_size=4")
+TIMED_UPDATES = 8
+RIDGE_POINTS, DAMPING = 512, 1e-6
+Errors = dict[str, float]
+
+
+def config_of(model: str, options: argparse.Namespace, seed: int, updates: int) -> RunConfig:
+    """The settings of a run: the default recipe, in as many updates as were asked for."""
+    words = ["dataset=cases", f"dataset_root={options.cases}", f"model={model}", f"seed={seed}", "accelerator=cpu"]
+    own = [] if model == "mlp" else OTHERS
+    return load_config([*words, *own, *options.settings, f"trainer.max_updates={updates}"])
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """Returns the seconds of a core that something takes."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def learned(model: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
+    """Trains one model for the seconds; returns its errors and how many updates these were."""
+    group = this_device()
+    timed = Contender(config_of(model, options, seed, 2 * TIMED_UPDATES), group)
+    timed.train(TIMED_UPDATES)
+    each = processor_seconds(lambda: timed.train(TIMED_UPDATES)) / TIMED_UPDATES
+    updates = max(1, round(options.seconds / each))
+    one = Contender(config_of(model, options, seed, updates), group)
+    one.train(updates)
+    one.evaluate()
+    return one.curve[-1][1], updates
+
+
+def test_errors(task: Task, test: "list[Sample]", predict: Callable[[Sample, int], Mapping[str, Tensor]]) -> Errors:
+    """Returns the mean relative L2 of each field over the test samples."""
+    found: dict[str, list[float]] = {name: [] for name in task.fields}
+    for index, sample in enumerate(test):
+        predicted = predict(sample, index)
+        for name in task.fields:
+            both = predicted[name][None], by_channel(sample[name])[None]
+            found[name].append(float(field_errors(*both)["relative_l2"]))
+    return {name: statistics.mean(values) for name, values in found.items()}
+
+
+class Ridge:
+    """Every field by ridge regression on 1, the coordinates and parameters, and their squares and products."""
+
+    def __init__(self, samples: list[Sample], task: Task) -> None:
+        self.task, self.fitted = task, {}
+        for name, field in task.fields.items():
+            terms, truths = [], []
+            for sample in samples:
+                drawn = {key: sample[key][:RIDGE_POINTS] for key in (field.points, name)}
+                terms.append(self._terms({**sample, **drawn}, field.points))
+                truths.append(self.task.prepare({name: drawn[name][None]})[name][0])
+            a, b = torch.cat(terms).double(), torch.cat(truths).double()
+            self.fitted[name] = torch.linalg.solve(a.T @ a + DAMPING * len(a) * torch.eye(a.shape[1]), a.T @ b)
+
+    def predict(self, sample: Sample) -> dict[str, Tensor]:
+        """Returns every field of a sample, (N, C) in physical units."""
+        scaled = {name: (self._terms(sample, self.task.fields[name].points).double() @ own).float()[None]
+                  for name, own in self.fitted.items()}  # fmt: skip
+        return {name: values[0] for name, values in self.task.to_physical(scaled).items()}
+
+    def _terms(self, sample: Sample, points: str) -> Tensor:
+        known = self.task.prepare({key: sample[key][None] for key in (points, *self.task.case_inputs)})
+        positions = known[points][0].float() / 500 - 1
+        case = torch.cat([known[name].reshape(-1) for name in self.task.case_inputs]).float()
+        x = torch.cat([positions, case.expand(len(positions), -1)], dim=1)
+        one, other = torch.triu_indices(x.shape[1], x.shape[1])
+        return torch.cat([torch.ones(len(x), 1), x, x[:, one] * x[:, other]], dim=1)
+
+
+def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
+    """Fits one baseline; returns its errors, and its updates where it has any."""
+    problem = Contender(config_of("mlp", options, seed, 1), this_device()).run.problem
+    task, splits = problem.task, problem.splits
+    test = [splits.test[index] for index in range(len(splits.test))]
+    train = [splits.train[index] for index in problem.train_indices]
+    if name == "ridge":
+        ridge = Ridge(train, task)
+        return test_errors(task, test, lambda sample, index: ridge.predict(sample)), 0
+    if name == "nearest case":
+        return test_errors(task, test, make_baselines(task, splits.train, problem.train_indices)["nearest_case"]), 0
+    usual = plain_network.UPDATES
+    each = processor_seconds(lambda: PlainNetwork(train, task, seed)) / usual
+    plain_network.UPDATES = max(usual, round(options.seconds / each))
+    network = PlainNetwork(train, task, seed)
+    updates, plain_network.UPDATES = plain_network.UPDATES, usual
+    return test_errors(task, test, lambda sample, index: network.predict(sample)), updates
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("folder", type=Path, help="keeps what is measured")
+    own.add_argument("--cases", type=Path, required=True, help="a prepared data set whose cases have parameters")
+    own.add_argument("--models", nargs="+", default=MODELS)
+    own.add_argument("--seeds", type=at_least_one, default=3)
+    own.add_argument("--seconds", type=at_least_one, default=48, help="of one core, for each run (default 48)")
+    own.add_argument("--settings", nargs="+", default=[], help="of all models' runs")
+    options = own.parse_args()
+    if waiting := openmp_defaults(os.environ):  # libgomp has been loaded: it reads them when it is
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waiting})
+    torch.set_num_threads(1)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    baselines = {"nearest case": 1, "ridge": 1, "plain MLP": options.seeds}
+    found: dict[str, list[Errors]] = {}
+    updates: dict[str, list[float]] = {}
+    for seed in range(options.seeds):
+        for name in (*baselines, *options.models):
+            if seed >= baselines.get(name, options.seeds):
+                continue
+            kept = options.folder / f"{name.replace(' ', '-')}-{seed}.json"
+            if not kept.exists():
+                errors, made = (baseline if name in baselines else learned)(name, options, seed)
+                kept.write_text(json.dumps({"errors": errors, "updates": made}))
+            content = json.loads(kept.read_text())
+            found.setdefault(name, []).append(content["errors"])
+            updates.setdefault(name, []).append(content["updates"])
+            words = ", ".join(f"{field} {error:.3f}" for field, error in content["errors"].items())
+            print(f"{name}, seed {seed}, {content['updates']} updates: {words}", flush=True)
+    rows = [row(f"{name}: {field}", [one[field] for one in runs]) for name, runs in found.items() for field in runs[0]]
+    finish("surrogates", rows, options.json, updates=updates, seconds=options.seconds)
+
+
+if __name__ == "__main__":
+    main()
