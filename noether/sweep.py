@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from noether.checkpoints.resume import find_start
+from noether.checkpoints.resume import find_target
 from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
@@ -144,9 +144,9 @@ def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[Swe
             )
         name = config.run_id
         run_id = name if name and own_names else f"{name or base}-{index}"
-        start = find_start(config.model_copy(update={"run_id": run_id}), lambda warning: None)
+        target = find_target(config.model_copy(update={"run_id": run_id}), lambda warning: None)
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
-        runs.append(SweptRun(start.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
+        runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
 
 

@@ -12,12 +12,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 from noether.common.plain_file import create_plain, open_plain, read_plain
+from noether.common.stamped_file import StampedFile, stamped
 from noether.common.whole_file import REPLACED, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
@@ -32,10 +33,6 @@ _NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-_READ: dict[tuple[Path, tuple[int, ...]], str] = {}
-"""The digests of files that this process has read, by their stamp: whoever chooses a checkpoint, checks it and loads it
-asks three times, and a checkpoint on a shared disk is large."""
-
 Warn = Callable[[str], None]
 
 
@@ -45,9 +42,14 @@ class DamagedCheckpoint(RequestError):
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """One checkpoint on disk. Whatever is read from it is verified first."""
+    """One checkpoint on disk. Whatever is read from it is verified first.
+
+    hashed: the files that were read whole, and their SHA-256. It is handed on with the checkpoint, to other processes
+        too, so that each host reads each file once; a file that has changed since is read again.
+    """
 
     path: Path
+    hashed: dict[str, tuple[StampedFile, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def updates(self) -> int:
@@ -90,14 +92,13 @@ class CheckpointFolder:
             return damage.seen
         return None
 
-    def check(self, fix: str) -> None:
+    def check(self, fix: str = "") -> None:
         """Raises DamagedCheckpoint, with the line to write instead, where a file is not as it was written."""
-        damage = self.damage()
-        if damage is not None:
+        if (damage := self.damage()) is not None:
             raise self._damaged(damage, fix)
 
-    def verified(self, name: str) -> Path:
-        """Returns the path of one of its files, which is as it was written.
+    def verified(self, name: str) -> StampedFile:
+        """Returns one of its files, which is as it was written.
 
         Raises:
             DamagedCheckpoint: it is not, or meta.json does not name it.
@@ -105,17 +106,16 @@ class CheckpointFolder:
         expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
-        try:
-            with open_plain(self.path / name) as file:
-                about = os.fstat(file.fileno())
-                stamp = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-                found = _READ.get((self.path / name, stamp)) or file_digest(file, "sha256").hexdigest()
-            _READ[self.path / name, stamp] = found
-        except OSError as error:
-            raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
-        if found != expected:
+        if name not in self.hashed or not self.hashed[name][0].is_unchanged():
+            try:
+                before = stamped(self.path / name)  # First: a change while it is read shows later.
+                with open_plain(before.path) as file:
+                    self.hashed[name] = before, file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
+        if self.hashed[name][1] != expected:
             raise self._damaged(f"{name} has another SHA-256 than when it was written")
-        return self.path / name
+        return self.hashed[name][0]
 
     @property
     def world_size(self) -> int:
@@ -137,14 +137,14 @@ class CheckpointFolder:
             DamagedCheckpoint: it is not as it was written, or its content is not what a run writes. Digests that are
                 right are no proof of that: anybody can compute them.
         """
-        path = self.verified(name)
         try:
-            yield path
+            yield self.verified(name).path
         except RequestError:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}".splitlines()[0]
             raise self._damaged(f"{name} does not hold what a run of these settings writes ({text:.200})") from None
+        self.verified(name)  # Where it changed on the way, what was loaded is not what was verified.
 
     def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
         fix = fix or f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)"

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.state import model_tensors
-from noether.checkpoints.weights_file import weights_file
+from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.models.layers.norms import set_norms
@@ -44,13 +44,13 @@ class InitialWeights:
         return lines
 
 
-def begin_with(model: nn.Module, where: str | None, patterns: tuple[str, ...]) -> list[str]:
-    """Gives a new model the weights that `initial_weights` names and freezes what `trainer.freeze` names.
+def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
+    """Gives a new model the weights of a file, if any, and freezes what `trainer.freeze` names.
 
     Returns:
         What was done, in lines; nothing where nothing is asked for.
     """
-    lines = load_initial(model, where).lines() if where else []
+    lines = load_initial(model, weights).lines() if weights else []
     if patterns:
         frozen = freeze(model, patterns)
         scalars = sum(dict(model.named_parameters())[name].numel() for name in frozen)
@@ -58,20 +58,21 @@ def begin_with(model: nn.Module, where: str | None, patterns: tuple[str, ...]) -
     return lines
 
 
-def load_initial(model: nn.Module, where: str) -> InitialWeights:
+def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
     """Copies the tensors whose names and shapes match into a model.
 
     Args:
         model: freshly drawn.
-        where: a run's folder (its selected checkpoint, the averaged weights where there are any), a checkpoint, an
-            export, or a safetensors file.
+        file: from `named_weights`.
 
     Raises:
-        RequestError: nothing is there, or not one tensor matches.
+        RequestError: it cannot be read, or has changed since it was named, or not one tensor matches.
     """
-    path = weights_file(where)
+    path = file.path
     try:
         source = load_file(path)
+        if not file.is_unchanged():
+            raise OSError("it has changed since it was verified")
     except (OSError, SafetensorError) as error:
         raise RequestError(
             "weights-unreadable",

@@ -9,26 +9,37 @@ from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
-from noether.runs.folder import DISK_ERRNOS, RunFolder, existing_run, is_run, new_run_id, newest_run, refusals_told
+from noether.runs.folder import (
+    DISK_ERRNOS,
+    RunFolder,
+    existing_run,
+    is_run,
+    new_run_id,
+    newest_run,
+    refusals_told,
+    split_checkpoint,
+)
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import read_metrics
 
 
 @dataclass(frozen=True)
-class StartingPoint:
-    """The folder a run writes to, and the checkpoint it starts from (None: from the beginning).
+class ResumeTarget:
+    """The folder a run writes to, and the checkpoint it goes on from (None: it starts from the beginning).
+
+    It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is verified.
 
     lease: this start's right to write there; None where nothing is to be written.
     changes: a line for each setting that has changed since the checkpoint, and matters.
     """
 
     folder: RunFolder
-    checkpoint: Path | None
+    checkpoint: CheckpointFolder | None
     lease: Lease | None = None
     changes: tuple[str, ...] = ()
 
 
-def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+def find_target(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
     """Decides where a run starts, and refuses to resume with settings that would change what the run learns.
 
     Args:
@@ -40,15 +51,15 @@ def find_start(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
             that must not (`resume_rules`).
     """
     with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
-        start = _find(config, warn)
-        if start.checkpoint is None:
-            return start
-        before = CheckpointFolder(start.checkpoint).meta().get("config", {})
-    changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(start.folder.path))
-    return replace(start, changes=tuple(changes))
+        target = _find(config, warn)
+        if target.checkpoint is None:
+            return target
+        before = target.checkpoint.meta().get("config", {})
+    changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(target.folder.path))
+    return replace(target, changes=tuple(changes))
 
 
-def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
+def _find(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
     """Finds the folder and the checkpoint.
 
     - unset: a new run; an existing run of that name is refused, never overwritten.
@@ -67,7 +78,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
                 expected="a new run_id, or resume=auto, which continues that run",
                 fix="resume=auto      (or run_id=ANOTHER_NAME)",
             )
-        return StartingPoint(folder, None)
+        return ResumeTarget(folder, None)
     if config.resume == "auto":
         if config.run_id is None:
             raise RequestError(
@@ -83,7 +94,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
         has_saved = bool(list_checkpoints(folder.checkpoints)) or any(
             row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)
         )
-        return StartingPoint(folder, _intact(folder, warn) if has_saved else None)
+        return ResumeTarget(folder, _intact(folder, warn) if has_saved else None)
     if config.resume == "latest":
         newest = newest_run(output)
         if newest is None:
@@ -94,11 +105,11 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> StartingPoint:
                 expected="an earlier run",
                 fix="resume=null      (or output_path=FOLDER)",
             )
-        return StartingPoint(newest, _intact(newest, warn))
+        return ResumeTarget(newest, _intact(newest, warn))
     return _from_path(Path(config.resume).expanduser(), output, warn)
 
 
-def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> StartingPoint:
+def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> ResumeTarget:
     if not path.exists():
         runs = [run.name for run in output.iterdir() if is_run(run)] if output.is_dir() else []
         near = nearest(path.name, [*runs, "auto", "latest"])
@@ -112,8 +123,8 @@ def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> Startin
         )
     named, path = path, path.resolve()
     if (path / META).is_file():
-        run = path.parent.parent
-        if path.parent.name != "checkpoints" or not (run / "config.yaml").is_file():
+        run, name = split_checkpoint(path)
+        if name is None or not (run / "config.yaml").is_file():
             raise RequestError(
                 "checkpoint-outside-run",
                 f"{path} is a checkpoint outside a run",
@@ -121,10 +132,11 @@ def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> Startin
                 expected="RUN/checkpoints/update-000001234",
                 fix="resume=RUN      (the run's folder)",
             )
-        CheckpointFolder(path).check(fix=f"resume={run}      (the newest intact one)")
-        return StartingPoint(RunFolder(run), path)
+        checkpoint = CheckpointFolder(path)
+        checkpoint.check(fix=f"resume={run}      (the newest intact one)")
+        return ResumeTarget(RunFolder(run), checkpoint)
     folder = RunFolder(existing_run(named, "resume={}").path.resolve())
-    return StartingPoint(folder, _intact(folder, warn))
+    return ResumeTarget(folder, _intact(folder, warn))
 
 
 def _is_led(folder: RunFolder) -> bool:
@@ -133,7 +145,7 @@ def _is_led(folder: RunFolder) -> bool:
     return attempt is not None and attempt.alive() is not False
 
 
-def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
+def _intact(folder: RunFolder, warn: Callable[[str], None]) -> CheckpointFolder:
     recover_replaced(folder.checkpoints)
     checkpoint = newest_intact(folder.checkpoints, warn)
     if checkpoint is None:
@@ -147,4 +159,4 @@ def _intact(folder: RunFolder, warn: Callable[[str], None]) -> Path:
             expected="a checkpoint whose files are as they were written",
             fix="resume=null run_id=ANOTHER_NAME",
         )
-    return checkpoint.path
+    return checkpoint

@@ -47,6 +47,14 @@ def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
         return None
 
 
+def boot_id() -> str:
+    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def process_table() -> dict[int, ProcessEntry]:
     """Read every process from /proc; empty where there is no /proc."""
     try:
@@ -73,14 +81,6 @@ def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
 def is_alive(process: ProcessId) -> bool:
     """Whether this very process runs; a zombie does not."""
     return process_id(process.pid) == process
-
-
-def boot_id() -> str:
-    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def this_process() -> dict[str, Any]:

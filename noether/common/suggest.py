@@ -1,7 +1,9 @@
 """Finds the known name that was probably meant."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+from noether.errors import RequestError
 
 # What other programs call the same thing. An entry counts where the name on the right is among those that are known.
 OTHER_NAMES = {
@@ -63,3 +65,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     match = nearest(name, known)
     return f"{name!r}, did you mean {match!r}?" if match else f"{name!r}; known: {', '.join(known)}"
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """Returns the value of a flag. RequestError: it is not among those that are known."""
+    if value in known:
+        return value
+    raise RequestError(
+        "no-such-choice",
+        f"no such {name}: {value}",
+        seen=f"--{name} {value}",
+        expected=" or ".join(known),
+        fix=f"--{name} {nearest(value, known) or known[0]}",
+    )

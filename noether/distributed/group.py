@@ -1,7 +1,7 @@
 """One worker talking to the others: joining the process group, collectives, and leaving it."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +34,7 @@ class Group:
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
-        self.rank = context.worker.rank
+        self._worker, self.rank = context.worker, context.worker.rank
         self.world_size = context.world_size
         self.device = device
         self.line = context.line
@@ -79,6 +79,12 @@ class Group:
         with self.line.waiting("broadcast from rank 0"):
             first: T = self._channel.from_first(value)
             return first
+
+    def once_per_host(self, make: Callable[[], T]) -> T:
+        """Returns what the first rank of this host has made. Every rank calls it; what is made can be pickled."""
+        own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
+        made = self.from_first(self.gather(own))
+        return dict(one for one in made if one is not None)[self._worker.node_rank]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""

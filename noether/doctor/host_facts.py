@@ -25,6 +25,7 @@ from typing import Any
 from noether import __version__
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus, read_cpus
+from noether.common.processes import boot_id
 from noether.data.shared_memory import shared_memory_size
 from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
@@ -126,7 +127,7 @@ def gather_facts(folders: Sequence[tuple[str, str, str]], seconds: float = PROBE
     """Returns the facts without those that take longer than `seconds`."""
     most_of_it = 0.8 * seconds
     probes: dict[str, Callable[[], Any]] = {
-        "boot": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "boot": boot_id,
         "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "infiniband": _infiniband,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from noether.common.suggest import nearest
+from noether.common.suggest import nearest, one_of
 from noether.data.build import prepare_data
 from noether.errors import RequestError
 from noether.evaluation.members import check_members, read_calibration, record_path
-from noether.evaluation.start import ChosenModel, WantedModel, choose_model, one_of, run_here
+from noether.evaluation.start import ChosenModel, WantedModel, choose_model, run_here
 from noether.evaluation.vtk_output import check_suffix
 
 METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}

@@ -2,22 +2,23 @@
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
+from noether.checkpoints.format import META, CheckpointFolder
+from noether.checkpoints.named import named_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
-from noether.common.suggest import nearest
+from noether.common.suggest import one_of
 from noether.config.compose import read_dumped, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.errors import RequestError
 from noether.planning.plan import plan_run
-from noether.runs.folder import RunFolder, existing_run
+from noether.runs.folder import RunFolder, existing_run, split_checkpoint
 from noether.runs.trust import approved_code
 from noether.workers.run import run_placement
 
@@ -66,7 +67,10 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class WantedModel:
-    """Which model of which run; checkpoint None: the best; weights None: averaged ones if it has them."""
+    """Which model of which run, or of RUN/checkpoints/NAME.
+
+    checkpoint None: the one that `run` names, else the best. weights None: averaged ones if it has them.
+    """
 
     run: str
     checkpoint: str | None
@@ -81,12 +85,12 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
         RequestError: there is no such run, checkpoint or kind of weights, it is damaged, or the run names code that
             is not trusted.
     """
-    folder = existing_run(wanted.run)
-    chosen = _choose_checkpoint(folder, wanted.checkpoint)
+    run, name = split_checkpoint(Path(wanted.run))
+    folder = existing_run(run)
+    chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}")
     config, written_in = _config_of(folder, chosen)
     code = approved_code(folder, config, written_in, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)
-    chosen.check(fix="--checkpoint best      (the best that is intact)")
     have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
     weights = one_of("weights", wanted.weights or have[0], have)
     return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
@@ -180,35 +184,6 @@ def run_here(target: str, request: Request) -> int:
     visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
     return run_placement(plan.placement, target, request, request.chosen.folder.logs)
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Returns the value of a flag that has known ones. RequestError: it is another."""
-    if value in known:
-        return value
-    raise RequestError(
-        "no-such-choice",
-        f"no such {name}: {value}",
-        seen=f"--{name} {value}",
-        expected=" or ".join(known),
-        fix=f"--{name} {nearest(value, known) or known[0]}",
-    )
-
-
-def _choose_checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder:
-    found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
-    if not found:
-        raise RequestError(
-            "no-checkpoint-yet",
-            f"{folder.path} has no checkpoint yet",
-            seen=f"nothing in {folder.checkpoints}",
-            expected="a run that has written a checkpoint",
-            fix=f"noether logs {folder.path}      (shows how far it has come)",
-        )
-    name = one_of("checkpoint", name or "best", ("best", "latest", *found))
-    if name == "best":
-        return best_or_refused(folder.checkpoints, "--checkpoint {}")
-    return {"latest": list(found.values())[-1], **found}[name]
 
 
 def _warn(text: str) -> None:

@@ -147,6 +147,12 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     )
 
 
+def split_checkpoint(path: Path) -> tuple[Path, str | None]:
+    """Returns the run that a path names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one."""
+    inside = path.parent.name == "checkpoints"
+    return (path.parent.parent, path.name) if inside else (path, None)
+
+
 def is_run(folder: Path) -> bool:
     """Returns whether a folder is that of a run which has begun."""
     return (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*"))

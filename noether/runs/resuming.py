@@ -10,7 +10,7 @@ from noether.config.overrides import parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, newest_run
+from noether.runs.folder import RunFolder, newest_run, split_checkpoint
 from noether.runs.trust import approved_code
 
 
@@ -78,5 +78,4 @@ def _resumed(typed: Mapping[str, Any]) -> RunFolder | None:
         default = RunConfig.model_fields["output_path"].default
         place = typed.get("output_path") or compose_settings().get("output_path", default)
         return newest_run(Path(str(place)).expanduser())
-    path = Path(named).expanduser()
-    return RunFolder(path.parent.parent if path.parent.name == "checkpoints" else path)
+    return RunFolder(split_checkpoint(Path(named).expanduser())[0])

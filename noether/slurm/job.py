@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from noether.checkpoints.resume import find_start
+from noether.checkpoints.resume import find_target
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
@@ -233,16 +233,17 @@ def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
     """Returns a run's configuration with the run_id and resume that every start of its job uses, and its folder."""
     resume = config.resume
     named = config.model_copy(update={"run_id": run_id})
-    start = find_start(named, lambda warning: None)
-    if resume and start.checkpoint and Path(resume).expanduser().resolve() == start.checkpoint.resolve():
+    target = find_target(named, lambda warning: None)
+    chosen = target.checkpoint and target.checkpoint.path.resolve()
+    if resume and chosen == Path(resume).expanduser().resolve():
         raise RequestError(
             "job-resumes-checkpoint",
             "a job cannot resume from a particular checkpoint",
             seen=f"resume={resume}",
             expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
-            fix=f"resume={start.folder.path}",
+            fix=f"resume={target.folder.path}",
         )
-    folder = start.folder.path
+    folder = target.folder.path
     update = {"run_id": folder.name, "output_path": folder.parent, "resume": "auto"}
     RunFolder(folder).check_writable()
     return named.model_copy(update=update), folder

@@ -9,6 +9,7 @@ import torch
 
 from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.initial import begin_with
+from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, seed_everything
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
@@ -112,7 +113,9 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
         problem.fit()
     problem.task.load_state(group.from_first(problem.task.state()))
     group.copy_from_first(problem.model.buffers())  # what a model has fitted
-    begun_with = begin_with(problem.model, None if resuming else config.initial_weights, trainer.freeze)
+    asked = None if resuming else config.initial_weights
+    weights = None if asked is None else group.once_per_host(lambda: named_weights(asked))
+    begun_with = begin_with(problem.model, weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)
     try_model(problem, group.device, precision)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-from noether.checkpoints.resume import StartingPoint
+from noether.checkpoints.resume import ResumeTarget
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.distributed.group import Group, joined_group
@@ -58,8 +58,8 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "metrics": run.problem.task.summarise(figures),
         "torch": torch.__version__,
     }
-    if isinstance(request.start, StartingPoint):
-        (request.start.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
+    if isinstance(request.target, ResumeTarget):
+        (request.target.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
     console.say(run.summary())
     console.say(

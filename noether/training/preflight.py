@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from noether.checkpoints.resume import find_start
-from noether.checkpoints.weights_file import weights_file
+from noether.checkpoints.named import named_weights
+from noether.checkpoints.resume import find_target
 from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
@@ -26,10 +26,10 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
-    start = find_start(config, lambda warning: None)
-    start.folder.check_writable()
-    if config.initial_weights is not None and start.checkpoint is None:
-        weights_file(config.initial_weights)
+    target = find_target(config, lambda warning: None)
+    target.folder.check_writable()
+    if config.initial_weights is not None and target.checkpoint is None:
+        named_weights(config.initial_weights)
     check_data(config)
     check_torch(plan)
     check_compiler(config, plan)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from noether.checkpoints.format import newest_update, remove_leftovers
-from noether.checkpoints.resume import StartingPoint, find_start
+from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others
 from noether.common.whole_file import write_whole
@@ -41,22 +41,22 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
         return _join(config, plan)
     console = Console(None, speaks=True)
     try:
-        start, aside = _find_start(config, console, placement, reset)
-        start.folder.check_writable()
+        target, aside = _find_target(config, console, placement, reset)
+        target.folder.check_writable()
         console.say(*render_plan(plan, every_reason=False), "", sep="\n")
         data = prepare_with_bar(config, console)
         # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
         if aside is not None:
-            set_aside(start.folder, aside)
+            set_aside(target.folder, aside)
             console.say(f"reset  the old run is kept as {aside}")
-        start.folder.create()
-        with refusals_told(start.folder.path):
-            lease = take_lease(start.folder, placement.attempt, is_task=placement.launcher == "slurm")
-            start = replace(start, lease=lease)
-            lease.drop(start.folder.stopped)
-            if start.checkpoint is None:
-                _record(config, plan, start.folder, lease)
-        remove_leftovers(start.folder.checkpoints)
+        target.folder.create()
+        with refusals_told(target.folder.path):
+            lease = take_lease(target.folder, placement.attempt, is_task=placement.launcher == "slurm")
+            target = replace(target, lease=lease)
+            lease.drop(target.folder.stopped)
+            if target.checkpoint is None:
+                _record(config, plan, target.folder, lease)
+        remove_leftovers(target.folder.checkpoints)
     except RequestError as refusal:
         if len(placement.workers) == placement.world_size:
             raise
@@ -64,23 +64,23 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
         request = TrainRequest(config, refusal, None, plan.as_dict())
         with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
             return _run(placement, request, Path(scratch))
-    console.say(f"run    {start.folder.path}")
-    for change in start.changes:
+    console.say(f"run    {target.folder.path}")
+    for change in target.changes:
         console.say(f"changed since the checkpoint: {change}")
     deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
-    request = TrainRequest(config, start, data, plan.as_dict(), deadline)
-    with beside_run(start.folder, tensorboard):
-        code = _run(placement, request, start.folder.logs)
+    request = TrainRequest(config, target, data, plan.as_dict(), deadline)
+    with beside_run(target.folder, tensorboard):
+        code = _run(placement, request, target.folder.logs)
         if code == ExitCode.CHECKPOINTED:
             ignore_the_end_of_others()
         if number := _stopped_at_start(code):
             ignore_the_end_of_others()
-            reached = newest_update(start.folder.checkpoints)
-            stalled = attempts_without_progress(start.folder, reached)
+            reached = newest_update(target.folder.checkpoints)
+            stalled = attempts_without_progress(target.folder, reached)
             content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
-            write_record(start.folder.stopped, content, lease)
+            write_record(target.folder.stopped, content, lease)
             code = ExitCode.CHECKPOINTED
     lease.release(code)
     return code
@@ -121,20 +121,20 @@ def _run(
     return run_placement(placement, target, request, log_folder, terms)
 
 
-def _find_start(
+def _find_target(
     config: RunConfig, console: Console, placement: Placement, reset: bool
-) -> tuple[StartingPoint, Path | None]:
+) -> tuple[ResumeTarget, Path | None]:
     """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
 
     A job that was queued again, or a launcher's next attempt, has the same words: it goes on with what the first start
     has begun.
     """
     if not reset:
-        return find_start(config, console.warn), None
+        return find_target(config, console.warn), None
     folder = RunFolder(config.output_path.expanduser() / str(config.run_id))
     if placement.attempt > 0 and is_own_start(folder):
-        return find_start(config.model_copy(update={"resume": "auto"}), console.warn), None
-    return StartingPoint(folder, None), place_aside(folder)
+        return find_target(config.model_copy(update={"resume": "auto"}), console.warn), None
+    return ResumeTarget(folder, None), place_aside(folder)
 
 
 def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
@@ -143,14 +143,14 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     check_torch(plan)
     check_compiler(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-    aside = _find_start(config, console, plan.placement, reset)[1]
+    aside = _find_target(config, console, plan.placement, reset)[1]
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
     scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
-    request = TrainRequest(config, StartingPoint(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
+    request = TrainRequest(config, ResumeTarget(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
     code = _run(plan.placement, request, scratch / "logs", "noether.training.dry_run.dry_run_worker")
     if code == ExitCode.DONE:
         if as_json:

@@ -44,23 +44,23 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
-    config, start = request.config, group.from_first(request.start)
-    assert start is not None  # Rank 0's own.
-    if isinstance(start, RequestError):
-        raise start if group.is_first else EndedByAnother(f"rank 0 refused the run: {start.summary}")
-    if isinstance(request.start, RequestError):
-        raise request.start  # This host cannot take part; its launcher tells the others.
-    assert start.lease is not None
-    folder, lease = start.folder, start.lease
+    config, target = request.config, group.from_first(request.target)
+    assert target is not None  # Rank 0's own.
+    if isinstance(target, RequestError):
+        raise target if group.is_first else EndedByAnother(f"rank 0 refused the run: {target.summary}")
+    if isinstance(request.target, RequestError):
+        raise request.target  # This host cannot take part; its launcher tells the others.
+    assert target.lease is not None
+    folder, lease = target.folder, target.lease
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    built = build_run(config, request.data, group, resuming=start.checkpoint is not None)
+    built = build_run(config, request.data, group, resuming=target.checkpoint is not None)
     run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
     check_selection(run)
     callbacks = load_callbacks(config.trainer.callbacks)
-    if start.checkpoint is not None:
-        _resume(run, CheckpointFolder(start.checkpoint), context.host)
+    if target.checkpoint is not None:
+        _resume(run, target.checkpoint, context.host)
     began_at = run.state.progress.updates
     if began_at > run.length.total_updates:
         raise already_past(run)
@@ -132,14 +132,20 @@ def _leave(reason: int, run: OpenRun) -> int:
 
 def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
-    if not checkpoint.path.is_dir():
-        raise RequestError(
-            "resume-checkpoint-not-here",
-            "the checkpoint from which rank 0 resumes is not on this host",
-            seen=f"no {checkpoint.path} on {host}",
-            expected="the run's folder at the same path on every host",
-            fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
-        )
+
+    def verified_here() -> CheckpointFolder:
+        if not checkpoint.path.is_dir():
+            raise RequestError(
+                "resume-checkpoint-not-here",
+                "the checkpoint from which rank 0 resumes is not on this host",
+                seen=f"no {checkpoint.path} on {host}",
+                expected="the run's folder at the same path on every host",
+                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
+            )
+        checkpoint.check()  # On rank 0's host nothing is read again; a copy on another host may be damaged.
+        return checkpoint
+
+    checkpoint = run.group.once_per_host(verified_here)
     state, console = run.state, run.console
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, str(run.folder.path)):
         console.warn(change)

@@ -9,7 +9,7 @@ from torch import nn
 
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.initial import freeze, load_initial
-from noether.checkpoints.weights_file import weights_file
+from noether.checkpoints.named import named_weights
 from noether.data.layout import Layout
 from noether.errors import RequestError
 from noether.models.build import build_model
@@ -22,7 +22,7 @@ def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -
     layout = Layout({"surface_points": {"p": 1, "shear": 3}, "wake_points": {"u": 3}}, parameters={"speed": 1})
     model = build_model("upt", layout, **OPTIONS)
     drawn = {name: value.clone() for name, value in model.state_dict().items()}
-    found = load_initial(model, str(OLD_RUN))
+    found = load_initial(model, named_weights(str(OLD_RUN)))
     assert {name.split(" ")[0] for name in found.reshaped} == {"head.weight", "head.bias"}
     assert any(name.startswith("query_mlp.wake_points") for name in found.new)
     assert any(name.startswith("query_mlp.volume_points") for name in found.unused)
@@ -34,9 +34,9 @@ def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -
 
 def test_a_model_of_the_surface_alone_takes_its_rows_of_an_old_head() -> None:
     """A run on the surface alone used to keep a head for velocity too, and the layers of the volume."""
-    old = load_file(weights_file(str(OLD_RUN)))
+    old = load_file(named_weights(str(OLD_RUN)).path)
     model = build_model("upt", Layout({"surface_points": {"surface_pressure": 1}}), **OPTIONS)
-    found = load_initial(model, str(OLD_RUN))
+    found = load_initial(model, named_weights(str(OLD_RUN)))
     assert (found.reshaped, found.new, found.unused) == ([], [], [])
     assert torch.equal(model.state_dict()["head.weight"], old["head.weight"][:1].float())
 
@@ -44,7 +44,7 @@ def test_a_model_of_the_surface_alone_takes_its_rows_of_an_old_head() -> None:
 def test_a_file_of_weights_will_do(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(2, 3), "bias": torch.ones(5)}, tmp_path / "w.safetensors")
     model = nn.Linear(3, 2)
-    found = load_initial(model, str(tmp_path / "w.safetensors"))
+    found = load_initial(model, named_weights(str(tmp_path / "w.safetensors")))
     assert (found.taken, found.reshaped) == (["weight"], ["bias 5 → 2"])
     assert torch.equal(model.weight.detach(), torch.ones(2, 3))
 
@@ -59,7 +59,7 @@ def test_weights_that_cannot_be_taken_are_refused(what: str, tmp_path: Path) -> 
     elif what == "nothing-fits":
         save_file({"other": torch.ones(1)}, where)
     with pytest.raises(RequestError):
-        load_initial(nn.Linear(3, 2), str(where))
+        load_initial(nn.Linear(3, 2), named_weights(str(where)))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_the_weights_of_a_run_are_those_of_its_best_checkpoint(run: Path) -> None:
-    assert weights_file(str(run)) == run / "checkpoints/update-000000002/ema.safetensors"
+    assert named_weights(str(run)).path == run / "checkpoints/update-000000002/ema.safetensors"
 
 
 @pytest.mark.parametrize("where", [".", "checkpoints/update-000000002", "checkpoints/update-000000002/ema.safetensors"])
@@ -84,7 +84,7 @@ def test_weights_that_are_not_as_they_were_written_are_refused(where: str, damag
     content[-1] ^= 1
     file.unlink() if damage == "gone" else file.write_bytes(bytes(content))
     with pytest.raises(RequestError) as refused:
-        load_initial(nn.Linear(3, 2), str(run / where))
+        load_initial(nn.Linear(3, 2), named_weights(str(run / where)))
     assert refused.value.code in ("checkpoint-damaged", "best-checkpoint-damaged", "no-weights-there")
 
 

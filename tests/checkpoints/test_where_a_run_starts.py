@@ -6,7 +6,7 @@ import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
-from noether.checkpoints.resume import find_start
+from noether.checkpoints.resume import find_target
 from noether.config.compose import load_config
 from noether.runs.folder import RunFolder
 from noether.runs.lease import take_lease
@@ -26,7 +26,7 @@ def folder(tmp_path) -> RunFolder:
 
 def start(folder: RunFolder, *overrides: str):
     words = (f"output_path={folder.path.parent}", f"run_id={folder.path.name}", *overrides)
-    return find_start(load_config(words, TINY), pytest.fail)
+    return find_target(load_config(words, TINY), pytest.fail)
 
 
 def save(folder: RunFolder, *updates: int) -> None:
@@ -63,7 +63,7 @@ def test_without_any_meta_data_a_run_is_not_begun_anew(folder) -> None:
     said: list[str] = []
     words = (f"output_path={folder.path.parent}", "run_id=run", "resume=auto")
     with refusal("no-intact-checkpoint"):
-        find_start(load_config(words, TINY), said.append)
+        find_target(load_config(words, TINY), said.append)
     assert ["update-000000004" in said[0], "update-000000002" in said[1]] == [True, True]
 
 
@@ -79,4 +79,5 @@ def test_a_copy_of_a_checkpoint_is_nobody_s(folder) -> None:
     save(folder, 2)
     shutil.copytree(folder.checkpoints / "update-000000002", folder.checkpoints / "update-000000004.bak")
     found = start(folder, "resume=auto", "accept_changes=[all]").checkpoint
-    assert found == folder.checkpoints / "update-000000002"
+    assert found is not None
+    assert found.path == folder.checkpoints / "update-000000002"

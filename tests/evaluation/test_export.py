@@ -13,7 +13,7 @@ import pytest
 import torch
 from shapenet_car_runs import SMALL, train_on
 
-from noether.checkpoints.weights_file import weights_file
+from noether.checkpoints.named import named_weights
 from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
@@ -119,7 +119,7 @@ def test_weights_with_a_flipped_bit_are_not_loaded_and_not_begun_with(noether, t
         load_exported(out)
     for where in (out, out / "model.safetensors"):
         with refusal("packed-data-damaged"):
-            weights_file(str(where))
+            named_weights(str(where))
 
 
 @pytest.mark.parametrize("part", ["task", "model"])

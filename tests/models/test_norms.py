@@ -10,6 +10,7 @@ from torch import nn
 
 from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import load_initial
+from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import load_weights
 from noether.config.compose import read_dumped
 from noether.evaluation.exported import load_exported
@@ -38,7 +39,7 @@ def test_weights_without_a_record_keep_torch_s_eps_and_say_so_from_then_on(kind,
     loaded.load_state_dict(old)
     nn.ModuleDict({"own": inside}).load_state_dict({f"own.{name}": value for name, value in old.items()})
     save_file(old, tmp_path / "old.safetensors")
-    load_initial(begun, str(tmp_path / "old.safetensors"))
+    load_initial(begun, named_weights(str(tmp_path / "old.safetensors")))
     handed_on.load_state_dict(loaded.state_dict())
     assert [eps_of(model) for model in (loaded, inside, begun, handed_on)] == [{1e-5}] * 4
     handed_on.load_state_dict(small_model(kind).state_dict())

@@ -1,0 +1,75 @@
+"""Which checkpoint of a run a user names, and which file of weights `initial_weights` does: verified. No torch."""
+
+from pathlib import Path
+
+from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
+from noether.common.plain_file import is_plain
+from noether.common.stamped_file import StampedFile, stamped
+from noether.common.suggest import one_of
+from noether.data.packed import check_digest, digest_path
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder, is_run
+
+
+def named_checkpoint(folder: RunFolder, name: str | None, fix: str) -> CheckpointFolder:
+    """Returns a run's checkpoint, every file of which is as it was written.
+
+    Args:
+        folder: the run.
+        name: best, latest or the checkpoint's own; None: best, and no other in its place.
+        fix: the line that names another checkpoint, with {} for its name.
+
+    Raises:
+        RequestError: there is none of this name, or it is damaged.
+    """
+    found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
+    if not found:
+        raise RequestError(
+            "no-checkpoint-yet",
+            f"{folder.path} has no checkpoint yet",
+            seen=f"nothing in {folder.checkpoints}",
+            expected="a run that has written a checkpoint",
+            fix=f"noether logs {folder.path}      (shows how far it has come)",
+        )
+    name = one_of("checkpoint", name or "best", ("best", "latest", *found))
+    if name == "best":
+        return best_or_refused(folder.checkpoints, fix)
+    chosen = {"latest": list(found.values())[-1], **found}[name]
+    chosen.check(f"{fix.format('best')}      (the best that is intact)")
+    return chosen
+
+
+def named_weights(where: str) -> StampedFile:
+    """Returns the file of weights that a run, a checkpoint, an export or a file names.
+
+    What lies in a checkpoint or has its digest beside it is verified; of a run it is the best one and no other.
+
+    Raises:
+        RequestError: none is there, or it is not as it was written.
+    """
+    path = Path(where).expanduser()
+    if path.is_file() and not (path.parent / META).exists():
+        return _checked(path)
+    if path.is_file():
+        return CheckpointFolder(path.parent).verified(path.name)
+    checkpoint = CheckpointFolder(path) if (path / META).exists() else None
+    if list_checkpoints(path / "checkpoints"):
+        checkpoint = named_checkpoint(RunFolder(path), "best", f"initial_weights={path}/checkpoints/{{}}")
+    if checkpoint is not None:
+        return checkpoint.verified("ema.safetensors" if checkpoint.has("ema.safetensors") else "model.safetensors")
+    if (path / "model.safetensors").is_file():
+        return _checked(path / "model.safetensors")
+    raise RequestError(
+        "no-weights-there",
+        f"initial_weights={where} holds no weights",
+        seen="no such file or folder" if not path.exists() else "a folder without checkpoints or model.safetensors",
+        expected="a run's folder, a checkpoint, an export, or a .safetensors file",
+        fix=f"initial_weights={Path('runs') / path}" if is_run(Path("runs") / path) else "leave initial_weights out",
+    )
+
+
+def _checked(path: Path) -> StampedFile:
+    found = stamped(path)
+    if is_plain(digest_path(path)):
+        check_digest(path)
+    return found

@@ -1,0 +1,63 @@
+"""A checkpoint is read whole and hashed once on each host, whoever chooses, checks and loads it."""
+
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, list_checkpoints, write_checkpoint
+
+COUNTING = """
+import hashlib, os
+
+def counted(file, *rest, plain=hashlib.file_digest):
+    with open(os.environ["HASHED"], "a") as log:
+        log.write(os.readlink(f"/proc/self/fd/{file.fileno()}") + "\\n")
+    return plain(file, *rest)
+
+hashlib.file_digest = counted
+"""
+
+
+@pytest.mark.slow
+def test_each_file_is_hashed_once_by_a_resume_an_evaluation_and_weights_to_begin_with(train, noether, tmp_path) -> None:
+    """By all processes of a command together, two ranks among them; an evaluation used to hash some three times."""
+    common = ("devices=2", "trainer.evaluate_every=null", "schedule=constant")
+    checkpoint = list_checkpoints(train("run", *common, "trainer.max_updates=4").checkpoints)[-1]
+    (tmp_path / "sitecustomize.py").write_text(COUNTING)
+    log = tmp_path / "hashed"
+    run, begun = str(checkpoint.path.parents[1]), (f"output_path={tmp_path}", "run_id=begun", "initial_weights={}")
+    tiny = str(Path(__file__).parents[1] / "tiny.yaml")
+    for words in (
+        ("evaluate", str(checkpoint.path)),
+        ("train", "--hp", tiny, *common, "trainer.max_updates=1", *begun[:2], begun[2].format(run)),
+        ("train", f"resume={run}", "trainer.max_updates=6"),
+    ):
+        log.unlink(missing_ok=True)
+        # PYTHONNOUSERSITE: of a fresh process, which imports sitecustomize.
+        done = noether(*words, PYTHONPATH=str(tmp_path), PYTHONNOUSERSITE="1", HASHED=str(log))
+        assert done.code == 0, done.err
+        hashed = Counter(Path(line) for line in log.read_text().splitlines())
+        ours = {path.name: count for path, count in hashed.items() if path.parent == checkpoint.path}
+        assert ours == dict.fromkeys(checkpoint.meta()["sha256"], 1), words
+
+
+def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_has_changed(
+    tmp_path, monkeypatch
+) -> None:
+    content = b"weights"
+    here = write_checkpoint(tmp_path, 1, {"model.safetensors": [content]}, {})
+    assert here.damage() is None
+    there: CheckpointFolder = pickle.loads(pickle.dumps(here))
+    with monkeypatch.context() as patched:
+        patched.setattr("noether.checkpoints.format.file_digest", lambda *_: pytest.fail("read again"))
+        assert there.damage() is None
+    with pytest.raises(DamagedCheckpoint), there.loading("model.safetensors") as path:
+        path.write_bytes(content[::-1])
+    path.write_bytes(content)
+    assert there.damage() is None, "as it was written, if by another"
+    # On another host the same copy is read again.
+    monkeypatch.setattr("noether.common.stamped_file.boot_id", lambda: "another host")
+    path.write_bytes(content[::-1])
+    assert there.damage() is not None
