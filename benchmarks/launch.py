@@ -60,8 +60,7 @@ def noether_worker(context, marks: str) -> int:
     import torch
 
     from noether.distributed.group import joined_group
-    from noether.training.ddp import LightDDP
-    from noether.training.optimizers import LightAdamW
+    from noether.distributed.torch_internals import LightAdamW, LightDDP
 
     torch.set_num_threads(1)
     with joined_group(context):

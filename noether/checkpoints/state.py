@@ -266,7 +266,7 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
         for key, value in own.items():
             if value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
-        if own and needed is not None and (lacking := needed(parameter) - own.keys()):
+        if own and needed is not None and (lacking := set(needed(parameter)) - own.keys()):
             raise ValueError(f"{name} lacks {', '.join(sorted(lacking))}")
         if own:
             state.optimizer.state[parameter] = {

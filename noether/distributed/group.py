@@ -10,12 +10,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
 
 from noether.distributed.control import ControlChannel
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.distributed.name_lookups import without_dns
 from noether.distributed.stores import choose_interface, exchange_listener, join_store
+from noether.distributed.torch_internals import limit_collectives
 from noether.workers.context import WorkerContext
 from noether.workers.rank_state import RankNote
 
@@ -118,9 +118,7 @@ class Group:
             return
         self.barrier()
         self._channel.limit_s = self._settings.timeout_s
-        set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)  # Not public; without it the longer stays.
-        if set_timeout is not None:
-            set_timeout(timedelta(seconds=self._settings.timeout_s), dist.group.WORLD)
+        limit_collectives(self._settings.timeout_s)
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:

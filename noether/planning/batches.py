@@ -9,6 +9,7 @@ from noether.errors import RequestError
 
 if TYPE_CHECKING:
     from noether.config.trainer import TrainerConfig
+    from noether.data.order import GlobalOrder
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,20 @@ class RunLength:
         return self.total_updates / self.updates_per_epoch
 
 
-def plan_length(samples: int, trainer: "TrainerConfig") -> RunLength:
+def plan_length(order: "GlobalOrder", trainer: "TrainerConfig") -> RunLength:
     """Converts the length that the settings give (epochs, updates or samples) into updates.
 
     Raises:
         RequestError: the training split is smaller than one effective batch.
     """
-    effective_batch_size = trainer.effective_batch_size
-    updates_per_epoch = samples // effective_batch_size
+    effective_batch_size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
     if not updates_per_epoch:
         raise RequestError(
             "too-few-samples",
             "the training split is smaller than one effective batch",
-            seen=f"{samples} training samples, trainer.effective_batch_size={effective_batch_size}",
+            seen=f"{order.samples} training samples, trainer.effective_batch_size={effective_batch_size}",
             expected="at least one whole batch per epoch",
-            fix=f"trainer.effective_batch_size={max(samples, 1)}      (or less)",
+            fix=f"trainer.effective_batch_size={max(order.samples, 1)}      (or less)",
         )
     if trainer.max_updates is not None:
         total = trainer.max_updates

@@ -13,6 +13,7 @@ from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, seed_everything
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
+from noether.data.order import GlobalOrder
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.evaluation.evaluate import Evaluator
@@ -37,6 +38,7 @@ class Run:
     problem: Problem
     state: TrainingState
     plan: BatchPlan
+    order: GlobalOrder
     length: RunLength
     schedule: Schedule
     precision: Precision
@@ -108,7 +110,8 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
-    length = plan_length(len(problem.train_indices), trainer)
+    order = GlobalOrder(len(problem.train_indices), trainer.effective_batch_size, config.seed)
+    length = plan_length(order, trainer)
     if group.is_first:
         problem.fit()
     problem.task.load_state(group.from_first(problem.task.state()))
@@ -140,6 +143,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
         problem=problem,
         state=state,
         plan=plan,
+        order=order,
         length=length,
         schedule=schedule,
         precision=precision,

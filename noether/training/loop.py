@@ -8,7 +8,7 @@ from typing import Any
 from noether.checkpoints.saver import Saver
 from noether.config.interval import Interval
 from noether.data.loader import Batch, to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
+from noether.data.order import RankOrder
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
@@ -179,8 +179,7 @@ class Loop:
 def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
     problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
-    whole = GlobalOrder(len(problem.train_indices), run.plan.effective, config.seed)
-    order = RankOrder(whole, run.plan.micro_batch_sizes(), group.rank, done, until)
+    order = RankOrder(run.order, run.plan.micro_batch_sizes(), group.rank, done, until)
     pin_memory = group.device.type == "cuda"
     stream = training_batches(
         problem.splits.train, problem.train_indices, order, problem.draw,

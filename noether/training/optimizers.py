@@ -1,14 +1,14 @@
 """Builds optimisers: parameter groups, and the optimisers that torch does not have."""
 
 from collections.abc import Iterable
-from inspect import unwrap
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
+from noether.distributed.torch_internals import LightAdamW, LightSGD, WithoutCompiler
 from noether.training.own_optimizer import build_own
 
 
@@ -48,101 +48,6 @@ def _fused(model: nn.Module) -> bool:
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
 
 
-class WithoutCompiler(Optimizer):
-    """An optimiser whose methods do not import torch's compiler, which takes a process more than a second.
-
-    Torch guards these methods against being compiled by a wrapper that imports the compiler (torch/_compile.py). The
-    trainer compiles the model alone, so that they need no guard; `unwrap` finds what is behind it.
-    """
-
-    add_param_group = unwrap(Optimizer.add_param_group)
-    load_state_dict = unwrap(Optimizer.load_state_dict)
-    state_dict = unwrap(Optimizer.state_dict)
-    zero_grad = unwrap(Optimizer.zero_grad)
-
-    def needed_state(self, parameter: Tensor) -> frozenset[str]:
-        """Returns the names of the state without which an update of a parameter cannot continue, once one was made."""
-        return frozenset()
-
-
-class LightSGD(WithoutCompiler, SGD):
-    """SGD whose step does not import torch's compiler either."""
-
-    step = torch.no_grad()(unwrap(SGD.step))
-
-    def needed_state(self, parameter: Tensor) -> frozenset[str]:
-        """The momentum, where there is any state at all."""
-        return frozenset(("momentum_buffer",))
-
-
-class LightAdamW(WithoutCompiler, AdamW):
-    """AdamW without what it does around its fused kernel in every step: it finds its lists of tensors once.
-
-    The numbers are AdamW's bit for bit, and so is the state. Anything unusual goes AdamW's own way: the first step,
-    parameters without a gradient, a loss scaler that hands its scale to the kernel, devices on which it is not fused.
-    Step hooks are not called.
-    """
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._lists: list[tuple[dict[str, Any], list[Any]]] = []
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Makes one update of every parameter that has a gradient."""
-        lists = self._lists
-        gradients = [[parameter.grad for parameter in own[0]] for _, own in lists]
-        if not lists or hasattr(self, "found_inf") or any(one is None for own in gradients for one in own):
-            self._step_as_torch()
-            return
-        for (group, (parameters, averages, squares, steps)), own_gradients in zip(lists, gradients, strict=True):
-            torch._foreach_add_(steps, 1)
-            torch._fused_adamw_(
-                parameters,
-                own_gradients,
-                averages,
-                squares,
-                [],
-                steps,
-                lr=group["lr"],
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
-
-    # Torch wraps the step of each class of optimisers once, for the sake of its profiler; a mark says that it has.
-    step.hooked = True  # type: ignore[attr-defined]
-
-    def needed_state(self, parameter: Tensor) -> frozenset[str]:
-        """Both moments, and the number of updates that they were made of."""
-        return frozenset(("step", "exp_avg", "exp_avg_sq"))
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Takes a state."""
-        self.forget_lists()
-        super().load_state_dict(state_dict)
-
-    def forget_lists(self) -> None:
-        """Lets the lists of tensors be found anew: the state or the groups are others."""
-        self._lists = []
-
-    def _step_as_torch(self) -> None:
-        unwrap(AdamW.step)(self)
-        kinds = {(one.device, one.dtype) for group in self.param_groups for one in group["params"]}
-        usual = len(kinds) == 1 and all(group["fused"] and not group["amsgrad"] for group in self.param_groups)
-        states = [[self.state.get(one, {}) for one in group["params"]] for group in self.param_groups]
-        self._lists = []
-        if usual and all(state for own in states for state in own):
-            names = ("exp_avg", "exp_avg_sq", "step")
-            self._lists = [
-                (group, [group["params"], *([state[name] for state in own] for name in names)])
-                for group, own in zip(self.param_groups, states, strict=True)
-            ]
-
-
 class Lion(WithoutCompiler):
     """Lion (Chen et al., arXiv 2302.06675): every weight moves by the learning rate, in the momentum's sign.
 
@@ -150,12 +55,10 @@ class Lion(WithoutCompiler):
     m ← β₂ m + (1 − β₂) g.
     """
 
+    needed = ("exp_avg",)
+
     def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    def needed_state(self, parameter: Tensor) -> frozenset[str]:
-        """The momentum."""
-        return frozenset(("exp_avg",))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -273,9 +176,9 @@ class MuonForMatrices(WithoutCompiler):
         for part in self._parts:
             part.step()
 
-    def needed_state(self, parameter: Tensor) -> frozenset[str]:
+    def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
         """Momentum of a matrix; AdamW's moments of all else."""
-        return frozenset(("momentum_buffer",) if is_matrix(parameter) else ("step", "exp_avg", "exp_avg_sq"))
+        return ("momentum_buffer",) if is_matrix(parameter) else LightAdamW.needed
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Takes a state, and gives both parts theirs."""
@@ -283,8 +186,6 @@ class MuonForMatrices(WithoutCompiler):
         groups = iter(self.param_groups)
         for part in self._parts:
             part.param_groups = [next(groups) for _ in part.param_groups]
-            if isinstance(part, LightAdamW):
-                part.forget_lists()
         self._share()
 
 

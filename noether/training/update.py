@@ -14,9 +14,9 @@ from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
+from noether.distributed.torch_internals import LightDDP
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
-from noether.training.ddp import LightDDP
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part
 from noether.training.update_figures import UpdateFigures

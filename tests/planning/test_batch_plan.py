@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noether.config.trainer import TrainerConfig
+from noether.data.order import GlobalOrder
 from noether.errors import RequestError
 from noether.planning.batches import BatchPlan, plan_batches, plan_length
 from tests.refusal import refusal
@@ -51,10 +52,10 @@ def test_fewer_samples_than_ranks_names_one_size() -> None:
     ("length", "total"), [({"max_epochs": 3}, 36), ({"max_updates": 5}, 5), ({"max_samples": 20}, 2)]
 )
 def test_lengths_are_updates(length, total) -> None:
-    planned = plan_length(100, TrainerConfig(effective_batch_size=8, **length))
+    planned = plan_length(GlobalOrder(100, 8, 0), TrainerConfig(effective_batch_size=8, **length))
     assert (planned.updates_per_epoch, planned.total_updates) == (12, total)
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
     with refusal("too-few-samples"):
-        plan_length(7, TrainerConfig(effective_batch_size=8, max_epochs=1))
+        plan_length(GlobalOrder(7, 8, 0), TrainerConfig(effective_batch_size=8, max_epochs=1))

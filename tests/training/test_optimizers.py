@@ -1,6 +1,4 @@
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -143,36 +141,3 @@ def test_adamw_is_torch_s_fused_one_bit_for_bit_through_what_is_unusual() -> Non
     for one, other in zip(states[0].values(), states[1].values(), strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[key], other[key]) for key in one)
-
-
-def test_adamw_heeds_a_loss_scaler_that_found_infinity() -> None:
-    model = nn.Linear(3, 1)
-    optimizer = build_optimizer(AdamWConfig(learning_rate=0.1, weight_decay=0.0), model)
-    for found in (0.0, 0.0, 1.0):
-        before = model.weight.detach().clone()
-        model.weight.grad, model.bias.grad = torch.ones(1, 3), torch.ones(1)
-        optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(found)
-        optimizer.step()
-        del optimizer.grad_scale, optimizer.found_inf
-        assert torch.equal(before, model.weight) == bool(found)
-
-
-@pytest.mark.slow
-def test_no_optimiser_imports_the_compiler() -> None:
-    """It takes a process more than a second, and is needed only where a model is compiled."""
-    script = """
-import copy, sys, torch
-from noether.config.optimizer import AdamWConfig, LionConfig, MuonConfig, SGDConfig
-from noether.training.optimizers import build_optimizer
-for kind in (AdamWConfig, LionConfig, MuonConfig, SGDConfig):
-    model = torch.nn.Linear(2, 2)
-    optimizer = build_optimizer(kind(), model)
-    for _ in range(2):
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-assert "torch._dynamo" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr

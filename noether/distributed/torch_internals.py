@@ -1,0 +1,95 @@
+"""Torch's private names, all in one place: what each gains, and what happens in a torch that no longer has it.
+
+Without the compiler: the first optimiser and the first DDP of a process import torch._dynamo, to guard their methods
+against being compiled and to ask it how to reduce. That takes 2.2 s of a core after the 2.4 s of torch itself (torch
+2.13, AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles the model alone, so that
+nothing else needs a guard. Where torch has changed, its own methods stay, and the compiler is imported.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from inspect import isgeneratorfunction, unwrap
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW, Optimizer
+
+
+class WithoutCompiler(Optimizer):
+    """An optimiser whose methods do not import the compiler: `unwrap` finds what is behind their guard.
+
+    needed: what `needed_state` returns for every parameter alike.
+    """
+
+    needed: tuple[str, ...] = ()
+    add_param_group = unwrap(Optimizer.add_param_group)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+    state_dict = unwrap(Optimizer.state_dict)
+    zero_grad = unwrap(Optimizer.zero_grad)
+
+    def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
+        """Returns the names of the state without which an update of a parameter cannot continue, once one was made."""
+        return self.needed
+
+
+class LightSGD(WithoutCompiler, SGD):
+    """SGD whose step does not import the compiler either."""
+
+    needed = ("momentum_buffer",)
+    step = torch.no_grad()(unwrap(SGD.step))
+
+
+class LightAdamW(WithoutCompiler, AdamW):
+    """AdamW whose step does not import the compiler either."""
+
+    needed = ("step", "exp_avg", "exp_avg_sq")
+    step = torch.no_grad()(unwrap(AdamW.step))
+
+
+class LightDDP(DistributedDataParallel):
+    """DDP around a model that is not compiled: it asks the compiler nothing, and guards nothing against it."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        with _compiler_stand_in():
+            super().__init__(*args, **settings)
+
+    if isgeneratorfunction(_unguarded := unwrap(getattr(DistributedDataParallel, "_inside_ddp_forward", None))):
+        _inside_ddp_forward = contextmanager(_unguarded)
+
+
+class _Answers(SimpleNamespace):
+    """Answers in a module's place what is known; what is not, the module is imported for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__dict__["module"]), name)
+
+
+@contextmanager
+def _compiler_stand_in() -> Iterator[None]:
+    """Answers with the compiler's default while it is not imported: DDP reduces by its own reducer."""
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    utils = _Answers(module="torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
+    stand_in = _Answers(module="torch._dynamo", utils=utils)
+    torch._dynamo = stand_in  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if torch._dynamo is stand_in:  # type: ignore[comparison-overlap]
+            del torch._dynamo
+
+
+def limit_collectives(seconds: float) -> None:
+    """Gives collectives of the process group another limit than at its start; without the name the first one stays."""
+    set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)
+    if set_timeout is not None:
+        set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
