@@ -61,7 +61,7 @@ class LightDDP(DistributedDataParallel):
         with _compiler_stand_in():
             super().__init__(*args, **settings)
 
-    if isgeneratorfunction(_unguarded := unwrap(getattr(DistributedDataParallel, "_inside_ddp_forward", None))):
+    if isgeneratorfunction(_unguarded := unwrap(getattr(DistributedDataParallel, "_inside_ddp_forward", iter))):
         _inside_ddp_forward = contextmanager(_unguarded)
 
 
