@@ -6,7 +6,6 @@ against being compiled and to ask it how to reduce. That takes 2.2 s of a core a
 nothing else needs a guard. Where torch has changed, its own methods stay, and the compiler is imported.
 """
 
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,10 +65,12 @@ class LightDDP(DistributedDataParallel):
 
 
 class _Answers(SimpleNamespace):
-    """Answers in a module's place what is known; what is not, the module is imported for."""
+    """Answers in place of a module of the compiler's what is known; for anything else, the compiler is imported."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__dict__["module"]), name)
+        import torch._dynamo  # noqa: F401 (loads the modules that are asked for)
+
+        return getattr(sys.modules[self.__dict__["module"]], name)
 
 
 @contextmanager
