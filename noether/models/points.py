@@ -16,7 +16,7 @@ from noether.data.points import ANCHOR
 from noether.errors import RequestError
 from noether.models.layers.blocks import initialise_linear
 from noether.models.layers.conditioning import ParameterEmbedding
-from noether.models.layers.norms import fit_old_norms, set_norms
+from noether.models.layers.norms import add_unrecorded, set_norms
 from noether.models.layers.positions import rotary_table, sincos_embedding
 
 Batch = dict[str, Tensor]
@@ -308,17 +308,11 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
-    """Reduces weights of the published layout to a layout of some of its fields, and adds what they do not record.
+    """Adds what older weights do not record, and reduces those of the published layout to some of its fields.
 
-    That is the eps of their norms and the scaling of their inputs.
-
-    Models used to have a head for surface pressure and volume velocity whichever of them was trained, so a checkpoint
-    of a run on the surface alone has rows and layers that this model does not have. Nothing else is changed.
+    Models used to have a head for pressure and velocity whichever was trained: one of the surface alone has rows less.
     """
-    fit_old_norms(state_dict, prefix, model)
-    if any(key.startswith(prefix) for key in state_dict):
-        for name, values in model.unrecorded.items():
-            state_dict.setdefault(prefix + name, torch.tensor(values))
+    add_unrecorded(state_dict, prefix, model)
     missing = [points for points in CAR_FLOW.outputs if points not in model.layout.outputs]
     known = all(CAR_FLOW.outputs.get(points) == fields for points, fields in model.layout.outputs.items())
     head = state_dict.get(f"{prefix}head.weight")

@@ -16,10 +16,13 @@ def publish_norms(model: nn.Module) -> None:
     _give_eps(model, PUBLISHED)
 
 
-def fit_old_norms(state_dict: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
-    """Adds the eps that weights without a record of it were trained with, for a model that records it."""
-    if hasattr(model, DIGITS) and any(key.startswith(prefix) for key in state_dict):
-        state_dict.setdefault(prefix + DIGITS, torch.tensor(BEFORE))
+def add_unrecorded(state_dict: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
+    """Adds what older weights were trained with and do not record: the eps of norms, and the model's `unrecorded`."""
+    if not any(key.startswith(prefix) for key in state_dict):
+        return
+    known: dict[str, Any] = {**getattr(model, "unrecorded", {}), **({DIGITS: BEFORE} if hasattr(model, DIGITS) else {})}
+    for name, values in known.items():
+        state_dict.setdefault(prefix + name, torch.tensor(values))
 
 
 def set_norms(model: nn.Module) -> None:
