@@ -200,11 +200,11 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
 
 
 def outside_training(trained: TrainedModel, parameters: Mapping[str, float | list[float]]) -> list[str]:
-    """Says which parameters lie outside the range of the training split."""
+    """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
     words = []
-    for name, value in parameters.items():
+    for name, tensor in parameter_tensors(trained, parameters).items():
         seen, unit = trained.task.seen.parameters.get(name), trained.task.parameters[name].unit
-        values = np.atleast_1d(value)
+        values = np.atleast_1d(tensor.numpy())
         if seen is None or not ((values < seen["low"]) | (values > seen["high"])).any():
             continue
         given = " ".join(f"{number:.4g}" for number in values)
