@@ -32,7 +32,10 @@ SETTINGS = (
     "resume=auto",
 )
 # What a row says of time and memory differs from run to run.
-MEASURED = ("time", "samples_per_second", "memory_mib", "device_use", "time_use", "slowest", "seconds")
+MEASURED = (
+    "time", "samples_per_second", "memory_mib", "host_memory_mib", "cpu_cores", "device_use", "time_use", "slowest",
+    "seconds",
+)  # fmt: skip
 LIMIT_S = 120.0
 
 
