@@ -87,6 +87,6 @@ def test_a_master_whose_name_does_not_resolve(slurm: Slurm, cache, tmp_path) -> 
     assert done.returncode == 1
     found = by_check(json.loads(done.stdout))
     assert "n99 does not resolve" in found["names"]["seen"]
-    assert found["store"]["seen"] == "n99 does not resolve"
+    assert found["store"]["seen"] == "the ranks have not met"
     assert done.stderr.count("could not report to rank 0") == 1
     assert "the master's name n99 does not resolve on n2" in done.stderr
