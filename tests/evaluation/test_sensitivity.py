@@ -135,8 +135,9 @@ def test_a_longer_shape_stands_where_it_stood() -> None:
     gradient = np.zeros_like(POINTS)
     gradient[:, 1] = 1.0  # of Σ y
     found = stretches(gradient, POINTS, np.array([0.0, 1.0, 0.0]))
-    assert found["y"] == pytest.approx(POINTS[:, 1].sum())
-    middle = 0.5 * POINTS[:, 1].max()
+    foot, top = POINTS[:, 1].min(), POINTS[:, 1].max()
+    assert found["y"] == pytest.approx((POINTS[:, 1] - foot).sum())
+    middle = 0.5 * (foot + top)
     assert stretches(gradient, POINTS, np.zeros(3))["y"] == pytest.approx((POINTS[:, 1] - middle).sum())
 
 
