@@ -62,8 +62,12 @@ def test_trains_evaluates_in_any_chunks_and_reports(experiment, sizes, noether, 
     folder.config.write_text(yaml.safe_dump(config))
     again = noether("evaluate", str(folder.path), "--json")
     assert again.code == 0, again.out + again.err
-    figures = json.loads(again.out)["metrics"]
-    assert figures == pytest.approx(result["metrics"], rel=1e-4)
+    assert defined(json.loads(again.out)["metrics"]) == pytest.approx(defined(result["metrics"]), rel=1e-4)
+
+
+def defined(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Returns the metrics that have a value: a car without drag has no R²."""
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 RECIPES = {
@@ -157,4 +161,4 @@ def test_samples_of_differing_numbers_of_points_train_and_score_as_they_do_alone
     folder.config.write_text(yaml.safe_dump(config))
     alone = noether("evaluate", "runs/run", "--json", cwd=tmp_path)
     assert alone.code == 0, alone.out + alone.err
-    assert json.loads(alone.out)["metrics"] == pytest.approx(together, rel=1e-4)
+    assert defined(json.loads(alone.out)["metrics"]) == pytest.approx(defined(together), rel=1e-4)
