@@ -32,6 +32,7 @@ ONE_RANK_GOAL = 1.1
 LONGEST_S = 180
 ONE_UPDATE = (
     "accelerator=cpu",
+    "optimizer=adamw_short",  # as the peers
     "trainer.max_updates=1",
     "dataset.train_shapes=16",
     "dataset.test_shapes=4",

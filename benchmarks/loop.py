@@ -300,7 +300,10 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
     return lambda updates: lambda: train(updates)
 
 
-DEFAULT = ("output_path=" + tempfile.gettempdir(), "trainer.evaluate_every=null", "trainer.checkpoint_every=null")
+DEFAULT = (
+    *("output_path=" + tempfile.gettempdir(), "trainer.evaluate_every=null", "trainer.checkpoint_every=null"),
+    "optimizer=adamw_short",  # as the raw loop
+)
 ARMS: dict[str, Callable[[Any], Callable[[int], Turn]]] = {
     "noether": noether_arm,
     "raw": lambda store: raw_arm(False),

@@ -39,7 +39,7 @@ GOAL = 1.3
 QUARTER = 896
 LEARNING_RATE = 1e-4
 # The ellipsoids have as many points as are asked for; few shapes, because only the shapes of tensors matter here.
-DATA = ("dataset.train_shapes=16", "dataset.test_shapes=2", "trainer.max_updates=1000000")
+DATA = ("dataset.train_shapes=16", "dataset.test_shapes=2", "trainer.max_updates=1000000", "optimizer=adamw_short")
 
 
 def one_rank() -> Group:

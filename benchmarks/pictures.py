@@ -22,7 +22,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 SWEEP = (
-    *("+experiment/ellipsoid=quick", "accelerator=cpu", "devices=1", "tracker.tensorboard=false"),
+    *("+experiment/ellipsoid=quick", "optimizer=adamw", "accelerator=cpu", "devices=1", "tracker.tensorboard=false"),
     *("tracker.report=false", "model.encoder_depth=1", "model.decoder_depth=1", "model.supernodes=32"),
     *("dataset.geometry_points=128", "dataset.points_per_update.surface=64", "dataset.points_per_update.volume=64"),
     *("trainer.max_updates=60", "trainer.log_every=2 updates", "trainer.evaluate_every=12 updates"),
