@@ -92,7 +92,7 @@ class Muon(WithoutCompiler):
     """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/): steps along the momentum made orthogonal.
 
     The numbers are those of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, to the rounding of bfloat16, in which
-    both make matrices orthogonal. All matrices of one shape go together, which takes half the time for small ones.
+    that makes matrices orthogonal. All matrices of one shape go together, which takes half the time for small ones.
     """
 
     def __init__(
@@ -129,13 +129,16 @@ class Muon(WithoutCompiler):
 
 
 def orthogonal(matrices: Tensor, steps: int) -> Tensor:
-    """Brings the singular values of matrices (n, rows, columns) near one, by Newton-Schulz steps in bfloat16.
+    """Brings the singular values of matrices (n, rows, columns) near one, by Newton-Schulz steps.
 
-    The polynomial is Jordan's: it lifts small singular values fast, and leaves all between about 0.7 and 1.2.
+    On a GPU in bfloat16, which is as good and faster; on a CPU in the matrices' own precision, for a CPU without units
+    for bfloat16 multiplies it at a seventh of float32's rate (192 × 768, torch 2.13, an AMD EPYC). The polynomial is
+    Jordan's: it lifts small singular values fast, and leaves all between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = (matrices.mT if tall else matrices).bfloat16()
+    x = matrices.mT if tall else matrices
+    x = x if x.device.type == "cpu" else x.bfloat16()
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT
