@@ -73,14 +73,15 @@ class RanksLate(Exception):
         super().__init__(f"the other ranks did not come within {limit_s:g} s")
 
 
-class InterruptedStartError(NoetherError):
-    """A signal came while this process waited for the others of its run; the exit code is 128 plus its number."""
+class InterruptedStartError(KeyboardInterrupt):
+    """A signal came before this process trained anything; the exit code is 128 plus its number.
+
+    No Exception: nothing that tries a user's model or waits for a peer takes it for theirs.
+    """
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
-        super().__init__(
-            f"was interrupted by {signal.Signals(number).name} while it waited for the other ranks; nothing was trained"
-        )
+        super().__init__(f"was interrupted by {signal.Signals(number).name}; nothing was trained")
 
 
 def shown(error: str, code: str) -> str:

@@ -10,6 +10,7 @@ from noether.checkpoints.resume import ResumeTarget
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.distributed.group import Group, joined_group
+from noether.distributed.stop import AgreedStop
 from noether.errors import ExitCode
 from noether.training.build import Run, build_run
 from noether.training.callbacks import load_callbacks
@@ -24,7 +25,7 @@ from noether.workers.context import WorkerContext
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Tries a run on every rank; rank 0 prints what it took and writes dry_run.json for the launcher."""
-    with joined_group(context) as group, code_granted(request.config.own_code()):
+    with AgreedStop().listening(meets=True), joined_group(context) as group, code_granted(request.config.own_code()):
         _dry_run(request, group)
     return ExitCode.DONE
 

@@ -1,7 +1,6 @@
 """Starts a run from its configuration: prepares the data, checks the folder, shows the plan, starts the workers."""
 
 import os
-import shutil
 import signal
 import tempfile
 from dataclasses import replace
@@ -63,7 +62,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
         # Ranks of other processes are about to join: they must be told, not left waiting.
         request = TrainRequest(config, refusal, None, plan.as_dict())
         with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-            return _run(placement, request, Path(scratch))
+            return _run(placement, request, Path(scratch), logs_stay=False)
     console.say(f"run    {target.folder.path}")
     for change in target.changes:
         console.say(f"changed since the checkpoint: {change}")
@@ -102,7 +101,8 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
             data = prepare_with_bar(config, Console(None, speaks=False))
         except RequestError as error:
             refusal = error  # The others are about to join, and must be told.
-        code = _run(plan.placement, TrainRequest(config, refusal, data, plan.as_dict()), Path(scratch))
+        request = TrainRequest(config, refusal, data, plan.as_dict())
+        code = _run(plan.placement, request, Path(scratch), logs_stay=False)
         if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
             return code
         ignore_the_end_of_others()
@@ -110,14 +110,19 @@ def _join(config: RunConfig, plan: RunPlan) -> int:
 
 
 def _run(
-    placement: Placement, request: TrainRequest, log_folder: Path, target: str = "noether.training.train.train_worker"
+    placement: Placement,
+    request: TrainRequest,
+    log_folder: Path,
+    target: str = "noether.training.train.train_worker",
+    *,
+    logs_stay: bool = True,
 ) -> int:
     """Runs this process's workers on what all ranks of the run are given alike; returns the exit code.
 
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
-    terms = run_info(request.config, placement, os.environ)
+    terms = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
     return run_placement(placement, target, request, log_folder, terms)
 
 
@@ -149,13 +154,12 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
-    scratch = Path(tempfile.mkdtemp(prefix="noether-dry-run-"))
-    request = TrainRequest(config, ResumeTarget(RunFolder(scratch), None), data, plan.as_dict(), quiet=as_json)
-    code = _run(plan.placement, request, scratch / "logs", "noether.training.dry_run.dry_run_worker")
-    if code == ExitCode.DONE:
-        if as_json:
-            print((scratch / "dry_run.json").read_text())
-        shutil.rmtree(scratch, ignore_errors=True)  # Of one that failed the logs are named, and stay.
+    with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
+        folder = RunFolder(Path(scratch))
+        request = TrainRequest(config, ResumeTarget(folder, None), data, plan.as_dict(), quiet=as_json)
+        code = _run(plan.placement, request, folder.logs, "noether.training.dry_run.dry_run_worker", logs_stay=False)
+        if code == ExitCode.DONE and as_json:
+            print((folder.path / "dry_run.json").read_text())
     return code
 
 

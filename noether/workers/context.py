@@ -27,8 +27,9 @@ class RunInfo:
 
     `key` proves that a launcher is of this run, without being sent. `distributed` says how long ranks wait for each
     other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
-    derived; None where there is none. `log_folder` is this launcher's. `listener_port` is where the launcher of rank 0
-    accepts the others, for rank 0 to write into the store that a launcher such as torchrun serves; 0 elsewhere.
+    derived; None where there is none. `log_folder` is this launcher's; a user is told of it where its `logs_stay`.
+    `listener_port` is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a
+    launcher such as torchrun serves; 0 elsewhere.
     """
 
     identity: RunIdentity = NO_RUN
@@ -36,6 +37,7 @@ class RunInfo:
     distributed: DistributedTerms = DistributedTerms()
     shared_folder: Path | None = None
     log_folder: Path = Path()
+    logs_stay: bool = True
     listener_port: int = 0
 
 

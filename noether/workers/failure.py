@@ -9,7 +9,7 @@ from pathlib import Path
 
 from noether.common.plain_file import open_plain
 from noether.errors import ExitCode, shown
-from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.context import RunInfo, WorkerContext, WorkerReport
 from noether.workers.rank_state import listed
 from noether.workers.worker import failing_code
 
@@ -95,8 +95,8 @@ def death_report(
     return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
 
 
-def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folder: Path, world_size: int = 2) -> str:
-    """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs."""
+def describe_failure(failure: WorkerReport, others: Mapping[int, str], terms: RunInfo, world_size: int = 2) -> str:
+    """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
     who = f"rank {failure.rank} on {failure.host}"
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {who}{verb} {failure.message}"]
@@ -104,14 +104,14 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], log_folde
         lines = [f"noether: {shown(failure.message, failure.code)}"]
         lines += [f"  said by   {who}"] if world_size > 1 else []
     if failure.kind == "died":
-        lines += [f"  | {line}" for line in _log_end(log_folder / f"rank-{failure.rank}.log")]
+        lines += [f"  | {line}" for line in _log_end(terms.log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
         lines.append(failure.traceback.rstrip())
     if failure.standing.update and failure.kind in ("failed", "left", "died"):
         lines.append(f"  when      {failure.standing}")
     if others:
         lines.append(f"  others    {_grouped(others)}")
-    lines.append(f"  logs      {log_folder}")
+    lines += [f"  logs      {terms.log_folder}"] if terms.logs_stay else []
     return "\n".join(lines)
 
 

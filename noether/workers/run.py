@@ -43,7 +43,7 @@ def run_placement(
     raise_limits()
     terms = replace(terms or RunInfo(), log_folder=log_folder)
     if placement.world_size == 1:
-        return _run_here(placement, target, payload, log_folder)
+        return _run_here(placement, target, payload, terms)
     listener = open_listener(placement, terms)
     if listener is not None and placement.endpoint.served_by:
         terms = replace(terms, listener_port=listener.port)
@@ -64,7 +64,8 @@ def run_placement(
     return watch_workers(running, link=link, says_more=says_more)
 
 
-def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path) -> int:
+def _run_here(placement: Placement, target: str, payload: Any, terms: RunInfo) -> int:
+    log_folder = terms.log_folder
     with refusals_told(log_folder):
         log_folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
@@ -76,5 +77,5 @@ def _run_here(placement: Placement, target: str, payload: Any, log_folder: Path)
         if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
             with suppress(OSError):
                 write_error_file(report, log_folder)
-        print(describe_failure(report, {}, log_folder, placement.world_size), file=sys.stderr, flush=True)
+        print(describe_failure(report, {}, terms, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TextIO
@@ -200,7 +201,8 @@ class _Watch:
         doing = {rank: entry.message for rank, entry in self._doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
-        return describe_failure(failure, doing, self._run_logs, self._ranks.context.world_size)
+        context = self._ranks.context
+        return describe_failure(failure, doing, replace(context.terms, log_folder=self._run_logs), context.world_size)
 
     @property
     def _run_logs(self) -> Path:

@@ -1,4 +1,4 @@
-"""A length that a resumed run has passed is refused, and what a failed dry run names is there."""
+"""A length that a resumed run has passed is refused, and a dry run leaves nothing however it ends."""
 
 import re
 from pathlib import Path
@@ -22,6 +22,7 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
 
 
 MODEL = """
+import os, signal, time
 from torch import nn
 class Fails(nn.Module):
     def __init__(self):
@@ -29,15 +30,22 @@ class Fails(nn.Module):
         self.layer = nn.Linear(1, 1)
     def forward(self, batch):
         raise RuntimeError("as it was written")
+class Told(Fails):
+    def forward(self, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
 """
 
 
 @pytest.mark.slow
-def test_the_logs_that_a_failed_dry_run_names_are_there(noether, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "ranks", "code"), [("Fails", 2, 1), ("Told", 1, 143)])
+def test_a_dry_run_that_fails_leaves_nothing(model: str, ranks: int, code: int, noether, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(MODEL)
-    done = noether("train", "--dry-run", "model.kind=own.Fails", "accelerator=cpu", "devices=2", cwd=tmp_path)
-    assert done.code == 1, done.out + done.err
-    assert "as it was written" in done.err
-    named = re.search(r"logs +(\S+)", done.err)
-    assert named, done.err
-    assert (Path(named[1]) / "rank-1.log").is_file()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = ("train", "--dry-run", f"model.kind=own.{model}", "accelerator=cpu", f"devices={ranks}")
+    done = noether(*words, cwd=tmp_path, TMPDIR=str(scratch))
+    assert done.code == code, done.out + done.err
+    assert ("as it was written" if code == 1 else "SIGTERM") in done.err
+    assert str(scratch) not in done.err
+    assert list(scratch.iterdir()) == []

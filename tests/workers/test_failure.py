@@ -9,7 +9,7 @@ import pytest
 
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.errors import RequestError
-from noether.workers.context import WorkerContext, WorkerReport
+from noether.workers.context import RunInfo, WorkerContext, WorkerReport
 from noether.workers.failure import (
     death_report,
     describe_failure,
@@ -127,7 +127,7 @@ def test_how_a_target_that_raised_is_reported(
 def test_what_the_user_reads(tmp_path: Path) -> None:
     failure = ending(1, "failed", 1, message="ValueError: boom", trace="Traceback …\nValueError: boom\n")
     others = {0: "in all_reduce, ended by the launcher", 2: "reported X", 3: "reported X"}
-    assert describe_failure(failure, others, tmp_path, 4).splitlines() == [
+    assert describe_failure(failure, others, RunInfo(log_folder=tmp_path), 4).splitlines() == [
         "noether: rank 1 on box failed: ValueError: boom",
         "Traceback …",
         "ValueError: boom",
@@ -138,7 +138,7 @@ def test_what_the_user_reads(tmp_path: Path) -> None:
 
 def test_a_silent_death_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_text("".join(f"line {i}\n" for i in range(100)))
-    text = describe_failure(ending(1, "died", 139, message="was killed by SIGSEGV"), {}, tmp_path)
+    text = describe_failure(ending(1, "died", 139, message="was killed by SIGSEGV"), {}, RunInfo(log_folder=tmp_path))
     assert text.startswith("noether: rank 1 on box was killed by SIGSEGV\n  | line 80\n")
     assert "  | line 99\n" in text
 
