@@ -14,6 +14,7 @@ from rich.table import Table
 
 from noether.checkpoints.resume import find_target
 from noether.common.console import Console
+from noether.common.numbers import counted
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.config.compose import load_config
@@ -98,10 +99,7 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
 def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Metrics) -> Table:
     """Returns one row for each metric of the test split, and one column for each group of runs."""
     counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
-    heads = [
-        f"{group or 'all'} ({count} run{'s' if count > 1 else ''})"
-        for group, count in zip(summary, counts, strict=True)
-    ]
+    heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
         cells = [_cell(metrics.get(name), known[name]) for metrics in summary.values()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.cgroups import own_groups
+from noether.common.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class UsableCpus:
         return max(1, int(min(len(self.allowed), self.quota or len(self.allowed))))
 
     def __str__(self) -> str:
-        cores = f"{len(self.allowed)} usable core{'s' if len(self.allowed) != 1 else ''}"
+        cores = counted(len(self.allowed), "usable core")
         return cores if self.quota is None else f"{cores}, a quota of {self.quota:g}"
 
 

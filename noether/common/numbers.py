@@ -17,6 +17,11 @@ def finite(value: Any, otherwise: Any = None) -> Any:
     return value if is_number else otherwise
 
 
+def counted(number: int, word: str) -> str:
+    """A number and its noun: 1 node, 2 nodes."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
 def percentage(share: float) -> str:
     """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
     return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"

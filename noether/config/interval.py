@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from noether.common.numbers import finite
 from noether.config.setting_error import SettingError
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
@@ -24,10 +25,11 @@ class Interval:
         """Reads a text such as `10 updates`; an interval stays one. Raises ValueError, which says what is accepted."""
         if isinstance(value, cls):
             return value
-        if value is not None and not isinstance(value, str):
-            problem = f"{value!r} has no unit; write '{value} updates' or '{value} epochs'"
-            raise SettingError("length-without-unit", "", problem, instead=f"{value} updates")
-        match = _PATTERN.fullmatch(value or "")
+        if (count := finite(value)) is not None:
+            updates, epochs = (cls(max(1, int(count)), unit) for unit in ("updates", "epochs"))
+            problem = f"{value!r} has no unit; write '{updates}' or '{epochs}'"
+            raise SettingError("length-without-unit", "", problem, instead=str(updates))
+        match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
         if not match:
             shown = "null" if value is None else repr(value)
             problem = f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'"

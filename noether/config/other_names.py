@@ -202,6 +202,8 @@ def default_of(key: str) -> Any:
 
 def _line(template: str, value: str) -> str:
     line, spaces, remark = template.partition("      ")
+    if value == "1" and line.endswith(("updates", "epochs")):
+        line = line[:-1]
     return shlex.quote(line.replace("{}", value)) + spaces + remark.replace("{}", value)
 
 

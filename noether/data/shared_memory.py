@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from noether.common.numbers import counted
 from noether.errors import RequestError
 
 FOLDER = Path("/dev/shm")
@@ -27,7 +28,7 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
     raise RequestError(
         "shared-memory-too-small",
         "/dev/shm is too small for loader workers",
-        seen=f"{size // MEBIBYTE} MiB of shared memory, {readers} loader worker{'s' if readers > 1 else ''} on this "
+        seen=f"{size // MEBIBYTE} MiB of shared memory, {counted(readers, 'loader worker')} on this "
         f"machine (num_workers={num_workers})",
         expected=f"at least {need // MEBIBYTE} MiB: workers pass batches through it, and crash if it is full",
         fix=f"docker run --shm-size={roomy}g …      (or --ipc=host; or num_workers=0, to read without workers)",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import check_bandwidth, short_ranks
@@ -87,7 +88,7 @@ def _works(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) -> 
     return {
         "store": f"{world.size} ranks write and read at {world.point.address}:{world.point.port}",
         "gloo": f"a sum over {world.size} ranks{through}",
-        "nccl": f"a sum over {len(world.gpu_ranks)} GPU{'s' if len(world.gpu_ranks) > 1 else ''}",
+        "nccl": f"a sum over {counted(len(world.gpu_ranks), 'GPU')}",
     }.get(link.name, "")
 
 

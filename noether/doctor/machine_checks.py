@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from noether.common.cpus import asked_threads, share_cpus
+from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import Folder, HostFacts
 
@@ -79,7 +80,7 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
     share, text = share_cpus(facts.cpus, environ, ranks, ranks_on_node), environ.get("OMP_NUM_THREADS", "")
-    ranks_here = f"{ranks_on_node} rank{'s' if ranks_on_node > 1 else ''} here"
+    ranks_here = f"{counted(ranks_on_node, 'rank')} here"
     seen = f"{facts.cpus}; {ranks_here}, threads of each: {share.threads}"
     seen += f", OMP_NUM_THREADS={text}" if text else ""
     fix = "unset OMP_NUM_THREADS"

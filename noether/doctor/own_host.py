@@ -9,6 +9,7 @@ from typing import Any
 
 from noether.common.json_lines import Unanswered
 from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
+from noether.common.numbers import counted
 from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
@@ -65,7 +66,7 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
     except RequestError as error:
         return None, [refused("launch", error)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
-    ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
+    ranks = counted(placement.world_size, "rank")
     found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
     found += [Diagnosis("launch", "warning", text) for text in placement.warnings]
     return placement, [*found, check_limits(placement, read_limits())]

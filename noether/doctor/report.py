@@ -12,6 +12,7 @@ from rich.text import Text
 
 from noether import __version__
 from noether.common.console import Console
+from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.environments.placement import Placement
 
@@ -84,7 +85,7 @@ def print_report(report: DoctorReport, as_json: bool) -> None:
     findings = merged(report.findings)
     head, place = f"noether doctor: no ranks on {report.host}", report.placement
     if place is not None:
-        ranks = f"{place.world_size} rank{'s' if place.world_size != 1 else ''}"
+        ranks = counted(place.world_size, "rank")
         head = f"noether doctor: {place.launcher}, {ranks} on {', '.join(place.nodes[:HOSTS_SHOWN])}"
     if report.to_stderr:
         head = f"noether doctor on {report.host}, which could not report to rank 0"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import HostFacts
 from noether.environments.devices import NO_DEVICES
@@ -60,7 +61,7 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
             fix = "docker run --gpus all …, apptainer exec --nv …      (accelerator=cpu if there is no GPU)"
             return Diagnosis("driver", "warning", seen, "a driver, if this host has a GPU", fix)
         return Diagnosis("driver", "ok", "no NVIDIA GPU here")
-    seen = f"driver {driver.version}, {len(driver.gpus)} GPU{'s' if len(driver.gpus) != 1 else ''}"
+    seen = f"driver {driver.version}, {counted(len(driver.gpus), 'GPU')}"
     if "error" in torch or not torch:
         return Diagnosis("driver", "ok", seen)
     if not cuda:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level
 from noether.environments.slurm.nodelist import join_ranges
 
@@ -67,7 +68,7 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
             fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
             seen = f"nodes {nodes} are all called {name}"
             return Diagnosis("host names", "error", seen, "a different name for each machine", fix)
-    names = f"{len(by_name)} host name{'s' if len(by_name) > 1 else ''}"
+    names = counted(len(by_name), "host name")
     return Diagnosis("host names", "ok", f"{names}, each used by one machine")
 
 

@@ -9,6 +9,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from noether.common.numbers import counted
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.placement import Device, Worker
 from noether.errors import RequestError
@@ -154,7 +155,7 @@ def _spawned(
 
 
 def _tasks(count: int) -> str:
-    return f"{count} task{'s' if count != 1 else ''}"
+    return counted(count, "task")
 
 
 def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:

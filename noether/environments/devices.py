@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from noether.common.cpus import usable_cpus
+from noether.common.numbers import counted
 from noether.environments.driver import Gpu
 from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
 from noether.environments.placement import Device, DeviceKind, LaunchRequest
@@ -126,7 +127,7 @@ def _cuda_devices(
         return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
     if devices is not None:
         return devices, masked
-    found = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} listed by the NVIDIA driver, {masked}"
+    found = f"{counted(len(gpus), 'GPU')} listed by the NVIDIA driver, {masked}"
     return tuple(Device("cuda", gpu.index, str(gpu.index)) for gpu in gpus), found
 
 

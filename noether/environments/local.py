@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from noether.common.numbers import counted
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
@@ -31,7 +32,7 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
         attempt=0,
         reasons={
             "launcher": "no scheduler or launcher started this process",
-            "world_size": f"{count} worker{'s' if count > 1 else ''} on one machine",
+            "world_size": f"{counted(count, 'worker')} on one machine",
             "nodes": "this machine alone",
             "node_rank": "the only machine",
             "workers": _workers_reason(inventory, devices, request.devices),
@@ -68,7 +69,7 @@ def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], set
     count, there = len(devices), len(inventory.devices)
     if inventory.kind == "cpu":
         asked = f"devices={setting}: " if setting is not None else ""
-        return f"{asked}{count} CPU worker{'s' if count > 1 else ''} ({inventory.evidence})"
+        return f"{asked}{counted(count, 'CPU worker')} ({inventory.evidence})"
     if setting is None:
         return f"all {there} visible devices ({inventory.evidence})" if there > 1 else inventory.evidence
     return f"{count} of {there} visible devices chosen by devices={setting} ({inventory.evidence})"

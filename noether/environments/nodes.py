@@ -7,6 +7,7 @@ Each machine starts a worker on each of its chosen devices; all must have the sa
 `master_addr`, on port `master_port`, else MASTER_PORT, else 29500; the port must be the same on every machine.
 """
 
+from noether.common.numbers import counted
 from noether.environments.devices import choose_devices
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
@@ -33,7 +34,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
     warnings = []
     if is_loopback(master):
         warnings.append(f"master_addr={master} means each machine itself: this works only with all {nodes} nodes here")
-    workers = f"{each} device{'s' if each > 1 else ''} here and, presumably, on each of the other nodes"
+    workers = f"{counted(each, 'device')} here and, presumably, on each of the other nodes"
     return Placement(
         launcher="multinode",
         world_size=nodes * each,
@@ -44,7 +45,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
         attempt=0,
         reasons={
             "launcher": f"nodes={nodes}, and no launcher started this process",
-            "world_size": f"{nodes} nodes × {each} worker{'s' if each > 1 else ''}",
+            "world_size": f"{nodes} nodes × {counted(each, 'worker')}",
             "nodes": f"nodes={nodes}, master_addr={master}",
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({here.inventory.evidence})",

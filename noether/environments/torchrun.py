@@ -14,6 +14,7 @@ them (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slur
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from noether.common.numbers import counted
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
@@ -174,7 +175,7 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     if task.is_pod and not fits:
         raise RequestError(
             "pytorchjob-workers",
-            f"{each} worker{'s' if each > 1 else ''} in this pod, but the PyTorchJob assumes another number",
+            f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
             seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
             expected="as many processes as devices in each pod",
             fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),

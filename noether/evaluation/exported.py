@@ -6,6 +6,7 @@ fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": 
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,17 +68,27 @@ class ExportedModel:
         Raises:
             RequestError: an array is missing or has another shape.
         """
-        arguments = [self._argument(name, shape, arrays) for name, shape in self.inputs.items()]
-        try:
-            found = self.run(*arguments)
-        except AssertionError:  # torch's guards: the graph holds for lengths that agree.
-            raise RequestError(
-                "export-input-lengths",
-                "the arrays do not fit together",
-                seen=", ".join(f"{name} {list(np.shape(arrays[name]))}" for name in self.inputs),
-                expected="as many values as points in each set, and the components of `inputs`",
-            ) from None
+        arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
+        self._check_lengths(arguments)
+        found = self.run(*arguments.values())
         return {name: value[0] for name, value in zip(self.about["outputs"], found, strict=True)}
+
+    def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
+        """Refuses arrays of one set that differ in length, at which the graph's guards or a layer would fail."""
+        lengths: dict[str, dict[str, int]] = {}
+        for argument in self.about["arguments"]:
+            name = argument["name"]
+            for axis, length in zip(argument["shape"], arguments[name].shape, strict=True):
+                if isinstance(axis, str):
+                    lengths.setdefault(axis, {})[name] = length
+        for axis, found in lengths.items():
+            if len(set(found.values())) > 1:
+                raise RequestError(
+                    "export-input-lengths",
+                    f"the arrays of the set {axis} differ in their numbers of points",
+                    seen=", ".join(f"{name} {length}" for name, length in found.items()),
+                    expected="one number for all of them",
+                )
 
     def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
         if name not in arrays:
@@ -86,7 +97,7 @@ class ExportedModel:
             )
         value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
         fixed = shape[0] if shape else 0
-        if not shape or (len(shape) == 1 and fixed > 0):
+        if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for an array of one.
             value = value.reshape(shape)
         if fixed > 0 and len(value) > fixed:
             value = value[torch.from_numpy(np.random.default_rng(len(value)).permutation(len(value))[:fixed])]

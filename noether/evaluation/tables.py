@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-from noether.common.numbers import finite
+from noether.common.numbers import counted, finite
 from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics
 from noether.runs.records import mapping
 from noether.runs.results import metrics_of
@@ -147,11 +147,11 @@ def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> li
 def _pace(result: Mapping[str, Any]) -> str:
     parts = [
         f"{result['parameters']:,} parameters",
-        f"{result['updates']:,} update{'s' if result['updates'] != 1 else ''}",
+        counted(result["updates"], "update"),
     ]
     if result["samples_per_second"]:
         parts.append(f"{result['samples_per_second']:.1f} samples/s")
     if result.get("device_use") is not None:
         parts.append(f"devices busy {result['device_use']:.0%}")
     ranks = result["world_size"]
-    return ", ".join(parts) + f" on {ranks} rank{'s' if ranks > 1 else ''}"
+    return ", ".join(parts) + f" on {counted(ranks, 'rank')}"

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from noether.common.numbers import counted
 from noether.errors import RequestError, one_line
 
 FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -37,7 +38,7 @@ def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Ite
         raise RequestError(
             "out-of-memory",
             f"{what} does not fit into the memory",
-            seen=f"{one_line(error)}; {size} sample{'s' if size > 1 else ''} at once",
+            seen=f"{one_line(error)}; {counted(size, 'sample')} at once",
             expected="less at once",
             fix=f"{setting}={size // 2}" if size > 1 else otherwise,
         ) from error

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.numbers import counted
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
 from noether.lint.claim_rules import arithmetic, comments
-from noether.lint.finding import Finding, counted
+from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
 from noether.lint.script import Script

@@ -6,11 +6,6 @@ from typing import Any
 from noether.lint.rules import BY_NAME, Level
 
 
-def counted(number: int, word: str) -> str:
-    """Returns a number and its noun: 1 node, 2 nodes."""
-    return f"{number} {word}{'s' * (number != 1)}"
-
-
 @dataclass(frozen=True)
 class Edit:
     """Lines to write in the place of one line of the file, above another and at its end. No lines: it is deleted.

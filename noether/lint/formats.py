@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from noether.common.numbers import counted
 from noether.common.shown import shown_name
 from noether.lint.check import Report
-from noether.lint.finding import Finding, counted
+from noether.lint.finding import Finding
 from noether.lint.rules import RULES
 
 FORMATS = ("text", "json", "github", "sarif")

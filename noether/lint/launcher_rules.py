@@ -4,7 +4,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from noether.lint.finding import Edit, Finding, counted
+from noether.common.numbers import counted
+from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, JobShape
 from noether.lint.launch import Launch, Layer
 from noether.lint.rank_rules import shares_gpus, workers

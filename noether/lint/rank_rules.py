@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from noether.common.numbers import counted
 from noether.errors import RequestError
-from noether.lint.finding import Finding, counted
+from noether.lint.finding import Finding
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import Launch, Layer
 from noether.lint.shell import unquote

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from noether.lint.finding import Finding, counted
+from noether.common.numbers import counted
+from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.options import names_in
 from noether.lint.shell import REPEATED

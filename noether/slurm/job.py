@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from noether.checkpoints.resume import find_target
+from noether.common.numbers import counted
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
@@ -209,9 +210,9 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
 def describe_plan(job: TrainingJob) -> list[str]:
     """Returns lines that describe the job: its ranks, its batch and its runs."""
     slurm, placement = job.slurm, job.plan.placement
-    nodes = f"{slurm.nodes} node{'s' if slurm.nodes > 1 else ''}"
-    tasks = f"{slurm.ntasks_per_node} task{'s' if slurm.ntasks_per_node > 1 else ''}"
-    ranks = f"{placement.world_size} rank{'s' if placement.world_size > 1 else ''}"
+    nodes = counted(slurm.nodes, "node")
+    tasks = counted(slurm.ntasks_per_node, "task")
+    ranks = counted(placement.world_size, "rank")
     device = placement.workers[0].device.kind
     limit = f"{slurm.timeout_min} min at most" if slurm.timeout_min else "the cluster's time limit"
     lines = [

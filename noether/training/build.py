@@ -11,6 +11,7 @@ from noether.checkpoints.ema import AveragedWeights
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, seed_everything
+from noether.common.numbers import counted
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
 from noether.data.order import GlobalOrder
@@ -95,8 +96,8 @@ class Run:
         return (
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
-            f"length {total:,} update{'s' * (total != 1)} = {epochs} epoch{'s' * (epochs != '1')} "
-            f"of {each} update{'s' * (each != 1)}" + "".join(f"\n{line}" for line in self.begun_with)
+            f"length {counted(total, 'update')} = {epochs} epoch{'s' * (epochs != '1')} of {counted(each, 'update')}"
+            + "".join(f"\n{line}" for line in self.begun_with)
         )
 
 
@@ -159,7 +160,7 @@ def already_past(run: Run) -> RequestError:
     return RequestError(
         "past-requested-length",
         "the run is already past the requested length",
-        seen=f"{asked}, which is {length.total_updates} updates; {updates} are done",
+        seen=f"{asked}, which is {counted(length.total_updates, 'update')}, with {updates} done",
         expected="a length counted from the run's first update",
         fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
     )

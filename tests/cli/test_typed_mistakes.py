@@ -44,6 +44,8 @@ TYPED = {
     "trainer.save_every=10": "noether train",
     "train trainer.save_every=10": "'trainer.checkpoint_every=10 updates'",
     "train trainer.eval_every=10": "'trainer.evaluate_every=10 updates'",
+    "train trainer.save_every=1": "'trainer.checkpoint_every=1 update'",
+    "train trainer.log_every=0": "'trainer.log_every=1 update'",
     "train trainer.max_epochs:3": "'trainer.max_epochs=\"3\"'",
     "train trainer.=3": "leave trainer.=3 out",
     "train =3": "leave =3 out",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from noether.evaluation.exported import load_exported
+from tests.refusal import refusal
 
 OLD_RUNS = Path(__file__).with_name("old_runs")
 READS = {
@@ -101,3 +102,19 @@ def test_an_export_is_replaced_only_when_asked(export, noether) -> None:
     done = noether("export", str(run), str(export[1].parent / "copy"), "--weights-only", "--overwrite")
     assert done.code == 0, done.err
     assert not (export[1].parent / "copy" / "model.pt2").exists()
+
+
+def test_arrays_that_do_not_fit_are_told_in_a_sentence(export) -> None:
+    """By the graph, whose guards would fail, and by the weights alone, whose layers would."""
+    kind, folder = export
+    for model in (load_exported(folder, trust=True), load_exported(folder)):
+        arrays = {name: np.zeros([50 if n < 0 else n, *rest]) for name, (n, *rest) in model.inputs.items()}
+        assert len(model(arrays)["surface_pressure"]) == 50
+        for name, (length, *_) in model.inputs.items():
+            other_length = {**arrays, name: arrays[name][:-1]}
+            if length > 0:
+                with refusal("export-input-shape"):
+                    model(other_length)
+            elif kind == "transolver":  # UPT has one array for each set of its own.
+                with refusal("export-input-lengths"):
+                    model(other_length)

@@ -12,7 +12,7 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
     words = ("train", "--hp", str(folder.config), f"resume={folder.path}")
     refused = noether(*words, "trainer.max_updates=5")
     assert refused.code == 2, refused.out + refused.err
-    assert "6 are done" in refused.err
+    assert "with 6 done" in refused.err
     fix = re.search(r"fix +(trainer\.max_updates=\d+)", refused.err)
     assert fix, refused.err
     assert fix[1] == "trainer.max_updates=11"

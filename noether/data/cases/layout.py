@@ -99,7 +99,7 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
             "no-file-fits-map",
             f"no file in {root} fits the map",
             seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
-            expected=", ".join(own.file for own in about.sets.values()),
+            expected=", ".join(dict.fromkeys(own.file for own in about.sets.values())),
             fix=f"noether data inspect {root}      (writes a map of what is there)",
         )
     return dict(sorted(cases.items(), key=lambda item: natural(item[0])))

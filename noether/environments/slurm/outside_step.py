@@ -16,6 +16,7 @@ It never waits for tasks that were not started, and never silently trains on onl
 from collections.abc import Mapping
 from dataclasses import replace
 
+from noether.common.numbers import counted
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.mpi import mpi_process
@@ -35,7 +36,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
     local = local_placement(request, here)
     attempt, attempt_reason = restart_count(here.environ)
     warnings = list(local.warnings)
-    workers = f"{local.world_size} worker{'s' if local.world_size > 1 else ''}"
+    workers = counted(local.world_size, "worker")
     evidence = f"{process.where} of job {process.job_id}: {process.evidence}"
     if process.tasks > 1 or len(process.nodes) > 1:
         nodes = f" on {len(process.nodes)} nodes" if len(process.nodes) > 1 else ""

@@ -8,7 +8,9 @@ import yaml
 from simulated_cases import MAP
 
 from noether.data.cases.case_map import map_text, parse_map, ready_maps
+from noether.data.cases.layout import find_cases
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 
 def changed(**keys) -> str:
@@ -49,6 +51,13 @@ def test_a_map_is_a_file_or_the_name_of_a_ready_one(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         map_text("openfaom")
     assert "--map openfoam" in refused.value.fix
+
+
+def test_a_file_of_several_sets_is_expected_once(tmp_path: Path) -> None:
+    twice = {"surface": SURFACE, "tail": SURFACE | {"fields": {}}}
+    with refusal("no-file-fits-map") as caught:
+        find_cases(tmp_path, parse_map(changed(sets=twice), "cases.yaml"))
+    assert caught.value.expected == SURFACE["file"]
 
 
 @pytest.mark.parametrize("wind", ["+x", "-x", "+y", "-y", "+z", "-z"])
