@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from noether.common.dotted_path import load_object
+from noether.common.dotted_path import defined_in, load_object
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 
@@ -45,7 +45,7 @@ class Component:
                 expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
                 fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
             )
-        factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry)
+        factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry, base)
         if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
             raise self._wrong_type(factory)
         self._check_options(_parameters(factory))
@@ -114,11 +114,8 @@ class Component:
         """Returns the line that names a class of the same module which would do, or ""."""
         path = self.registry.get(self.kind, self.kind)
         module = sys.modules.get(path.rpartition(".")[0])
-        for name, value in vars(module).items() if module is not None and self.base is not None else ():
-            fits = inspect.isclass(value) and self.base is not None and issubclass(value, self.base)
-            if fits and value.__module__ == getattr(module, "__name__", ""):
-                return f"{self.section}.kind={value.__module__}.{name}"
-        return ""
+        fitting = defined_in(module, self.base) if module and self.base else []
+        return f"{self.section}.kind={path.rpartition('.')[0]}.{fitting[0]}" if fitting else ""
 
 
 def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -1,16 +1,20 @@
 """The one place where a name in the settings becomes an object: ours by its short name, code of others once granted."""
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 
+LISTS = ("trainer.callbacks", "tracker.services")
+"""Settings that hold several names."""
 _GRANTED: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
 
@@ -28,13 +32,14 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
         _GRANTED.reset(before)
 
 
-def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None) -> Any:
+def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
     """Returns what a setting names: an entry of `registry`, or a dotted path, the working directory first on the path.
 
     Args:
         name: a key of `registry`, or `package.module.Name`, which must have been granted.
         setting: the key that it came from, such as `model.kind`, for the error.
         registry: dotted paths of our own, by short name.
+        base: what a class should derive from, for the error; nothing is checked.
 
     Raises:
         RequestError: not a dotted path, one that was not granted, no such module, a module it imports is missing, or no
@@ -46,17 +51,33 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
         _check_granted(path, setting)
     module_name, _, attribute = path.rpartition(".")
     module = _import(module_name, path, setting)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        public = [known for known in dir(module) if not known.startswith("_")]
-        raise RequestError(
-            "no-such-attribute",
-            f"module {module_name} has no {attribute}",
-            seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module_name}",
-            expected="a name defined in that module",
-            fix=f"{setting}={module_name}.{nearest(attribute, public) or 'MyClass'}",
-        ) from None
+    found = getattr(module, attribute, module)
+    if not isinstance(found, ModuleType):
+        return found
+    summary = f"module {module_name} has no {attribute}"
+    if hasattr(module, "__path__") and importlib.util.find_spec(path):
+        module, summary = _import(path, path, setting), f"{path} is a module"
+    own = defined_in(module, base)
+    meant = f"{module.__name__}.{nearest(attribute, own) or (own[0] if own else 'MyClass')}"
+    raise RequestError(
+        "no-such-attribute",
+        summary,
+        seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module.__name__}",
+        expected=f"one of {', '.join(own)}" if own else "a name defined in that module",
+        fix=f"{setting}='[{meant}]'" if setting in LISTS else f"{setting}={meant}",
+    )
+
+
+def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
+    """Returns the names of what a module or its submodules define: classes of a `base`, or all classes and functions."""
+    found = []
+    for name, value in vars(module).items():
+        place = getattr(value, "__module__", None) or ""
+        is_own = place == module.__name__ or place.startswith(f"{module.__name__}.")
+        fits = issubclass(value, base) if isinstance(value, type) and base else base is None and callable(value)
+        if is_own and fits and value is not base and not name.startswith("_"):
+            found.append(name)
+    return found
 
 
 def _check_granted(path: str, setting: str) -> None:

@@ -49,7 +49,7 @@ def load_callbacks(paths: Sequence[str]) -> list[Callback]:
 
 
 def _load(path: str) -> Callback:
-    kind = load_object(path, "trainer.callbacks")
+    kind = load_object(path, "trainer.callbacks", base=Callback)
     if not (inspect.isclass(kind) and issubclass(kind, Callback)):
         raise _unusable(path, f"{kind!r}", f"a class derived from {Callback.__module__}.Callback")
     try:

@@ -14,6 +14,7 @@ from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
+from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.task import CustomTaskConfig
 from noether.data.build import check_data
@@ -87,7 +88,7 @@ def refuse_without_compiler(
 
 
 def _check_own_components(config: RunConfig) -> None:
-    """Imports the user's own data set, model and task, and checks their options against their constructors.
+    """Imports the user's own components and callbacks, and checks their options against their constructors.
 
     Components that come with noether are checked by the schema already.
     """
@@ -105,6 +106,18 @@ def _check_own_components(config: RunConfig) -> None:
         from noether.tasks.base import Task
 
         components.append(Component("task", config.task.kind, config.task.options(), base=Task))
+    if isinstance(config.optimizer, CustomOptimizerConfig):
+        from torch.optim import Optimizer
+
+        kind, options = config.optimizer.kind, config.optimizer.options()
+        components.append(Component("optimizer", kind, options, base=Optimizer, given={"params": None, "lr": None}))
+    if isinstance(config.schedule, CustomScheduleConfig):
+        given = {"peak": None, "updates": None}
+        components.append(Component("schedule", config.schedule.kind, config.schedule.options(), given=given))
     with code_granted(config.own_code()):
         for component in components:
             component.find()
+        if config.trainer.callbacks:
+            from noether.training.callbacks import load_callbacks
+
+            load_callbacks(config.trainer.callbacks)

@@ -307,6 +307,13 @@ TYPED = {
     "train slurm.mem_gb=4 slurm.slurm_additional_parameters.mem-per-cpu=2G": "slurm.mem_gb=null",
     "train task.fields.surface_pressure.unti=Pa": "task.fields.surface_pressure.unit=Pa",
     "train trainer.max_epoch=3": "trainer.max_epochs=3",
+    "train model.kind=typed_package.own.Nett": "model.kind=typed_package.own.Network",
+    "train model.kind=typed_package.own.Xyz": "model.kind=typed_package.own.Network",
+    "train model.kind=typed_package.own": "model.kind=typed_package.own.Network",
+    "train model.kind=typed_package.own.Watch": "model.kind=typed_package.own.Network",
+    "train optimizer.kind=torch.optim.Adm": "optimizer.kind=torch.optim.Adam",
+    "train trainer.callbacks=[typed_package.own.Wtach]": "trainer.callbacks='[typed_package.own.Watch]'",
+    "train schedule.kind=typed_package.own.flatt": "schedule.kind=typed_package.own.flat",
 }
 """The fix of each line, as far as it is to be typed: without what stands beside it as a remark."""
 
@@ -327,6 +334,19 @@ TO_BE_FILLED_IN = {
 """Fixes with a word in capitals, and those that need a file of the user's own, or a GPU."""
 
 
+OWN = """
+from torch import nn
+from noether.training.callbacks import Callback
+class Network(nn.Module):
+    pass
+class Watch(Callback):
+    def begin(self, run):
+        pass
+def flat(peak, updates):
+    return lambda update: peak
+"""
+
+
 @pytest.fixture(scope="module")
 def trained(train_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_in(tmp_path_factory.mktemp("typed"), "cars").path
@@ -341,7 +361,10 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "README.md").write_text("hello\n")
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n")
     (tmp_path / "car.stl").write_text("solid\n")
+    (tmp_path / "typed_package").mkdir()
+    (tmp_path / "typed_package" / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     for place in ("start", "shape_request"):
         monkeypatch.setattr(f"noether.evaluation.{place}.run_here", lambda *request: 0)
     return tmp_path
