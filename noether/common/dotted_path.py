@@ -69,7 +69,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
 
 
 def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
-    """Returns the names of what a module or its submodules define: classes of a `base`, or all classes and functions."""
+    """Returns the names of what a module or its submodules define: classes of a `base`, or classes and functions."""
     found = []
     for name, value in vars(module).items():
         place = getattr(value, "__module__", None) or ""

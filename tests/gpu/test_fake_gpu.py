@@ -32,7 +32,7 @@ PROBLEMS = {
     "published-upt": ["model=upt", POINTS],
     "classes": ["+experiment/mnist=convnet"],
 }
-OPTIMIZERS = ("adamw", "sgd", "lion")
+OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
-"""The image on this machine's GPUs; a GPU is there if a container that asks for all of them sees one.
+"""The image on a GPU that does not exist, and on this machine's, if a container that asks for all of them sees one.
 
 NOETHER_REQUIRE_GPU=1, for a GPU runner, makes a failure of what is skipped elsewhere.
 """
 
 import json
 import os
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from conftest import REPOSITORY
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -16,7 +20,31 @@ from images.containers_of_tests import tiny  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
+# The image holds no pytest, which is plain Python: this machine's is mounted.
+SPECS = [find_spec(name) for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig")]
+PYTEST = [Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin) for spec in SPECS]
 PROBE = "import torch; print(torch.cuda.device_count())"
+
+
+def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, user) -> None:
+    """tests/gpu/test_fake_gpu.py passes in the image with CUDA, and is skipped for one reason in that without."""
+    mounts = {path: path.name for path in PYTEST} | {REPOSITORY / "tests" / "gpu": "tests/gpu"}
+    done = containers.run(
+        *("-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--rootdir=/more", "--junitxml=/work/results.xml"),
+        "/more/tests/gpu/test_fake_gpu.py",
+        entrypoint=["/opt/venv/bin/python3"],
+        environment={"PYTHONPATH": "/more", "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": "/work/cache"},
+        volumes={str(path): {"bind": f"/more/{inside}", "mode": "ro"} for path, inside in mounts.items()},
+        work=work,
+        user=f"{user}:{user}",
+        limit_s=900,
+    )
+    assert done.code == 0, done.out + done.err
+    cases = list(ElementTree.parse(work / "results.xml").iter("testcase"))
+    reasons = {skipped.attrib["message"] for case in cases for skipped in case.iter("skipped")}
+    flavour = containers.client.images.get(containers.image).labels["noether.flavour"]
+    assert len(cases) > 30
+    assert len(reasons) == (flavour == "cpu"), reasons
 
 
 @pytest.fixture
