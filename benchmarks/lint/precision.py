@@ -1,8 +1,8 @@
-"""How often the linter is right about strangers' job scripts: the table in docs/lint.md, and the page itself.
+"""How often the linter is right about strangers' job scripts: the rules in docs/lint.md, and the page itself.
 
-    python benchmarks/lint/precision.py                    # the table, from the verdicts in public_scripts.yaml
+    python benchmarks/lint/precision.py                    # the rules, with the verdicts in public_scripts.yaml
     python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
-    python benchmarks/lint/precision.py --page             # writes the table and the rules into docs/lint.md
+    python benchmarks/lint/precision.py --page             # writes both into docs/lint.md
 
 The scripts themselves are other people's and are not kept here: the list names repository and path. FOLDER holds what
 you have downloaded of them; what is not there is taken from the list as it stands.
@@ -28,7 +28,7 @@ HEADING = "## How often it is right"
 """What stands above it in docs/lint.md is written by hand."""
 EVERY_RULE = Requested(slurm=22.05)
 """With what depends on Slurm's version, as the verdicts were given."""
-ERRORS = {rule.code for rule in RULES if rule.level == "error"}
+RULES_HEAD = ("## The rules", "", "`found` counts those scripts, and what was false or missed in them.", "")
 
 
 @dataclass(frozen=True)
@@ -47,41 +47,19 @@ def read_list(path: Path = LIST) -> list[Judged]:
     return [Judged(e["repository"], e["path"], e.get("findings") or {}, e.get("missed") or ()) for e in entries]
 
 
-def table(scripts: Sequence[Judged]) -> str:
-    """Returns precision and recall by rule as a section of docs/lint.md."""
-    reported: Counter[str] = Counter()
-    false: Counter[str] = Counter()
-    missed: Counter[str] = Counter(text.split()[1] for script in scripts for text in script.missed)
-    depends: Counter[str] = Counter()
-    levels: Counter[tuple[str, bool]] = Counter()
-    for script in scripts:
-        for finding, verdict in script.findings.items():
-            _, code, level = finding.split()
-            reported[code] += 1
-            false[code] += verdict == "false"
-            depends[code] += verdict == "depends"
-            levels[level, verdict == "false"] += 1
-    names = {rule.code: rule.name for rule in RULES}
-    rows = [
-        f"| {code} | {names[code]} | {reported[code]} | {depends[code]} | {false[code]} "
-        f"| {_share(right, reported[code])} | {missed[code]} | {_share(right, right + missed[code])} |"
-        for code in sorted({*reported, *missed})
-        for right in (reported[code] - false[code],)
-    ]
-    errors, warnings = (sum(levels[level, wrong] for wrong in (True, False)) for level in ("error", "warning"))
+def summary(scripts: Sequence[Judged]) -> str:
+    """Returns how often all rules together are right, as a section of docs/lint.md."""
+    verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
+    errors, warnings = (sum(n for (of, _), n in verdicts.items() if of == level) for level in ("error", "warning"))
     repositories = len({script.repository for script in scripts})
     return "\n".join(
         [
             HEADING,
             "",
             f"{len(scripts)} public job scripts of {repositories} repositories, found by search and judged by reading",
-            f"(`benchmarks/lint/public_scripts.yaml`): {errors} errors, {levels['error', True]} of them false;",
-            f"{warnings} warnings, {levels['warning', True]} of them false. Rules without a row reported nothing.",
+            f"(`benchmarks/lint/public_scripts.yaml`): {errors} errors, {verdicts['error', 'false']} of them false;",
+            f"{warnings} warnings, {verdicts['warning', 'false']} of them false.",
             *_NOTE,
-            "",
-            "| code | rule | reported | of them, depends | false | precision | missed | recall |",
-            "|---|---|---|---|---|---|---|---|",
-            *rows,
             "",
             "",
         ]
@@ -91,19 +69,23 @@ def table(scripts: Sequence[Judged]) -> str:
 _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.exists() else []
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
+def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
+    """Yields the table of rules: what each is about, and how often it was reported, false and missed."""
+    findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
+    missed = Counter(text.split()[1] for script in scripts for text in script.missed)
+    yield from ("| rule | level | why | found |", "|---|---|---|---|")
+    for rule in RULES:
+        verdicts = Counter(verdict for code, verdict in findings if code == rule.code)
+        counts = {"": verdicts.total(), " false": verdicts["false"], " missed": missed[rule.code]}
+        found = ", ".join(f"{number}{what}" for what, number in counts.items() if number)
+        why = rule.why.replace("|", "\\|")
+        anchor = f'<a id="{rule.code.lower()}-{rule.name}"></a>'
+        yield f"| {anchor}{rule.code} {rule.name} | {rule.level} | {why} | {found} |"
 
 
 def page(scripts: Sequence[Judged]) -> str:
-    """Returns docs/lint.md with the table of precision and recall, and the rules."""
-    rows = [
-        f'| <a id="{rule.code.lower()}-{rule.name}"></a>{rule.code} | {rule.name} | {rule.level} '
-        f"| {rule.why.replace('|', chr(92) + '|')} |"
-        for rule in RULES
-    ]
-    head = ["## The rules", "", "| code | rule | level | why |", "|---|---|---|---|"]
-    return PAGE.read_text().partition(HEADING)[0] + table(scripts) + "\n".join([*head, *rows, ""])
+    """Returns docs/lint.md: what is written by hand, how often the linter is right, and the rules."""
+    return PAGE.read_text().partition(HEADING)[0] + summary(scripts) + "\n".join([*RULES_HEAD, *by_rule(scripts), ""])
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
@@ -127,7 +109,7 @@ def main() -> int:
     if asked.page:
         PAGE.write_text(page(scripts))
     else:
-        print(table(scripts), end="")
+        print(*by_rule(scripts), sep="\n")
     differing = list(compare(scripts, asked.folder)) if asked.folder else []
     print(*differing, sep="\n", end="\n" if differing else "", file=sys.stderr)
     return bool(differing)

@@ -18,11 +18,12 @@ from noether.lint.shell import ends_parser
 from noether.lint.trial import checked, taken_by_sbatch
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    options_rules.form, options_rules.syntax, options_rules.words, options_rules.ignored, options_rules.values,
-    options_rules.together,
+    options_rules.form, options_rules.syntax, options_rules.continued, options_rules.words, options_rules.ignored,
+    options_rules.values, options_rules.together,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    rank_rules.tasks, launcher_rules.launchers, rank_rules.reach, rank_rules.mpi, rank_rules.devices,
+    rank_rules.tasks, launcher_rules.launchers, launcher_rules.unset, rank_rules.reach, rank_rules.mpi,
+    rank_rules.devices,
     step_rules.idle_nodes, step_rules.step_options, step_rules.step_cpus, step_rules.too_large,
     step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
     rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces,

@@ -19,9 +19,10 @@ _AMD = re.compile(
 
 
 def _works(job: Job) -> list[Launch]:
-    """Returns the launches that do the job's work: the trainings, else the steps."""
+    """Returns the launches that do the job's work: the trainings, else the steps, else the scripts in other files."""
     steps = [x for x in job.launches if x.layer("srun") or x.layer("mpirun")]
-    return job.trainings or [launch for launch in steps if not is_server(launch)]
+    files = [x for x in job.launches if x.innermost.kind == "shell" and x.command.parent_type == "program"]
+    return job.trainings or [launch for launch in steps or files if not is_server(launch)]
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
@@ -32,14 +33,15 @@ def exit_code(job: Job) -> Iterator[Finding]:
         if loss is None or (loss.kind in ("then", "exit", "wait") and launch is not works[-1]):
             continue
         name = launch.layers[0].name.rsplit("/", 1)[-1]
-        line = loss.line if loss.kind in ("exit", "wait") else launch.line
+        line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
         yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, _kept(job, launch, loss))
 
 
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
-    "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED", "leave it out"),
+    "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
+           "|| code=$?      (and exit $code at the end), or leave it out"),
     "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
     "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
     "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
@@ -59,7 +61,8 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
         single = script.text.count("&\n") == 1 and len(job.launches) == 1
         return Edit(loss.line, ("wait $!",), safe=True) if single else None
     last = script.source(command.last_line).rstrip()
-    if loss.kind == "then" and above in ("program", "pipeline") and not last.endswith((";", "\\")):
+    alone = above in ("program", "pipeline") and not command.in_background
+    if loss.kind == "then" and alone and not last.endswith((";", "\\")):
         return _kept_at_end(job, launch)
     return None
 

@@ -62,7 +62,7 @@ def shape_of(options: Options) -> JobShape:
     known = nodes is not None and asked is not None and asked[0] == asked[1]
     if nodes is None:
         nodes = ceil(tasks / per_node) if tasks and per_node else 1
-        known = not (tasks and tasks > 1) or bool(per_node)
+        known = not options.value("nodes") and (not (tasks and tasks > 1) or bool(per_node))
     if tasks is None:
         tasks = nodes * (per_node or 1)
     nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
@@ -102,6 +102,13 @@ class Job:
         self.set_names = {name for name, _ in self.assignments}
 
     @property
+    def has_whole_nodes(self) -> bool:
+        """Whether no other job that uses GPUs runs on its nodes: they are asked for whole, or with eight GPUs each."""
+        return bool(
+            self.options.last("exclusive") or self.options.value("mem") == "0" or (self.shape.gpus_per_node or 0) >= 8
+        )
+
+    @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
         """Yields the launches under srun of which it is known what they start, with srun and that."""
         for launch in self.steps:
@@ -124,10 +131,12 @@ class Job:
             return True
         if launch.innermost.kind != "python":
             return False
+        words = launch.innermost.words
         source = self.script.neighbour(launch.innermost.name)
         if source is not None:
             return _DDP.search(source) is not None and SPAWNS.search(source) is None
-        return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
+        named = any(re.match(r"--(world[-_]size|rank|local[-_]rank)\b", word.text) for word in words)
+        return named or {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 
     def shape_at(self, launch: Launch) -> JobShape | None:
         """Returns what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""

@@ -137,7 +137,7 @@ class _Chain:
             return self._per_node(name, queue, rest)
         if name == "accelerate" and rest and rest[0].text == "launch":
             return self._per_node(name, queue, rest[1:])
-        if re.fullmatch(r"i?python[\d.]*|pypy3?", name):
+        if re.fullmatch(r"i?python[\d.]*|pypy3?|\$\{?\w*PYTHON\w*\}?", name):
             return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
             self._shell(name, queue)

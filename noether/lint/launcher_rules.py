@@ -89,8 +89,9 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     several = launch.layer("srun") is not None and shape.tasks > shape.nodes
     if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
         return
-    # One worker may be meant where it is written; a model may be spread over all GPUs.
-    if processes < gpus and ((processes == 1 and per_node.option(option)) or shares_gpus(job, launch, False)):
+    # One worker may be meant where it is written; a model may be spread over all GPUs of a node.
+    alone = processes == 1 and per_node.option(option) and shape.nodes == 1
+    if processes < gpus and (alone or shares_gpus(job, launch, False)):
         return
     machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1
     default = "" if per_node.option(option) else f" (no --{option})"
@@ -98,6 +99,24 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     message += "" if processes > gpus else ": the others stay idle"
     edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
+
+
+_SET_BY = {"SLURM_GPUS": "gpus", "SLURM_GPUS_PER_NODE": "gpus-per-node"}
+
+
+def unset(job: Job) -> Iterator[Finding]:
+    """unset-variable: the number of GPUs from a variable that Slurm sets for another option."""
+    given = {option.name for option in job.options.given}
+    for launch in job.launches if {"gres", *_SET_BY.values()} & given and "gpus-per-task" not in given else ():
+        for layer in (layer for layer in launch.layers if layer.kind in ("srun", "per-node", "mpirun")):
+            for raw in layer.options.values():
+                match = re.search(r"\$\{?(SLURM_GPUS(?:_PER_NODE)?)\b(?!:?[-=])", launch.variables.expand(raw))
+                if match is None or _SET_BY[match[1]] in given or match[1] in job.set_names:
+                    continue
+                message = f"{match[1]} is empty without --{_SET_BY[match[1]]}"
+                last, new = launch.command.last_line, "SLURM_GPUS_ON_NODE"
+                edit = job.script.rewritten(layer.line, rf"\b{match[1]}\b", new, last)
+                yield Finding(layer.line, "unset-variable", message, f"{new}, the GPUs of a node", edit)
 
 
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:

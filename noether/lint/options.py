@@ -179,6 +179,10 @@ class _Reader:
             self.give(name, rest or queue.pop(0))
 
     def _unknown(self, word: str, typed: str, value: str, candidates: Sequence[str]) -> None:
+        if typed in self.short:
+            message = f"{self.command} has no option --{typed}: one letter has one dash"
+            self.problem("unknown-option", word, message, f"-{typed}{value[1:]}")
+            return
         dashed = typed.replace("_", "-").lower()
         name = dashed if dashed in self.table else OTHER_WORDS.get(dashed) or nearest(dashed, self.table)
         if candidates and typed:

@@ -62,6 +62,10 @@ def form(job: Job) -> Iterator[Finding]:
         message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
         fixed = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
         yield Finding(first, "typographic-dash", message, edit=Edit(first, (fixed,)))
+    if words := re.match(r"#!\s*\S*/env\s+(?!-\S*S)(\S+\s+\S.*)", script.lines[0]):
+        message = f"env is given {words[1].strip()!r} as one word, and finds no such program"
+        edit = Edit(first, (script.lines[0].replace(words[1], f"-S {words[1]}"),))
+        yield Finding(first, "shebang-words", message, edit=edit)
     for text, rule, message, fix in (
         ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
         ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
@@ -93,6 +97,24 @@ def syntax(job: Job) -> Iterator[Finding]:
         yield Finding(line, "shell-syntax", f"bash cannot read the script: {what}")
 
 
+def continued(job: Job) -> Iterator[Finding]:
+    """line-as-command: the rest of a command, which bash runs as one of its own."""
+    for command in job.script.commands:
+        first, above = command.words[0].raw if command.words else "", job.script.source(command.line - 1)
+        if first != "~" and not re.match(r"--?[A-Za-z]", first):
+            continue
+        message = f"bash runs {first} as a command"
+        if first == "~" or command.assignments:
+            edit = Edit(command.line, ()) if first == "~" else None
+            yield Finding(command.line, "line-as-command", message, edit=edit)
+            continue
+        message += ": the line above does not go on here"
+        fix = "nothing may follow the backslash, nor stand between the two lines"
+        goes_on = above.rstrip().removesuffix("\\").rstrip() + " \\"
+        edit = Edit(command.line - 1, (goes_on,)) if above.strip() and "#" not in above else None
+        yield Finding(command.line, "line-as-command", message, fix, edit)
+
+
 @cache
 def bash_complaint(text: str) -> str:
     """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
@@ -106,8 +128,12 @@ def bash_complaint(text: str) -> str:
 
 def words(job: Job) -> Iterator[Finding]:
     """unknown-option, site-option, missing-value, unwanted-value, stray-word, typographic-dash; of srun too."""
+    read: set[int] = set()
     for problem in (problem for options in job.components for problem in options.problems):
         source = job.script.source(problem.line)
+        if problem.rule == "stray-word" and problem.line in read:
+            continue  # sbatch has refused the line before it comes to this word.
+        read.add(problem.line)
         if job.script.expanded and "$" in source:
             continue  # What the shell makes of it is known when it runs.
         if PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
@@ -117,7 +143,8 @@ def words(job: Job) -> Iterator[Finding]:
         if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
             fix = f"srun {problem.word} …"
         elif problem.rule == "stray-word" and problem.word and not problem.instead:
-            fixed = source.replace(problem.word, f"# {problem.word}", 1)
+            comment = "# " if not re.search(r"\s-", source.partition(problem.word)[2]) else ""
+            fixed = re.sub(rf"(?<!\S){re.escape(problem.word)}", comment and comment + problem.word, source, count=1)
         edit = Edit(problem.line, (fixed,)) if fixed else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit)
     steps = [srun.slurm for launch in job.steps if (srun := launch.layer("srun"))]
@@ -148,7 +175,8 @@ def ignored(job: Job) -> Iterator[Finding]:
         if not (names - live if found.late or found.typo else names & _SHAPING - decided):
             continue
         reason, line = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
-        edit = Edit(found.line, (line,))
+        head = job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
+        edit = Edit(found.line, (head, line) if head else (line,))
         if found.late:
             reason = "it comes after the first command"
             edit = Edit(found.line, (), above=(job.script.first_command, line))

@@ -10,6 +10,7 @@ from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
 from noether.lint.shell import Word, unquote
+from noether.lint.variables import Variables
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
@@ -24,7 +25,9 @@ _LATER_LINE = re.compile(
     r"|\|\s*awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?\s*\)?$"
 )
 _SHOW = "scontrol show hostname"
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _C10D = ("c10d", "etcd", "etcd-v2")
 
 
@@ -93,7 +96,9 @@ def _spans(job: Job, launch: Launch) -> bool:
     """Says whether a launch is one run on several nodes."""
     shape = job.shape_at(launch)
     under = launch.layer("srun") is not None or launch.layer("mpirun") is not None
-    return shape is not None and shape.nodes > 1 and under and launch.trains
+    layer = launch.layer("per-node")  # Where --nodes has still to be filled in, --nnodes says as much.
+    to_fill_in = shape is not None and not shape.nodes_known and "$" in ((layer and layer.option("nnodes")) or "")
+    return shape is not None and (shape.nodes > 1 or to_fill_in) and under and launch.trains
 
 
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
@@ -167,28 +172,41 @@ def too_early(job: Job) -> Iterator[Finding]:
         names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
         marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
-        words = [word for command in launch.per_task for _, word in command.assignments]
+        inner = [assigned for command in launch.per_task for assigned in command.assignments]
+        own = {name for name, _ in inner}
+        carried = Variables({name: value for name, value in launch.variables.values.items() if name not in own})
+        words = [word for _, word in inner]
         for layer in launch.layers:
             words += layer.words[1:] if layer.kind in ("python", "noether") else ()
             read = layer.options.items() if layer.kind == "per-node" else ()
             words += [Word(raw, layer.line) for name, raw in read if name != "node_rank" or not _uses_c10d(launch)]
         for word in words:
-            match = re.search(marked, word.raw)
+            match = re.search(marked, carried.expand(word.raw))
             if match and not word.raw.startswith("'"):
                 name = match[1] or match[2]
                 message = f"the batch shell expands ${name} before srun: every task gets the value of the first"
                 yield Finding(word.line, "expanded-too-early", message, f"srun bash -c '… ${name} …'")
                 break
+        for name, word in job.script.assignments if launch.innermost.kind == "python" else ():
+            early = re.fullmatch(marked, carried.values.get(name, ""))
+            if name in _RANKS and early and name in _exports(job)[0] and not launch.layer("per-node"):
+                message = f"{name} is that of the batch shell: every task gets the value of the first"
+                fix = f"srun bash -c 'export {name}=${early[1]}; exec python …'"
+                yield Finding(word.line, "expanded-too-early", message, fix, certain=False)
 
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
+    launchers = {layer.name if (layer := launch.layer("per-node")) else "" for launch in job.trainings}
+    unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.script.text)
     for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
         text = setting.word.text
+        if setting.name == "MASTER_PORT" and unread:
+            continue  # torchrun reads its own option alone.
         if setting.name == "rdzv_endpoint":
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
-        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.options.last("exclusive"):
+        if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.has_whole_nodes:
             # A variable may carry the number to where it is used: the line is that where it is written.
             carried = ((word.line, job.variables.expand(word.text)) for _, word in job.script.assignments)
             line = next((at for at, value in carried if value == expanded), setting.word.line)

@@ -14,6 +14,8 @@ from noether.lint.shell import Command, ShellText, Word
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
 _ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch))(?P<rest>\s+-.*)")
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")
+"""Two requests on one line: the second is a comment of the first."""
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
@@ -95,17 +97,19 @@ class Script:
         for number, line in enumerate(self.lines, self.first_line):
             late = number > self.first_command
             match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
+            glued = _GLUED.search(line) if match and not late else None
             aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
-            if number in self.shell.quoted_lines or (match and not late) or not (match or almost) or aside:
+            looks = glued or (late and match) or (not match and almost)
+            if number in self.shell.quoted_lines or not looks or aside:
                 continue
-            rest = match["rest"] if match else almost["rest"] if almost else ""
+            rest = looks["rest"]
             words = split_directive(rest) or []
             options = read_options(words, number, "sbatch")
             # A word that is not an option is the script's name: the line says how to use it.
             usage = almost is not None and any(problem.rule == "stray-word" for problem in options.problems)
             if words and words[0].startswith("-") and not usage:
-                typo = bool(almost and almost["typo"])
-                found.append(Ignored(number, rest.strip(), options, late=bool(match), typo=typo))
+                typo = bool(glued or (almost and almost["typo"]))
+                found.append(Ignored(number, rest.strip(), options, late=late and bool(match), typo=typo))
         return found
 
     @property

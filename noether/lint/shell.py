@@ -19,7 +19,7 @@ CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", *REPEA
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 PARSE_LIMIT_S = 60
 _BASH = Language(tree_sitter_bash.language())
 # The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
@@ -206,7 +206,8 @@ class ShellText:
             raw, line = text_of(child).replace("\\\n", ""), self.line_of(child)
             assigned = _ASSIGNMENT.fullmatch(raw)
             if child.type == "variable_assignment" and assigned:
-                assignments.append((assigned[1], Word(assigned[2], line)))
+                name, before = assigned[1], f"${{{assigned[1]}}}" * bool(assigned[2])
+                assignments.append((name, Word(before + assigned[3], line)))
             elif raw.strip() and child.type not in _NO_WORD:
                 words.append(Word(raw, line))
         return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)

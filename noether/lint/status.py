@@ -104,13 +104,15 @@ class StatusFlow:
             if name in ("exit", "return") and after.type in STATEMENTS:
                 zero = [unquote(text_of(child)) for child in after.named_children[1:]] == ["0"]
                 return self._loss("exit", after, f"{name} 0") if zero else None
-            if re.search(r"\b(exit|return)\b", text_of(after)):
-                return None
+            if name[:1] in "~-" or re.search(r"\b(exit|return)\b", text_of(after)):
+                return None  # What is no command ends with an error of its own.
         return self._loss("then", following[-1])
 
     def _waited(self, node: Node) -> Loss | None:
         """Returns how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
+        if waits and len(waits[-1].words) > 1:
+            return self.loss(waits[-1].node)
         if not waits or any(len(c.words) > 1 for c in waits) or _kept_in(_outer_after(node)):
             return None
         return Loss("wait", "wait", waits[-1].line)

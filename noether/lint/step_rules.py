@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from noether.common.numbers import counted
-from noether.lint.finding import Finding
-from noether.lint.job import Job
+from noether.lint.finding import Edit, Finding
+from noether.lint.job import Job, gpus_on_node
 from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
@@ -39,7 +39,8 @@ def step_options(job: Job) -> Iterator[Finding]:
         if per_task == 1 and shape.per_node > 1 and job.shows_ddp(launch) and "sharing" not in flags and bind != "none":
             message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy between them"
             fix = f"#SBATCH --gpus-per-node={shape.gpus_per_node or 1}, and --ntasks-per-node as many"
-            yield Finding(option.line if option else srun.line, "gpus-per-task", message, fix)
+            edit = Edit(option.line, ()) if option and gpus_on_node(job.options) else None
+            yield Finding(option.line if option else srun.line, "gpus-per-task", message, "" if edit else fix, edit)
 
 
 def step_cpus(job: Job) -> Iterator[Finding]:
@@ -49,7 +50,8 @@ def step_cpus(job: Job) -> Iterator[Finding]:
         return
     for launch, srun, _ in job.known_steps:
         threads = launch.trains or launch.innermost.name == "ray"
-        threads |= launch is job.steps[-1] and "OMP_NUM_THREADS" in text
+        shell = launch.innermost.kind == "shell"  # Another file, in which the work is done.
+        threads |= launch is job.steps[-1] and (shell or "OMP_NUM_THREADS" in text)
         if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
             message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"

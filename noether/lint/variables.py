@@ -45,9 +45,13 @@ class Variables:
     def assign(self, command: Command) -> None:
         """Takes note of what a command assigns."""
         for name, word in command.declared:
-            raw = mark_early(word.raw)
-            value = raw[1:-1] if raw.startswith("(") else unquote(raw) if raw[:1] == "'" else self.expand(unquote(raw))
-            if command.within(*CONDITIONAL) and self.values.get(name, value) != value:
+            raw, before = mark_early(word.raw), self.values.get(name)
+            if array := re.fullmatch(rf"(\$\{{{name}\}})?\((.*)\)", raw, re.DOTALL):
+                value = f"{before} {array[2]}" if array[1] and before else array[2]
+            else:
+                value = unquote(raw) if raw[:1] == "'" else self.expand(unquote(raw))
+            grows = before and value.startswith(before)  # What an option adds leaves the program as it is.
+            if command.within(*CONDITIONAL) and before not in (None, value) and not grows:
                 value = f"${name}"  # Which branch ran is known when the job runs.
             self.values[name] = value
 

@@ -116,6 +116,13 @@ RIGHT = {  # name: (options, body); nothing may be found
     "port-drawn-once-in-a-variable": (EACH, FIRST.format("head -n 1") + "PORT=$(shuf -i 6000-7000 -n 1)\nCMD=" + RANK.format(cmd="torchrun --master_port=$PORT ", node="\\$SLURM_NODEID") + '\nsrun -K bash -c "$CMD"'),
     "gpus-that-slurm-counts-for-gpus-alone": ("#SBATCH -n1 --gres=gpu:4\n", "torchrun --nproc_per_node=$((SLURM_GPUS * 2)) t.py"),
     "ignored-signal": ("#SBATCH -N1 --ntasks-per-node=2 --signal=USR1@120\n", "trap '' USR1\nsrun python t.py"),
+    "a-port-that-torchrun-does-not-read": (G4, "export MASTER_PORT=29500\ntorchrun --standalone --nproc_per_node=4 t.py"),
+    "a-fixed-port-on-eight-gpus": (EACH.replace("gpus-per-node=4", "gpus-per-node=8"), FIRST.format("head -n 1") + "export MASTER_PORT=29500\nsrun -K torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py"),
+    "a-fixed-port-with-all-memory": (EACH + "#SBATCH --mem=0\n", FIRST.format("head -n 1") + "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29500 t.py"),
+    "a-command-that-grows-in-an-if": (EACH, FIRST.format("head -n 1") + f"CMD='{TORCHRUN}'\nif [ -n \"$1\" ]; then\n  CMD=\"$CMD --resume $1\"\nfi\nsrun -K $CMD"),
+    "a-rank-that-each-task-sets": (TWO, FIRST.format("head -n 1") + W + "export RANK=$SLURM_PROCID\nsrun -K bash -c 'export RANK=$SLURM_PROCID; exec python t.py'"),
+    "a-wait-that-keeps-the-code": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || code=$?\nexit ${code:-0}"),
+    "an-option-in-a-case-and-an-array": ("#SBATCH -n1\n", "case $1 in\n  -n|--name) shift;;\nesac\nargs=(\n  --a 1\n  -b\n)\npython t.py \"${args[@]}\""),
 }  # fmt: skip
 
 
@@ -215,6 +222,19 @@ WRONG = {  # name: (options, body, the one finding)
     "only-option-behind-a-blank": ("# SBATCH --ntasks-per-node=2\n", "hostname", ("ignored-option", WARNS)),
     "port-by-default-in-two-places": (EACH, FIRST.format("head -n 1") + "MASTER_PORT=${MASTER_PORT:-29500}\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py", ("fixed-port", WARNS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
+    "command-that-grows-by-+=": (TWO, 'CMD="torchrun --nnodes=2 --nproc_per_node=4"\nCMD+=" t.py"\nsrun -K $CMD', ("launcher-per-task", FAILS)),
+    "command-that-grows-in-an-if": (TWO, 'CMD="torchrun --nnodes=2 --nproc_per_node=4 t.py"\nif [ -n "$1" ]; then\n  CMD="$CMD --resume $1"\nfi\nsrun -K $CMD', ("launcher-per-task", FAILS)),
+    "rank-exported-by-the-batch-shell": (TWO, FIRST.format("head -n 1") + "export RANK=$SLURM_PROCID\nsrun -K python t.py", ("expanded-too-early", WARNS)),
+    "node-rank-carried-by-a-variable": (EACH, FIRST.format("head -n 1") + "export NODE_RANK=$SLURM_NODEID\nsrun -K bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR t.py'", ("expanded-too-early", FAILS)),
+    "gpus-of-gres-from-slurm-gpus": ("#SBATCH --gres=gpu:2\n", "N=$SLURM_GPUS\ntorchrun --standalone --nproc_per_node=$N t.py", ("unset-variable", WARNS)),
+    "one-worker-a-node-on-several-nodes": (EACH, FIRST.format("head -n 1") + TORCHRUN.replace("torchrun", "srun -K torchrun").replace("node=4", "node=1"), ("processes-per-node", WARNS)),
+    "code-lost-by-a-wait": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || true\nstatus=$?\necho $status", ("exit-code-lost", WARNS)),
+    "code-lost-of-a-script-in-another-file": ("#SBATCH -n1\n", "bash collect.sh\nrsync -a out elsewhere", ("exit-code-lost", WARNS)),
+    "comment-inside-a-command": ("#SBATCH -n1\n", "python t.py \\\n  # --old 1 \\\n  --new 2", ("line-as-command", FAILS)),
+    "two-requests-on-one-line": ("#SBATCH --error=e.txt#SBATCH --nodes=1\n", "python t.py", ("ignored-option", WARNS)),
+    "one-letter-with-two-dashes": ("#SBATCH --D .\n", "python t.py", ("unknown-option", FAILS)),
+    "a-line-of-stray-words": ("#SBATCH --time=1:00 module load gcc cuda\n", "python t.py", ("stray-word", FAILS)),
+    "cpus-of-a-script-in-another-file": ("#SBATCH -n1 -c8\n", "srun ./train.sh", ("srun-cpus", WARNS)),
 }  # fmt: skip
 
 
@@ -321,6 +341,12 @@ def test_the_summary_lists_here_documents_in_the_order_of_the_script() -> None:
 def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
     text = f"#!/bin/bash\n{EACH}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
+
+
+def test_nodes_that_are_to_be_filled_in_are_several() -> None:
+    body = "srun -K bash -c 'torchrun --nnodes=$N --rdzv_backend=c10d --rdzv_endpoint=$HOSTNAME:$((20000 + SLURM_JOB_ID % 9)) t.py'"
+    text = f"#!/bin/bash\n#SBATCH --nodes=${{N}}\n{body}\n"
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(2, "placeholder"), (3, "master-per-task")]
 
 
 QUESTION = {  # The three scripts of a popular question.

@@ -49,7 +49,7 @@ def test_every_rule_has_an_example_and_codes_and_names_are_unique() -> None:
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
 
 
-DESERVED = {"torchrun_rendezvous": {"fixed-port"}, "submitit": {"srun-cpus"}}
+DESERVED = {"submitit": {"srun-cpus"}}
 
 
 @pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)

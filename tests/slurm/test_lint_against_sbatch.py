@@ -18,6 +18,7 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "unknown": ("--ntask-per-node=1", "unrecognized option", "unknown-option"),
     "underscores": ("--ntasks_per_node=1", "unrecognized option", "unknown-option"),
     "ambiguous": ("--gpu=1", "is ambiguous", "unknown-option"),
+    "one-letter-with-two-dashes": ("--D .", "unrecognized option", "unknown-option"),
     "srun-only": ("--kill-on-bad-exit=1", "unrecognized option", "unknown-option"),
     "one-dash": ("-time=10", "Invalid --time", "unknown-option"),
     "short-with-equals": ("-N=2", "not a valid node count", "unknown-option"),
