@@ -54,8 +54,7 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
 def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
     state = "is taken by another program" if busy else f"cannot be bound: {error}"
-    asked_by = endpoint.asked_by or f"port {endpoint.port}"
-    if asked_by.startswith("MASTER_PORT"):
+    if endpoint.asked_by == "MASTER_PORT":
         fix = "unset MASTER_PORT"
     elif endpoint.asked_by and endpoint.host in LOOPBACK:
         fix = "master_port=0      (any free port)"
@@ -65,7 +64,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     return RequestError(
         "port-unusable",
         f"port {endpoint.port} {state}",
-        seen=f"{asked_by}, on {endpoint.host}",
+        seen=f"{endpoint.asked_by or 'port'}={endpoint.port}, on {endpoint.host}",
         expected="a port that no other program on this machine listens on",
         fix=fix,
     )

@@ -20,7 +20,7 @@ from noether.environments.binding import LaunchedTask, agree_with_rank_variables
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
-from noether.environments.placement import Endpoint, LaunchRequest, Placement
+from noether.environments.placement import Endpoint, LaunchRequest, Placement, PortSource
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
 from noether.environments.slurm.step import number, restart_count
@@ -180,11 +180,12 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
 
 def _port(
     request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
-) -> tuple[int, str, str]:
+) -> tuple[int, str, PortSource]:
     """Return the port, the reason for it, and the setting that asked for it."""
     asked = asked_port(request.master_port, environ)
     if asked is not None:
-        return *asked, asked[1]
+        port, source = asked
+        return port, f"{source}={port}", source
     if process.daemon is not None:
         job = process.daemon.job
         return derived_port(job, 0), f"port derived from mpirun's job {job}", ""

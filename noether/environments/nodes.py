@@ -49,7 +49,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
             "nodes": f"nodes={nodes}, master_addr={master}",
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({here.inventory.evidence})",
-            "endpoint": f"master_addr={master}; {source or f'port {port}, the default'}",
+            "endpoint": f"master_addr={master}; {f'{source}={port}' if source else f'port {port}, the default'}",
             "attempt": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",
         },

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 DeviceKind = Literal["cuda", "mps", "cpu"]
+PortSource = Literal["", "master_port", "MASTER_PORT"]
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,14 @@ class Worker:
 class Endpoint:
     """Where the ranks meet. Port 0 means a free port, which the launcher binds and keeps when the run starts.
 
-    `asked_by` is the setting that asked for the port ("master_port=29500", "MASTER_PORT=29500"), empty if none did;
-    errors about the port mention it. `served_by` is the launcher that already serves a store there ("torchrun"),
-    empty if rank 0 must bind the port. Nobody may bind a port that is already served: every rank, including rank 0,
-    connects to it as a client.
+    `asked_by` is the setting or variable that asked for the port, empty if none did; errors about the port name it.
+    `served_by` is the launcher that already serves a store there ("torchrun"), empty if rank 0 must bind the port.
+    Nobody may bind a port that is already served: every rank, including rank 0, connects to it as a client.
     """
 
     host: str
     port: int
-    asked_by: str = field(default="", compare=False)
+    asked_by: PortSource = field(default="", compare=False)
     served_by: str = ""
 
 

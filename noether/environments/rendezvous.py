@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping
 
 from noether.environments.endpoint import LOOPBACK
+from noether.environments.placement import PortSource
 from noether.errors import RequestError
 
 DEFAULT_PORT = 29500
@@ -18,8 +19,8 @@ STEPS_PER_JOB = 101
 
 def asked_port(
     master_port: int | None, environ: Mapping[str, str], fix: str = "unset MASTER_PORT"
-) -> tuple[int, str] | None:
-    """Return the port that `master_port` or MASTER_PORT asks for, and the setting as text; None if neither does.
+) -> tuple[int, PortSource] | None:
+    """Return the port that `master_port` or MASTER_PORT asks for, and which of them does; None if neither.
 
     0, None, MASTER_PORT=0 and an empty MASTER_PORT ask for no port. `fix` is shown if the two differ or MASTER_PORT is
     not a port.
@@ -27,16 +28,16 @@ def asked_port(
     Raises:
         RequestError: a value is not a port, or the two differ.
     """
-    asked: dict[str, str] = {}
+    asked: dict[PortSource, str] = {}
     if master_port:
-        asked[f"master_port={master_port}"] = str(master_port)
+        asked["master_port"] = str(master_port)
     if environ.get("MASTER_PORT", "0") not in ("", "0"):
-        asked[f"MASTER_PORT={environ['MASTER_PORT']}"] = environ["MASTER_PORT"]
+        asked["MASTER_PORT"] = environ["MASTER_PORT"]
     if len(set(asked.values())) > 1:
         raise RequestError(
             "two-ports",
             "two different ports are asked for",
-            seen=", ".join(asked),
+            seen=", ".join(f"{name}={text}" for name, text in asked.items()),
             expected="one port",
             fix=fix,
         )
@@ -47,9 +48,9 @@ def asked_port(
         raise RequestError(
             "not-a-port",
             f"{text} is not a port",
-            seen=source,
+            seen=f"{source}={text}",
             expected="1 to 65535, or 0 for any free port",
-            fix="master_port=0" if source.startswith("master_port") else fix,
+            fix="master_port=0" if source == "master_port" else fix,
         )
     return int(text), source
 

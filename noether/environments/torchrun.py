@@ -205,13 +205,15 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
     master = master or "127.0.0.1"
     port, source = asked_port(
         request.master_port, environ, "leave master_port out" if request.master_port else "unset MASTER_PORT"
-    ) or (DEFAULT_PORT, f"port {DEFAULT_PORT}, no MASTER_PORT")
+    ) or (DEFAULT_PORT, "")
     served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and task.elastic else ""
     if is_loopback(master) and task.nodes > 1 and task.node_rank == 0 and not served_by:
         # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
         master = host
-    reason = f"MASTER_ADDR={address or 'not set'}, {source}" + ("; served by torchrun's agent" if served_by else "")
-    return Endpoint(master, port, source if "=" in source else "", served_by), reason
+    port_reason = f"{source}={port}" if source else f"port {port}, no MASTER_PORT"
+    reason = f"MASTER_ADDR={address or 'not set'}, {port_reason}"
+    reason += "; served by torchrun's agent" if served_by else ""
+    return Endpoint(master, port, source, served_by), reason
 
 
 def _attempt(environ: Mapping[str, str]) -> tuple[int, str]:

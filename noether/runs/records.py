@@ -120,10 +120,12 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     """Returns the rows of a metrics.jsonl as `read_rows` does, by their updates, each with a `kind` and an `update`.
 
-    Rows that stand there twice, or before earlier ones, are named too: nothing that a run does leaves them so.
+    Rows that stand there twice, or before earlier ones, are named too: nothing that a run does leaves them so, but that
+    a checkpoint's row comes when it is on disk, by when updates have gone on.
     """
     rows: list[Row] = []
     seen: set[bytes] = set()
+    latest = 0
     for row in read_rows(path, warn):
         if not is_metrics_row(row):
             warn(f"{path}: a row without a kind or an update is skipped: {strict_json(row)[:80]}")
@@ -131,9 +133,12 @@ def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
             warn(f"{path}: the {row['kind']} row of update {row['update']} stands there twice; one is skipped")
         else:
             seen.add(content)
-            if rows and row["update"] < rows[-1]["update"]:
-                warn(f"{path}: the {row['kind']} row of update {row['update']} stands after later ones")
             rows.append(row)
+            if row["kind"] == "checkpoint":
+                continue
+            if row["update"] < latest:
+                warn(f"{path}: the {row['kind']} row of update {row['update']} stands after later ones")
+            latest = row["update"]
     return sorted(rows, key=lambda row: row["update"])
 
 

@@ -172,21 +172,20 @@ class Connector(AddressLookup):
         )
 
     def _foreign(self, host: str, port: int) -> RequestError:
-        asked = self._endpoint.asked_by or f"port {port}"
-        setting = f"MASTER_PORT={port + 1}" if asked.startswith("MASTER_PORT") else f"master_port={port + 1}"
+        asked_by = self._endpoint.asked_by
         return RequestError(
             "port-of-another-program",
             f"port {port} is taken by another program on {host}, where rank 0 was expected",
-            seen=f"{asked}; {self._why}",
+            seen=f"{asked_by or 'port'}={port}; {self._why}",
             expected="a port that is free on the host of rank 0",
-            fix=f"{setting}      (on every host)",
+            fix=f"{asked_by or 'master_port'}={port + 1}      (on every host)",
         )
 
     def _stranger(self, met: RunIdentity) -> RequestError:
         """Returns how a launcher is refused that has reached the listener of another run."""
         own, endpoint = self._terms.identity, self._endpoint
         differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
-        name = "MASTER_PORT" if endpoint.asked_by.startswith("MASTER_PORT") else "master_port"
+        name = endpoint.asked_by or "master_port"
         fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
         fix += "(in one of the two runs, on all of its ranks)"
         code, summary = "another-run", "this rank has met another run"

@@ -68,6 +68,12 @@ def test_a_row_out_of_its_place_is_named(order, kept, named, tmp_path) -> None:
     assert named in said[0]
 
 
+def test_a_checkpoint_that_was_on_disk_after_later_updates_is_in_its_place(tmp_path) -> None:
+    path, saved = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 1}
+    path.write_text(rows_text([*ROWS[:2], saved, ROWS[2]]))
+    assert read_metrics(path, pytest.fail) == [ROWS[0], saved, *ROWS[1:]]
+
+
 def test_a_row_that_a_kill_cut_off_is_left_out_without_a_word(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(LINES[0] + LINES[1][:10])

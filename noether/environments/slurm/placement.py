@@ -88,7 +88,8 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask
     first = task.nodes[0]
     asked = asked_port(request.master_port, variables)
     port, source = asked or (derived_port(task.job_id, task.step_id), "")
-    reason = source or f"port 20000 + (101 × job {task.job_id} + step {task.step_id}) mod 9497{note}"
+    derived = f"port 20000 + (101 × job {task.job_id} + step {task.step_id}) mod 9497{note}"
+    reason = f"{source}={port}" if source else derived
     if request.master_addr:
         return Endpoint(request.master_addr, port, source), f"master_addr={request.master_addr}; {reason}"
     _refuse_other_first_node(environ, task)
