@@ -90,7 +90,7 @@ def lose_one(context, folder: str) -> int:
             time.sleep(0.5)
             Path(folder, "killed").write_text(str(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
-        with group.line.waiting("barrier"):
+        with group.parent.waiting("barrier"):
             time.sleep(600)
     return 0
 

@@ -71,7 +71,7 @@ def _is_piped_by_mpirun() -> bool:
     """Returns whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
         return False
-    # A rank may have been forked by its launcher, whose terminal is mpirun's too.
+    # A rank may have been forked by its parent process, whose terminal is mpirun's too.
     starter = next((pid for pid, name in ancestors() if name in _MPI_STARTERS), None)
     try:
         return starter is None or not os.readlink(f"/proc/{starter}/fd/1").startswith(("/dev/pts/", "/dev/tty"))

@@ -17,7 +17,7 @@ submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
 
 
 def leave_when_told() -> None:
-    """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a launcher that watches no ranks yet.
+    """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
 
     By default the signal would end it too, but once one task has ended srun sends SIGTERM to the others
     (`--kill-on-bad-exit`) and returns the highest code, 143, which no longer tells a job that was asked to save and

@@ -21,8 +21,8 @@ from noether.workers.rank_state import RankNote
 
 T = TypeVar("T")
 
-LAUNCHER_ANSWERS_S = 60.0
-"""How much longer than the time for all to meet a rank waits for its launcher's word."""
+PARENT_ANSWERS_S = 60.0
+"""How much longer than the time for all to meet a rank waits for its parent process's word."""
 LONGEST_FINISH_S = 24 * 3600.0
 """How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
 
@@ -30,15 +30,15 @@ LONGEST_FINISH_S = 24 * 3600.0
 class Group:
     """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent.
 
-    `line` leads to the launcher that watches this rank: it is told of updates and collectives, and agrees on stops.
+    `parent` leads to the parent that watches this rank: it is told of updates and collectives, and agrees on stops.
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
         self._worker, self.rank = context.worker, context.worker.rank
         self.world_size = context.world_size
         self.device = device
-        self.line = context.line
-        self._settings = context.terms.distributed
+        self.parent = context.parent
+        self._settings = context.run_info.distributed
         # Decisions and objects travel beside the gradients, never between them.
         self._channel = channel
         if channel is not None:
@@ -52,7 +52,7 @@ class Group:
     def sum(self, tensor: Tensor) -> Tensor:
         """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
-            with self.line.waiting("all_reduce of figures"):
+            with self.parent.waiting("all_reduce of figures"):
                 dist.all_reduce(tensor)
         return tensor
 
@@ -60,7 +60,7 @@ class Group:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
         if self._channel is None:
             return [value]
-        with self.line.waiting("gather on rank 0"):
+        with self.parent.waiting("gather on rank 0"):
             return self._channel.gather(value)
 
     def table(self, row: Sequence[float]) -> list[list[float]]:
@@ -76,7 +76,7 @@ class Group:
         """Returns rank 0's value on every rank; the others' are ignored."""
         if self._channel is None:
             return value
-        with self.line.waiting("broadcast from rank 0"):
+        with self.parent.waiting("broadcast from rank 0"):
             first: T = self._channel.from_first(value)
             return first
 
@@ -90,14 +90,14 @@ class Group:
         """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
         if self.world_size > 1:
             for tensor in tensors:
-                with self.line.waiting("broadcast from rank 0"):
+                with self.parent.waiting("broadcast from rank 0"):
                     # Gloo sends no complex numbers.
                     dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
         """Waits for every rank."""
         if self._channel is not None:
-            with self.line.waiting("barrier"):
+            with self.parent.waiting("barrier"):
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
@@ -154,14 +154,14 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    limit_s = context.terms.distributed.init_timeout_s
+    limit_s = context.run_info.distributed.init_timeout_s
     if context.endpoint.served_by:
-        port = exchange_listener(context.endpoint, context.attempt, context.terms.listener_port, limit_s)
+        port = exchange_listener(context.endpoint, context.attempt, context.run_info.listener_port, limit_s)
         if context.worker.rank > 0:
-            context.line.tell(RankNote("listener", port))
+            context.parent.tell(RankNote("listener", port))
     # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
-        point = context.line.meet(limit_s + LAUNCHER_ANSWERS_S)
+        point = context.parent.meet(limit_s + PARENT_ANSWERS_S)
         listen = context.listen_socket
         store = join_store(point, listen.detach() if listen is not None else None, limit_s)
         choose_interface(point.address)
@@ -169,7 +169,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
             os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
         before = listening_descriptors()
         dist.init_process_group(
-            back_ends(device.type, context.terms.distributed.cpu_collectives),
+            back_ends(device.type, context.run_info.distributed.cpu_collectives),
             store=store,
             rank=context.worker.rank,
             world_size=context.world_size,

@@ -31,8 +31,8 @@ def describe_stop(reason: int) -> str:
 class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    Once there is something to save, a handler sets a flag and nothing else. The launchers agree on the boundary
-    (`noether/workers/stop_agreement.py`): a rank only looks at memory that it shares with its launcher.
+    Once there is something to save, a handler sets a flag and nothing else. The parent processes agree on the boundary
+    (`noether/workers/stop_agreement.py`): a rank only looks at memory that it shares with its parent process.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class AgreedStop:
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
             return reason
-        return self._group.line.pass_boundary(reason)
+        return self._group.parent.pass_boundary(reason)
 
     def check(self) -> None:
         """The same inside what can be cut short and done again: raises StopAgreed on every rank at the same call."""
@@ -96,4 +96,4 @@ class AgreedStop:
         A rank that wants to stop now is too late for a boundary, and does not ask.
         """
         if self._group is not None and self._group.world_size > 1:
-            self._group.line.pass_boundary(0)
+            self._group.parent.pass_boundary(0)

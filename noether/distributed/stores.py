@@ -22,7 +22,7 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
             point.address,
             point.port,
             is_master=listen_descriptor is not None,
-            wait_for_workers=False,  # The launchers have counted the ranks.
+            wait_for_workers=False,  # The parent processes have counted the ranks.
             timeout=timedelta(seconds=limit_s),
             master_listen_fd=listen_descriptor,
         )
@@ -36,7 +36,7 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
 
 
 def exchange_listener(endpoint: Endpoint, attempt: int, port: int, limit_s: float) -> int:
-    """Exchanges, in the store that a launcher serves at `endpoint`, the port where rank 0's launcher accepts others.
+    """Exchanges, in the store that a launcher serves at `endpoint`, the port where rank 0's parent accepts others.
 
     Rank 0 writes its `port`; the others give 0. Returns the port.
 

@@ -23,8 +23,8 @@ from noether.environments.endpoint import HeldPort
 from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
-from noether.workers.context import DistributedTerms, RunInfo
-from noether.workers.listener import RunListener, beside_served, open_listener
+from noether.workers.context import DistributedSettings, RunInfo
+from noether.workers.listener import RunListener, listener_endpoint, open_listener
 from noether.workers.spawner import hold_store_port
 
 LOOPBACK = "127.0.0.1"
@@ -84,12 +84,12 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     if here.world_size == 1:  # The connection between ranks is tested with a second child.
         here = replace(here, world_size=2, workers=(*here.workers, Worker(1, 1, 0, Device("cpu"))))
     leads = here.workers[0].rank == 0
-    terms = _terms(config, facts, here, clock.share(MEETING_SHARE if leads else JOIN_SHARE))
+    run_info = _run_info(config, facts, here, clock.share(MEETING_SHARE if leads else JOIN_SHARE))
     clock.step, refusal = "the port", None
     listener: RunListener | None = None
     held: HeldPort | None = None
     try:
-        listener = open_listener(here, terms)
+        listener = open_listener(here, run_info)
         held = hold_store_port(here)
     except RequestError as error:
         refusal = error
@@ -101,11 +101,11 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         process = Participant(config, facts, placement, children, clock, found)
         ranks = [worker.rank for worker in here.workers]
         if not leads:
-            link = Examined(ranks, here.host, terms, here.endpoint)
+            link = Examined(ranks, here.host, run_info, here.endpoint)
             return follow(process, link, report)
         beside = listener is not None and here.endpoint.served_by
-        endpoint = beside_served(here, listener.port) if listener is not None and beside else here.endpoint
-        link = Examiner(ranks, here.host, terms, endpoint, listener)
+        endpoint = listener_endpoint(here, listener.port) if listener is not None and beside else here.endpoint
+        link = Examiner(ranks, here.host, run_info, endpoint, listener)
         link.meeting = refusal
         link.store_port = held.endpoint.port if held is not None else 0
         lead(process, link, listener, report)
@@ -119,7 +119,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     return True
 
 
-def _terms(config: RunConfig, facts: HostFacts, placement: Placement, seconds: float) -> RunInfo:
+def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds: float) -> RunInfo:
     """Returns what a run of this configuration would be given, under a name that no run has.
 
     Its processes meet within `seconds`. A shared folder whose file system does not answer is left out.
@@ -129,7 +129,7 @@ def _terms(config: RunConfig, facts: HostFacts, placement: Placement, seconds: f
     return replace(
         run,
         identity=replace(run.identity, launcher=f"doctor of {run.identity.launcher}"),
-        distributed=DistributedTerms(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S),
+        distributed=DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S),
         shared_folder=run.shared_folder if answers else None,
     )
 

@@ -6,7 +6,7 @@ from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.meeting import Examined, meet
 from noether.doctor.participant import Participant
 from noether.doctor.report import DoctorReport
-from noether.workers.listener import beside_served
+from noether.workers.listener import listener_endpoint
 
 
 def follow(process: Participant, spoke: Examined, report: DoctorReport) -> bool:
@@ -16,8 +16,8 @@ def follow(process: Participant, spoke: Examined, report: DoctorReport) -> bool:
     clock.step = "reaching rank 0"
     try:
         if endpoint.served_by:
-            spoke.look_for(beside_served(placement, process.exchange_listener()))
-        process.found.extend(meet(spoke, spoke.terms.distributed.init_timeout_s))
+            spoke.look_for(listener_endpoint(placement, process.exchange_listener()))
+        process.found.extend(meet(spoke, spoke.run_info.distributed.init_timeout_s))
     except Unanswered as error:
         fix = f"noether doctor      (on {placement.nodes[0]}: check that it starts)"
         seen = f"{endpoint.host} port {endpoint.port}: {error}"

@@ -20,7 +20,7 @@ def lead(process: Participant, hub: Examiner, listener: RunListener | None, repo
     placement, clock = process.placement, process.clock
     clock.step, started = "waiting for the other ranks", time.monotonic()
     if listener is None or not placement.endpoint.served_by or _has_told_port(process, listener.port):
-        process.found.extend(meet(hub, hub.terms.distributed.init_timeout_s))
+        process.found.extend(meet(hub, hub.run_info.distributed.init_timeout_s))
     waited = time.monotonic() - started
     clock.step = "what every host found"
     answers = hub.examine({"do": "report"}, clock.left(TORCH_SHARE * clock.seconds + 12), process.answer)
@@ -68,7 +68,7 @@ def _presence(
     found = [check_presence(hub.world_size, nodes, came, waited)] if is_known else []
     for caller in listener.strays.values():
         seen = f"rank {caller.ranks[0]} on {caller.host} was refused: it is of {caller.identity}"
-        found.append(Diagnosis("peers", "warning", seen, f"ranks of this run: {hub.terms.identity}"))
+        found.append(Diagnosis("peers", "warning", seen, f"ranks of this run: {hub.run_info.identity}"))
     return found
 
 

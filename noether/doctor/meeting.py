@@ -1,4 +1,4 @@
-"""The doctor's processes meet as those of a run do, over the link of its launchers; then rank 0 asks them.
+"""The doctor's processes meet as those of a run do, over the link of its parent processes; then rank 0 asks them.
 
 The parent processes of the doctor need no torch for it, so that a host with a broken torch can still report.
 """
@@ -110,9 +110,9 @@ class Examiner(Hub):
 class Examined(Spoke):
     """The link of every other process, which answers."""
 
-    def __init__(self, own_ranks: Collection[int], host: str, terms: RunInfo, endpoint: Endpoint) -> None:
+    def __init__(self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint) -> None:
         self._questions: list[dict[str, Any]] = []
-        super().__init__(own_ranks, host, terms, endpoint)
+        super().__init__(own_ranks, host, run_info, endpoint)
 
     def serve(self, answer: Callable[[dict[str, Any]], dict[str, Any]], seconds: Callable[[], float]) -> set[str]:
         """Answers rank 0 until it hangs up, or is silent for `seconds`; returns what it asked for."""

@@ -21,7 +21,7 @@ from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
-from noether.workers.context import DistributedTerms, RunInfo
+from noether.workers.context import DistributedSettings, RunInfo
 
 ROWS_SHOWN = 16
 """How many ranks are printed at most; JSON lists them all."""
@@ -81,7 +81,7 @@ def run_info(config: RunConfig, placement: Placement, environ: Mapping[str, str]
     return RunInfo(
         run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
         key=run_key(settings, environ),
-        distributed=DistributedTerms(**with_environment(config.distributed, environ).model_dump()),
+        distributed=DistributedSettings(**with_environment(config.distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute(),
     )
 

@@ -69,7 +69,7 @@ class Run:
         return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
 
     def describe(self) -> dict[str, Any]:
-        """Returns what plan.json adds to the launcher's plan."""
+        """Returns what plan.json adds to the parent process's plan."""
         problem, length = self.problem, self.length
         return {
             "batch": asdict(self.plan),

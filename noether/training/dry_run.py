@@ -24,7 +24,7 @@ from noether.workers.context import WorkerContext
 
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
-    """Tries a run on every rank; rank 0 prints what it took and writes dry_run.json for the launcher."""
+    """Tries a run on every rank; rank 0 prints what it took and writes dry_run.json for the parent process."""
     with AgreedStop().listening(meets=True), joined_group(context) as group, code_granted(request.config.own_code()):
         _dry_run(request, group)
     return ExitCode.DONE

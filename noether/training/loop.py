@@ -59,7 +59,7 @@ class Loop:
         for callback in self.callbacks:
             callback.begin(built)
         for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
-            group.line.begin_update(progress.updates + 1)
+            group.parent.begin_update(progress.updates + 1)
             window.add(figures := updater.update(batches, built.schedule(progress.updates)))
             epoch.add(figures)
             group.expect_steady_pace()

@@ -122,8 +122,8 @@ def _run(
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
-    terms = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
-    return run_placement(placement, target, request, log_folder, terms)
+    info = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
+    return run_placement(placement, target, request, log_folder, info)
 
 
 def _find_target(

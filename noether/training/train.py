@@ -49,7 +49,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if isinstance(target, RequestError):
         raise target if group.is_first else EndedByAnother(f"rank 0 refused the run: {target.summary}")
     if isinstance(request.target, RequestError):
-        raise request.target  # This host cannot take part; its launcher tells the others.
+        raise request.target  # This host cannot take part; its parent process tells the others.
     assert target.lease is not None
     folder, lease = target.folder, target.lease
     with refusals_told(folder.path):

@@ -95,7 +95,7 @@ class Updater:
                 part = state.task.loss(predictions, prepared) * (len(batch["index"]) / samples)
                 clock.switch(Part.BACKWARD)
                 self._reducing = last
-                with self.group.line.waiting("all_reduce of the gradients") if last else nullcontext():
+                with self.group.parent.waiting("all_reduce of the gradients") if last else nullcontext():
                     scaler.scale(part).backward()
             loss += part.detach()
             with torch.no_grad():
@@ -138,7 +138,7 @@ class Updater:
         with restored_afterwards(self.state.model, self.group.device):
             for _ in range(passes):
                 loss = loss_of(self.forward, self.state.task, self.precision, batch)
-                with self.group.line.waiting("all_reduce of the gradients"):
+                with self.group.parent.waiting("all_reduce of the gradients"):
                     self.state.scaler.scale(loss).backward()
                 self.state.model.zero_grad()
         self._buckets_settled = True

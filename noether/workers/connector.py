@@ -1,4 +1,4 @@
-"""Connects to rank 0's launcher, in a thread, so that this launcher can handle signals and its ranks meanwhile."""
+"""Connects to rank 0's parent, in a thread, so that this parent can handle signals and its ranks meanwhile."""
 
 import contextlib
 import math
@@ -24,19 +24,19 @@ LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
 
 FOREIGN_S = 15.0
-"""How long another program may answer on the port before this launcher concludes that rank 0 could not bind it."""
+"""How long another program may answer on the port before this parent concludes that rank 0 could not bind it."""
 
 PUBLISHING_S = 10.0
 """How long rank 0 may take to publish another port, after another run has answered on the expected one."""
 
 QUIET_S = 10.0
-"""A launcher that waits longer than this says what it waits for."""
+"""A parent process that waits longer than this says what it waits for."""
 
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may take."""
 
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""The first and the longest pause between two attempts: a thousand launchers may try one port, and read one folder."""
+"""The first and the longest pause between two attempts: a thousand parents may try one port, and read one folder."""
 
 
 class AddressLookup(threading.Thread):
@@ -54,18 +54,18 @@ class AddressLookup(threading.Thread):
             self.address = self._look()
         except NoetherError as refusal:
             self.refusal = refusal
-        except Exception as error:  # Passed on to the ranks of this launcher, which would wait otherwise.
+        except Exception as error:  # Passed on to the ranks of this parent process, which would wait otherwise.
             self.refusal = NoetherError(f"looking for rank 0 failed: {error!r}")
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
 
 class Connector(AddressLookup):
-    """Tries the listener at an endpoint until it accepts this launcher of `ranks`: `connection` is set then."""
+    """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then."""
 
-    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], terms: RunInfo) -> None:
+    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
         super().__init__("connector", self._reach)
-        self._endpoint, self._host, self._ranks, self._terms = endpoint, host, ranks, terms
+        self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
         self.deadline = math.inf
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
@@ -75,10 +75,10 @@ class Connector(AddressLookup):
 
     def _reach(self) -> str:
         """Tries until it is accepted or refused, or the time is over; returns the address."""
-        endpoint, folder = self._endpoint, self._terms.shared_folder
+        endpoint, folder = self._endpoint, self._run_info.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
-            published = PublishedPort(folder, self._terms.identity)
+            published = PublishedPort(folder, self._run_info.identity)
         quiet_until, pause = time.monotonic() + QUIET_S, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
@@ -89,7 +89,7 @@ class Connector(AddressLookup):
             now = time.monotonic()
             if now >= quiet_until:
                 quiet_until = math.inf
-                say_waiting(self._who, "rank 0", endpoint, self._terms.distributed.init_timeout_s)
+                say_waiting(self._who, "rank 0", endpoint, self._run_info.distributed.init_timeout_s)
             if now >= self.deadline:
                 raise self.late()
             time.sleep(min(pause, max(0.0, self.deadline - now)))
@@ -127,17 +127,17 @@ class Connector(AddressLookup):
         return None
 
     def _is_accepted(self, connection: JsonLines) -> bool:
-        terms = self._terms
-        caller = Caller(self._host, os.getpid(), self._ranks, terms.identity, secrets.token_hex(16))
+        run_info = self._run_info
+        caller = Caller(self._host, os.getpid(), self._ranks, run_info.identity, secrets.token_hex(16))
         connection.send(caller.as_message())
         answer = connection.receive(LOOK_S)
         try:
             nonce, met = str(answer.get("nonce")), RunIdentity.from_text(str(answer["run"]))
         except (KeyError, ValueError, AttributeError):
             raise Garbled("it sent JSON that does not describe a run") from None
-        if met != terms.identity:
+        if met != run_info.identity:
             raise self._stranger(met)
-        if not is_proof(answer.get("proof"), terms.key, "server", caller.nonce, nonce):
+        if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
             raise RequestError(
                 "run-keys-differ",
                 "the ranks of this run do not have the same key",
@@ -145,22 +145,22 @@ class Connector(AddressLookup):
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
-        connection.send({"proof": proof(terms.key, "client", nonce, caller.nonce)})
+        connection.send({"proof": proof(run_info.key, "client", nonce, caller.nonce)})
         verdict = connection.receive(LOOK_S)
         if "double" in verdict:
             raise RequestError(
                 "rank-twice",
                 f"two processes are rank {verdict['double']} of one run",
                 seen=f"pid {os.getpid()} on {self._host}, and another that came before",
-                expected=f"each of the ranks 0 to {terms.identity.world_size - 1} once",
+                expected=f"each of the ranks 0 to {run_info.identity.world_size - 1} once",
                 fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
             )
         return "welcome" in verdict
 
     def late(self) -> RequestError:
-        """Returns how this launcher's ranks end when the time is over."""
+        """Returns how this parent process's ranks end when the time is over."""
         host, port = self._where
-        limit = self._terms.distributed.init_timeout_s
+        limit = self._run_info.distributed.init_timeout_s
         if self._unresolved:
             return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
         return JoinError(
@@ -182,8 +182,8 @@ class Connector(AddressLookup):
         )
 
     def _stranger(self, met: RunIdentity) -> RequestError:
-        """Returns how a launcher is refused that has reached the listener of another run."""
-        own, endpoint = self._terms.identity, self._endpoint
+        """Returns how a parent process is refused that has reached the listener of another run."""
+        own, endpoint = self._run_info.identity, self._endpoint
         differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
         name = endpoint.asked_by or "master_port"
         fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "

@@ -1,4 +1,4 @@
-"""What a launcher hands to its workers, and what they report."""
+"""What a parent process hands to its workers, and what they report."""
 
 import socket
 import time
@@ -8,12 +8,12 @@ from typing import Literal
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
-from noether.workers.rank_state import BEFORE_ALL, LauncherLink, RankPosition
+from noether.workers.rank_state import BEFORE_ALL, ParentLink, RankPosition
 
 
 @dataclass(frozen=True)
-class DistributedTerms:
-    """The `distributed` section of the configuration, for launchers and ranks that do without pydantic."""
+class DistributedSettings:
+    """The `distributed` section of the configuration, for parent processes and ranks that do without pydantic."""
 
     init_timeout_s: float = 600.0
     timeout_s: float = 300.0
@@ -25,16 +25,16 @@ class DistributedTerms:
 class RunInfo:
     """What all ranks of a run are given alike.
 
-    `key` proves that a launcher is of this run, without being sent. `distributed` says how long ranks wait for each
+    `key` proves that a parent is of this run, without being sent. `distributed` says how long ranks wait for each
     other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
-    derived; None where there is none. `log_folder` is this launcher's; a user is told of it where its `logs_stay`.
-    `listener_port` is where the launcher of rank 0 accepts the others, for rank 0 to write into the store that a
+    derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
+    `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
     launcher such as torchrun serves; 0 elsewhere.
     """
 
     identity: RunIdentity = NO_RUN
     key: str = ""
-    distributed: DistributedTerms = DistributedTerms()
+    distributed: DistributedSettings = DistributedSettings()
     shared_folder: Path | None = None
     log_folder: Path = Path()
     logs_stay: bool = True
@@ -47,8 +47,8 @@ class WorkerContext:
 
     `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on `store_port`; only
     rank 0 of several has it, and hands `listen_socket.detach()` to `torch.distributed.TCPStore(master_listen_fd=...)`,
-    so that the port is never free in between. Where all ranks are of one launcher, that is `endpoint.port`.
-    `line` reaches the launcher that watches this worker; without one it does nothing.
+    so that the port is never free in between. Where all ranks are of one parent process, that is `endpoint.port`.
+    `parent` reaches the parent process that watches this worker; without one it does nothing.
     """
 
     worker: Worker
@@ -60,8 +60,8 @@ class WorkerContext:
     threads: int
     listen_socket: socket.socket | None = None
     store_port: int = 0
-    terms: RunInfo = RunInfo()
-    line: LauncherLink = field(default_factory=LauncherLink, compare=False)
+    run_info: RunInfo = RunInfo()
+    parent: ParentLink = field(default_factory=ParentLink, compare=False)
 
 
 ReportKind = Literal["finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"]
@@ -70,13 +70,13 @@ Consequence = Literal["", "lost-peer", "timed-out"]  # fmt: skip
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How one rank ended, in its own words, or in the launcher's where the rank could not say.
+    """How one rank ended, in its own words, or in the parent process's where the rank could not say.
 
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
     "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
-    rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its launcher is gone, or
-    its host). Of a rank that has not ended when another fails, its launcher says "busy", or "stopped" (by a signal):
-    `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `standing` is
+    rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its parent is gone, or
+    its host). Of a rank that has not ended when another fails, its parent says "busy", or "stopped" (by a signal):
+    `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `position` is
     where the rank stood at its last. `code` is that of a NoetherError; `follows` says that the rank ended because of
     others: it had lost one, or had waited `waited_s` for one (0: not known how long).
     """
@@ -89,7 +89,7 @@ class WorkerReport:
     pid: int = 0
     time: float = field(default_factory=time.time)
     traceback: str = ""
-    standing: RankPosition = BEFORE_ALL
+    position: RankPosition = BEFORE_ALL
     code: str = ""
     follows: Consequence = ""
     waited_s: float = 0.0

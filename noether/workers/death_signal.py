@@ -18,9 +18,9 @@ from noether.common.processes import ProcessId, living_descendants
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-# Holds the launcher's pid in the environment of its fork server, and nowhere else.
-LAUNCHER_VARIABLE = "NOETHER_LAUNCHER_PID"
-# What a fork server ignores: its launcher passes them on to the workers.
+# Holds the parent process's pid in the environment of its fork server, and nowhere else.
+PARENT_VARIABLE = "NOETHER_PARENT_PID"
+# What a fork server ignores: its parent process passes them on to the workers.
 NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 

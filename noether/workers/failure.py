@@ -36,7 +36,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
             return report
     causes = [report for report in failures if not is_echo(report)]
     # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
-    causes += [report for report in failures if report.kind == "died" and not report.standing.collective]
+    causes += [report for report in failures if report.kind == "died" and not report.position.collective]
     if causes:
         return causes[0]
     early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
@@ -77,7 +77,7 @@ def death_report(
     """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
 
     `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
-    are the signals that this launcher passed on.
+    are the signals that this parent process passed on.
     """
     code = failing_code(exitcode)
     if exitcode < 0:
@@ -89,13 +89,13 @@ def death_report(
         elif -exitcode in forwarded:
             message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
     else:
-        message = f"left early, with exit code {exitcode} and no word to the launcher"
+        message = f"left early, with exit code {exitcode} and no word to the parent process"
         if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
             message += " (or its fork server was killed)"
     return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
 
 
-def describe_failure(failure: WorkerReport, others: Mapping[int, str], terms: RunInfo, world_size: int = 2) -> str:
+def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info: RunInfo, world_size: int = 2) -> str:
     """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
     who = f"rank {failure.rank} on {failure.host}"
     verb = " failed:" if failure.kind == "failed" else ""
@@ -104,19 +104,19 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], terms: Ru
         lines = [f"noether: {shown(failure.message, failure.code)}"]
         lines += [f"  said by   {who}"] if world_size > 1 else []
     if failure.kind == "died":
-        lines += [f"  | {line}" for line in _log_end(terms.log_folder / f"rank-{failure.rank}.log")]
+        lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
         lines.append(failure.traceback.rstrip())
-    if failure.standing.update and failure.kind in ("failed", "left", "died"):
-        lines.append(f"  when      {failure.standing}")
+    if failure.position.update and failure.kind in ("failed", "left", "died"):
+        lines.append(f"  when      {failure.position}")
     if others:
         lines.append(f"  others    {_grouped(others)}")
-    lines += [f"  logs      {terms.log_folder}"] if terms.logs_stay else []
+    lines += [f"  logs      {run_info.log_folder}"] if run_info.logs_stay else []
     return "\n".join(lines)
 
 
 def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
-    """Return the one line of a launcher without rank 0: that of rank 0 says the rest."""
+    """Return the one line of a parent process without rank 0: that of rank 0 says the rest."""
     message = failure.message.partition("\n")[0]
     verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
@@ -127,9 +127,9 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
 
 def as_phrase(report: WorkerReport) -> str:
     """Return what a rank did, to follow "rank 3:", in one line."""
-    if report.standing.collective and is_echo(report):
+    if report.position.collective and is_echo(report):
         waited = "waited in vain" if is_timeout(report) else "lost a peer"
-        return f"{waited} in {report.standing}"
+        return f"{waited} in {report.position}"
     verb = "reported " if report.kind in ("failed", "refused") else ""
     message = report.message.partition("\n")[0]
     return verb + (message if len(message) <= 120 else message[:119] + "…")

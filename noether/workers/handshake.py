@@ -1,4 +1,4 @@
-"""Two launchers prove to each other that they are of one run: both know its key, and neither sends it."""
+"""Two parent processes prove to each other that they are of one run: both know its key, and neither sends it."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ LONGEST_NAME, LONGEST_IDENTITY = 255, 500
 
 @dataclass(frozen=True)
 class Caller:
-    """Who claims to be a launcher of the run: its host and process, the ranks it answers for, its run, and a nonce."""
+    """Who claims to be a parent of the run: its host and process, the ranks it answers for, its run, and a nonce."""
 
     host: str
     pid: int
@@ -23,7 +23,7 @@ class Caller:
     nonce: str
 
     def as_message(self) -> dict[str, Any]:
-        """Returns the first line that a launcher sends."""
+        """Returns the first line that a parent process sends."""
         fields = {"host": self.host, "pid": self.pid, "ranks": list(self.ranks)}
         return {"hello": self.nonce, "run": self.identity.as_text(), **fields}
 
@@ -42,7 +42,7 @@ class Caller:
                 raise ValueError("no ranks, or no host")
             return cls(host, int(message["pid"]), ranks, identity, nonce)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"not a launcher: {error!r}") from None
+            raise ValueError(f"not a parent process: {error!r}") from None
 
 
 def proof(key: str, side: str, *nonces: str) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from noether.workers.context import DistributedTerms, WorkerReport
+from noether.workers.context import DistributedSettings, WorkerReport
 from noether.workers.rank_state import listed
 
 
 def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedTerms
+    waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedSettings
 ) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
@@ -16,13 +16,13 @@ def name_missing(
     Ranks that wait in the same one are those whose own time is not over yet. `waited` are the reports of those whose
     collective took too long, at least one; `doing` is what ranks do that have not reported.
     """
-    waited = sorted(waited, key=lambda report: report.standing.entered)
+    waited = sorted(waited, key=lambda report: report.position.entered)
     first = waited[-1]
-    there = first.standing
+    there = first.position
     missing = [
         entry
         for _, entry in sorted(doing.items())
-        if entry.kind == "stopped" or not entry.standing.collective or entry.standing.entered < there.entered
+        if entry.kind == "stopped" or not entry.position.collective or entry.position.entered < there.entered
     ]
     if not missing:
         return None
@@ -44,7 +44,7 @@ def own_frames(stack: str) -> str:
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 
-def _how_long(waited_s: float, settings: DistributedTerms) -> str:
+def _how_long(waited_s: float, settings: DistributedSettings) -> str:
     if not waited_s:
         return ""
     setting = "timeout_s" if abs(waited_s - settings.timeout_s) < 0.01 else "init_timeout_s"

@@ -1,4 +1,4 @@
-"""The link of rank 0's launcher: it accepts the other launchers, says where the ranks meet, and names who failed."""
+"""The link of rank 0's parent: it accepts the other parents, says where the ranks meet, and names who failed."""
 
 import secrets
 import time
@@ -17,25 +17,25 @@ from noether.workers.rank_state import MeetingPoint, listed
 
 
 class Hub(Link):
-    """The link of rank 0's launcher. If it answers for all ranks, there are no other launchers and no listener."""
+    """The link of rank 0's parent. If it answers for all ranks, there are no other parents and no listener."""
 
     def __init__(
         self,
         own_ranks: Collection[int],
         host: str,
-        terms: RunInfo,
+        run_info: RunInfo,
         endpoint: Endpoint,
         listener: RunListener | None = None,
     ) -> None:
-        world_size = terms.identity.world_size if listener is not None else len(own_ranks)
-        super().__init__(tuple(own_ranks), host, terms, endpoint, world_size)
+        world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
+        super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
         self._listener = listener
         self.stop_wanted = 0
         self.store_port = endpoint.port
         self._has_said_who_is_missing = False
         self._own_address: AddressLookup | None = None
         if listener is not None:
-            look = partial(own_address, endpoint, listener.port, host, terms.distributed.init_timeout_s)
+            look = partial(own_address, endpoint, listener.port, host, run_info.distributed.init_timeout_s)
             self._own_address = AddressLookup("own-address", look)
             self._own_address.start()
 
@@ -46,7 +46,7 @@ class Hub(Link):
         return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
     def poll(self) -> None:
-        """Accepts launchers, does what every link does, and says where to meet once all ranks have joined."""
+        """Accepts parent processes, does what every link does, and says where to meet once all ranks have joined."""
         if self._listener is not None:
             for peer in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
                 self.peers.append(peer)
@@ -62,18 +62,18 @@ class Hub(Link):
         return [rank for rank in range(self.world_size) if rank not in self.arrived]
 
     def _decide_meeting(self) -> None:
-        own, missing, limit_s = self._own_address, self.missing, self.terms.distributed.init_timeout_s
+        own, missing, limit_s = self._own_address, self.missing, self.run_info.distributed.init_timeout_s
         waited_s = limit_s - (self.deadline - time.monotonic())
         if own is not None and own.refusal is not None:
             self.meeting = own.refusal
             self.send_all({"refused": str(own.refusal).partition("\n")[0]})
         elif not missing and (own is None or own.address):
             address = own.address if own is not None else self.endpoint.host
-            log_folder = str(self.terms.log_folder.absolute())
+            log_folder = str(self.run_info.log_folder.absolute())
             self.meeting = MeetingPoint(address, self.store_port, secrets.token_hex(16), log_folder)
             self.send_all({"meet": [self.store_port, self.meeting.secret, log_folder]})
-            if self.terms.shared_folder is not None and self._listener is not None:
-                PublishedPort(self.terms.shared_folder, self.terms.identity).remove()
+            if self.run_info.shared_folder is not None and self._listener is not None:
+                PublishedPort(self.run_info.shared_folder, self.run_info.identity).remove()
         elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
             self.meeting = self.late(missing)
             self.send_all({"late": missing})
@@ -84,25 +84,25 @@ class Hub(Link):
 
     @property
     def remote_ranks(self) -> list[int]:
-        """The ranks whose launchers are connected."""
+        """The ranks whose parent processes are connected."""
         return sorted(rank for peer in self.peers for rank in peer.ranks)
 
     def ask(self) -> None:
-        """Asks the other launchers what their ranks do."""
+        """Asks the other parent processes what their ranks do."""
         self.asked = True
         self.send_all({"ask": 1})
 
     def silent_ranks(self) -> list[int]:
-        """Returns the ranks elsewhere whose launchers were asked and have not answered."""
+        """Returns the ranks elsewhere whose parent processes were asked and have not answered."""
         return sorted(rank for peer in self.peers if not peer.answered for rank in peer.ranks)
 
     def boundaries(self) -> list[int] | None:
-        """Returns how far the ranks of each other launcher have come, or None while one has not said so."""
+        """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
     def announce(self, verdict: WorkerReport) -> None:
-        """Tells every launcher who failed first."""
+        """Tells every parent process who failed first."""
         self.send_all({"verdict": asdict(verdict)})
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Hub(Link):
         elif "report" in message:
             report = report_from(message["report"])
             if report.rank not in peer.ranks:
-                raise ValueError("a report about another launcher's rank")
+                raise ValueError("a report about another parent process's rank")
             self.reports.setdefault(report.rank, report)
         elif "doing" in message:
             peer.answered = True
@@ -126,7 +126,7 @@ class Hub(Link):
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
-        what = "is gone without a word, and its launcher with it (killed?)"
+        what = "is gone without a word, and its parent process with it (killed?)"
         if silent:
             what = f"has not been heard of for {self.silence_s:g} s: its host is down, or cut off from this one"
         for rank in peer.ranks:

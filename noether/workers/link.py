@@ -1,6 +1,6 @@
-"""How the launchers of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here.
+"""How the parents of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here.
 
-The launcher of rank 0 is the hub: it says where the ranks meet once all have joined, and who failed first. A launcher
+The parent of rank 0 is the hub: it says where the ranks meet once all have joined, and who failed first. A parent
 that disconnects without saying so, or is silent for too long, is lost with its ranks; one that loses the hub ends its
 own ranks.
 """
@@ -20,7 +20,7 @@ from noether.workers.rank_state import MeetingPoint, RankPosition, listed
 
 @dataclass
 class Peer:
-    """Another launcher of the run, as this one knows it: when it was last heard, and which ranks it answers for."""
+    """Another parent of the run, as this one knows it: when it was last heard, and which ranks it answers for."""
 
     connection: JsonLines
     heard: float
@@ -32,17 +32,17 @@ class Peer:
 
 @dataclass
 class Link:
-    """What the hub and the other launchers share: peers, heartbeats, and what was received.
+    """What the hub and the other parent processes share: peers, heartbeats, and what was received.
 
     `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
     others must have. `reports` are those of ranks elsewhere, and `doing` is what they do, once asked; `asked`: the hub
     wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why they cannot; None until that is
-    known. After `silence_s` seconds of silence a launcher is lost; `beat_s` are the seconds between two heartbeats.
+    known. After `silence_s` seconds of silence a parent is lost; `beat_s` are the seconds between two heartbeats.
     """
 
     own_ranks: tuple[int, ...]
     host: str
-    terms: RunInfo
+    run_info: RunInfo
     endpoint: Endpoint
     world_size: int
     peers: list[Peer] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Link:
 
     def __post_init__(self) -> None:
         self._beaten = self._polled = time.monotonic()
-        self.silence_s = self.terms.distributed.heartbeat_timeout_s
+        self.silence_s = self.run_info.distributed.heartbeat_timeout_s
         self.beat_s = min(5.0, max(0.2, self.silence_s / 5))
 
     def descriptors(self) -> list[Any]:
@@ -67,13 +67,13 @@ class Link:
         """Notes ranks that have joined, and returns the new ones; the time for the others runs from the first."""
         fresh = set(ranks) - self.arrived
         if fresh and not self.arrived:
-            self.deadline = time.monotonic() + self.terms.distributed.init_timeout_s
+            self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
         self.arrived |= fresh
         return fresh
 
     def late(self, missing: Collection[int]) -> JoinError:
         """Returns how every rank that came ends when others did not."""
-        limit_s = self.terms.distributed.init_timeout_s
+        limit_s = self.run_info.distributed.init_timeout_s
         return JoinError(
             "ranks-late",
             f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
@@ -116,7 +116,7 @@ class Link:
         peer.connection.close()
 
     def send_all(self, message: Mapping[str, Any]) -> None:
-        """Tells every launcher on the other side of this link."""
+        """Tells every parent process on the other side of this link."""
         for peer in list(self.peers):
             if not peer.connection.send(message):
                 self._drop(peer, silent=False)
@@ -129,8 +129,8 @@ class Link:
 
 
 def report_from(fields: Mapping[str, Any]) -> WorkerReport:
-    """Reads a report that another launcher sent. Raises KeyError, TypeError or ValueError where it is none."""
+    """Reads a report that another parent process sent. Raises KeyError, TypeError or ValueError where it is none."""
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
     # Clocks differ between hosts: what counts is when it was heard here.
-    return WorkerReport(**{**fields, "standing": RankPosition(**fields["standing"]), "time": time.time()})
+    return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})

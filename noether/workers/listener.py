@@ -1,7 +1,7 @@
-"""The listener of a run: the port where the launcher of rank 0 accepts the other launchers of the run, and no one else.
+"""The listener of a run: the port where the parent of rank 0 accepts the other parents of the run, and no one else.
 
 A client speaks first, and must prove within a few seconds that it is of this run. When many connections are unproven,
-the oldest are closed: idle ones can neither use up the launcher's descriptors nor keep a launcher of the run out.
+the oldest are closed: idle ones can neither use up the parent's descriptors nor keep a parent of the run out.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from noether.workers.link import Peer
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
 MOST_ACCEPTED = 256
-"""How many connections are accepted at a time, before the launcher looks after its run again."""
+"""How many connections are accepted at a time, before the parent process looks after its run again."""
 
 LONGEST_HELLO = 1 << 14
 MOST_STRAYS_SHOWN = 20
@@ -55,9 +55,9 @@ class RunListener:
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
     def poll(self, taken: Collection[int]) -> list[Peer]:
-        """Accepts connections, reads what they sent, and closes those that took too long; returns new launchers.
+        """Accepts connections, reads what they sent, and closes those that took too long; returns new parent processes.
 
-        A launcher that claims a rank of `taken` is refused.
+        A parent process that claims a rank of `taken` is refused.
         """
         now = time.monotonic()
         self._accept(now)
@@ -138,8 +138,8 @@ class RunListener:
         self._held.close()
 
 
-def open_listener(placement: Placement, terms: RunInfo) -> RunListener | None:
-    """Opens the listener where this process answers for rank 0 and other launchers for other ranks; else returns None.
+def open_listener(placement: Placement, run_info: RunInfo) -> RunListener | None:
+    """Opens the listener where this process answers for rank 0 and other parents for other ranks; else returns None.
 
     Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
     published in a folder that all hosts see.
@@ -150,16 +150,16 @@ def open_listener(placement: Placement, terms: RunInfo) -> RunListener | None:
     ranks = {worker.rank for worker in placement.workers}
     if 0 not in ranks or len(ranks) == placement.world_size:
         return None
-    return RunListener(_hold(placement, terms), terms.identity, terms.key)
+    return RunListener(_hold(placement, run_info), run_info.identity, run_info.key)
 
 
-def _hold(placement: Placement, terms: RunInfo) -> HeldPort:
+def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
     endpoint = placement.endpoint
     if endpoint.served_by:
-        return hold_port(beside_served(placement))
+        return hold_port(listener_endpoint(placement))
     published = None
-    if terms.shared_folder is not None and not endpoint.asked_by:
-        published = PublishedPort(terms.shared_folder, terms.identity)
+    if run_info.shared_folder is not None and not endpoint.asked_by:
+        published = PublishedPort(run_info.shared_folder, run_info.identity)
         published.remove()  # Of an attempt whose ranks never met; they would look for it there.
     try:
         return hold_port(endpoint)
@@ -181,7 +181,7 @@ def _hold(placement: Placement, terms: RunInfo) -> HeldPort:
     return held
 
 
-def beside_served(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
+def listener_endpoint(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
     """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

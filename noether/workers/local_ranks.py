@@ -1,4 +1,4 @@
-"""The ranks of this launcher: which are alive, what they report, how they are signalled and ended."""
+"""The ranks of this parent process: which are alive, what they report, how they are signalled and ended."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from noether.errors import NoetherError
 from noether.workers.context import ReportKind, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
-from noether.workers.rank_state import MeetingPoint, RankNote, read_board
+from noether.workers.rank_state import MeetingPoint, RankNote, read_position
 from noether.workers.spawner import RunningWorker
 from noether.workers.worker import STACK_SIGNAL
 
@@ -29,7 +29,7 @@ LEFTOVER_S = 2.0
 
 
 class LocalRanks:
-    """The workers of this launcher. `reports` has the last word of each that has ended, or said how it ends."""
+    """The workers of this parent process. `reports` has the last word of each that has ended, or said how it ends."""
 
     def __init__(self, running: Sequence[RunningWorker]) -> None:
         self.workers = {worker.rank: worker for worker in running}
@@ -61,7 +61,7 @@ class LocalRanks:
                 exitcode = _exit_code(worker)
                 if rank not in self.reports:
                     report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
-                    self.reports[rank] = replace(report, standing=read_board(worker.board))
+                    self.reports[rank] = replace(report, position=read_position(worker.counters))
         self._answer_arrived()
         return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
 
@@ -148,17 +148,17 @@ class LocalRanks:
 
 
 def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
-    standing, stopped = read_board(worker.board), is_stopped(worker.pid)
+    position, stopped = read_position(worker.counters), is_stopped(worker.pid)
     if stopped:
-        where = f"in {standing}" if standing.collective else standing
+        where = f"in {position}" if position.collective else position
         phrase = f"says nothing: stopped by a signal, {where}"
-    elif standing.collective:
-        phrase = f"waiting in {standing}, ended by the launcher"
+    elif position.collective:
+        phrase = f"waiting in {position}, ended by its parent process"
     else:
-        phrase = f"{where_in_stack(stack)}, ended by the launcher"
+        phrase = f"{where_in_stack(stack)}, ended by its parent process"
     kind: ReportKind = "stopped" if stopped else "busy"
     host, pid = worker.context.host, worker.pid
-    return WorkerReport(worker.rank, host, kind, phrase, pid=pid, traceback=stack, standing=standing)
+    return WorkerReport(worker.rank, host, kind, phrase, pid=pid, traceback=stack, position=position)
 
 
 def _exit_code(worker: RunningWorker) -> int:

@@ -10,7 +10,7 @@ import os
 import signal
 from types import FrameType
 
-from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, end_descendants, set_death_signal
+from noether.workers.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, end_descendants, set_death_signal
 
 MODULES = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim")
 
@@ -32,11 +32,11 @@ def import_once() -> None:
     gc.freeze()
 
 
-def serve_launcher(launcher_pid: int) -> None:
-    """Outlive every signal that is meant for the run, and not the launcher.
+def outlive_signals(parent_pid: int) -> None:
+    """Outlive every signal that is meant for the run, and not the parent process.
 
     A scheduler signals each process of a step; a fork server that ended on SIGUSR1 would take the workers,
-    whose death signal it carries, with it. Its own death signal is SIGTERM: when that comes and the launcher
+    whose death signal it carries, with it. Its own death signal is SIGTERM: when that comes and the parent process
     is gone (SIGKILL included), the whole tree below is ended. Multiprocessing's own sign that a client left,
     the end of a pipe, never comes while a worker holds the other end.
     """
@@ -47,20 +47,20 @@ def serve_launcher(launcher_pid: int) -> None:
             # A worker so young that it has not set its own signals.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif os.getppid() != launcher_pid:
+        elif os.getppid() != parent_pid:
             end_descendants(server_pid)
             os._exit(0)
 
     for ignored in NOT_FOR_SERVER:
         signal.signal(ignored, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the launcher until this moment.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the parent process until this moment.
     signal.signal(signal.SIGTERM, on_sigterm)
     set_death_signal(signal.SIGTERM)
-    if os.getppid() != launcher_pid:
+    if os.getppid() != parent_pid:
         os._exit(0)  # It ended before the kernel was asked.
 
 
-_launcher = os.environ.get(LAUNCHER_VARIABLE)
-if _launcher is not None:
-    serve_launcher(int(_launcher))
+_parent = os.environ.get(PARENT_VARIABLE)
+if _parent is not None:
+    outlive_signals(int(_parent))
 import_once()

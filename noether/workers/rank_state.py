@@ -1,4 +1,4 @@
-"""A rank's position, and where it must stop: numbers in memory shared with its launcher, and a pipe.
+"""A rank's position, and where it must stop: numbers in memory shared with its parent process, and a pipe.
 
 A thread beside the training would compete for the interpreter, and could not answer during a C call that holds it;
 shared memory can be read from outside, even when the rank is stopped or dead.
@@ -62,10 +62,10 @@ class MeetingPoint:
 
 @dataclass(frozen=True)
 class RankNote:
-    """What a worker tells its launcher before its report.
+    """What a worker tells its parent process before its report.
 
-    `kind` is "arrived" (ready to meet the others), "listener" (it has read, in its launcher's store, the port where the
-    launcher of rank 0 accepts others) or "stop" (it was asked to: by a signal of this number, or for another reason).
+    `kind` is "arrived" (ready to meet the others), "listener" (it has read, in a launcher's store, the port where the
+    parent of rank 0 accepts others) or "stop" (it was asked to: by a signal of this number, or for another reason).
     """
 
     kind: Literal["arrived", "listener", "stop"]
@@ -80,52 +80,52 @@ def listed(ranks: Iterable[int], most: int = 16) -> str:
 
 
 WAIT_STEP_S = 0.0005
-"""How often a rank looks for the boundary that the launchers agree on; they need a few milliseconds."""
+"""How often a rank looks for the boundary that the parent processes agree on; they need a few milliseconds."""
 
-# The numbers on a board: the first four are written by the rank, the others by its launcher.
+# The counters of a rank by number: the first four are written by the rank, the others by its parent process.
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
-class LauncherLink:
-    """A worker's line to its launcher; one made without arguments leads nowhere."""
+class ParentLink:
+    """A worker's line to its parent process; one made without arguments leads nowhere."""
 
-    def __init__(self, messages: Connection | None = None, board: Any = None) -> None:
+    def __init__(self, messages: Connection | None = None, counters: Any = None) -> None:
         self._messages = messages
-        self._board = board if board is not None else new_board()
+        self._counters = counters if counters is not None else new_counters()
         self._asked_to_stop = False
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
         """Notes that the rank is in a collective; after an exception it still is, for the report to say so."""
-        self._board[ENTERED] += 1
-        self._board[COLLECTIVE] = COLLECTIVES.index(collective)
+        self._counters[ENTERED] += 1
+        self._counters[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
-        self._board[COLLECTIVE] = 0
+        self._counters[COLLECTIVE] = 0
 
     def begin_update(self, update: int) -> None:
         """Notes which update is being made."""
-        self._board[UPDATE] = update
+        self._counters[UPDATE] = update
 
     def pass_boundary(self, reason: int) -> int:
         """Returns why all ranks stop at this boundary, or 0.
 
-        Costs two looks at shared memory while nobody wants to stop. When somebody does, the launchers hold the ranks
+        Costs two looks at shared memory while nobody wants to stop. When somebody does, the parents hold the ranks
         at their next boundary for a few milliseconds, and agree on one that no rank has passed. `reason` is why this
         rank wants to stop; 0 where it does not.
         """
-        board = self._board
-        board[BOUNDARY] += 1
+        counters = self._counters
+        counters[BOUNDARY] += 1
         if reason and not self._asked_to_stop:
             self._asked_to_stop = True
             self.tell(RankNote("stop", reason))
-        if not board[HELD] and not self._asked_to_stop:
+        if not counters[HELD] and not self._asked_to_stop:
             return 0
-        while not board[STOP_AT]:
+        while not counters[STOP_AT]:
             time.sleep(WAIT_STEP_S)
-        return int(board[STOP_REASON]) if board[BOUNDARY] >= board[STOP_AT] else 0
+        return int(counters[STOP_REASON]) if counters[BOUNDARY] >= counters[STOP_AT] else 0
 
     def tell(self, message: RankNote) -> None:
-        """Tells the launcher something, where there is one."""
+        """Tells the parent process something, where there is one."""
         if self._messages is not None:
             self._messages.send(message)
 
@@ -133,25 +133,25 @@ class LauncherLink:
         """Says that this rank has come, and returns where all meet, once all have come.
 
         Raises:
-            NoetherError: what the launcher says why they cannot meet.
-            RuntimeError: the launcher says nothing for `limit_s` seconds, or there is none.
+            NoetherError: what the parent process says why they cannot meet.
+            RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
         """
         if self._messages is None:
-            raise RuntimeError("a rank of several needs a launcher to meet the others")
+            raise RuntimeError("a rank of several needs a parent process to meet the others")
         self._messages.send(RankNote("arrived"))
         if not self._messages.poll(limit_s):
-            raise RuntimeError(f"the launcher of this rank has said nothing for {limit_s:g} s")
+            raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")
         answer: MeetingPoint | NoetherError = self._messages.recv()
         if isinstance(answer, NoetherError):
             raise answer
         return answer
 
 
-def new_board(multiprocess: Any = None) -> Any:
-    """Returns the numbers of a board, shared with processes started by `multiprocess` (a context), or private."""
+def new_counters(multiprocess: Any = None) -> Any:
+    """Returns the counters of a rank, shared with processes started by `multiprocess` (a context), or private."""
     return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
-def read_board(board: Any) -> RankPosition:
-    """Returns where the rank of a board stands."""
-    return RankPosition(board[UPDATE], COLLECTIVES[board[COLLECTIVE]], board[ENTERED])
+def read_position(counters: Any) -> RankPosition:
+    """Returns where the rank of these counters is."""
+    return RankPosition(counters[UPDATE], COLLECTIVES[counters[COLLECTIVE]], counters[ENTERED])

@@ -16,7 +16,7 @@ from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
-from noether.workers.listener import beside_served, open_listener
+from noether.workers.listener import listener_endpoint, open_listener
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
@@ -25,7 +25,7 @@ from noether.workers.worker import call_target, changed_environment, error_file,
 
 
 def run_placement(
-    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunInfo | None = None
+    placement: Placement, target: str, payload: Any, log_folder: Path, run_info: RunInfo | None = None
 ) -> int:
     """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
 
@@ -41,31 +41,31 @@ def run_placement(
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()
-    terms = replace(terms or RunInfo(), log_folder=log_folder)
+    run_info = replace(run_info or RunInfo(), log_folder=log_folder)
     if placement.world_size == 1:
-        return _run_here(placement, target, payload, terms)
-    listener = open_listener(placement, terms)
+        return _run_here(placement, target, payload, run_info)
+    listener = open_listener(placement, run_info)
     if listener is not None and placement.endpoint.served_by:
-        terms = replace(terms, listener_port=listener.port)
+        run_info = replace(run_info, listener_port=listener.port)
     try:
-        running = start_workers(placement, target, payload, log_folder, terms)
+        running = start_workers(placement, target, payload, log_folder, run_info)
     except KeyboardInterrupt:
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
-    link: Hub | Spoke | None = None  # There are no other launchers.
+    link: Hub | Spoke | None = None  # There are no other parent processes.
     if listener is not None:
-        where = beside_served(placement, listener.port) if endpoint.served_by else endpoint
-        link = Hub(ranks, placement.host, terms, where, listener)
+        where = listener_endpoint(placement, listener.port) if endpoint.served_by else endpoint
+        link = Hub(ranks, placement.host, run_info, where, listener)
     elif 0 not in ranks:
-        link = Spoke(ranks, placement.host, terms, endpoint)
+        link = Spoke(ranks, placement.host, run_info, endpoint)
     # Ranks started by hand on a machine of their own, and pods, have a terminal or log that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
     return watch_workers(running, link=link, says_more=says_more)
 
 
-def _run_here(placement: Placement, target: str, payload: Any, terms: RunInfo) -> int:
-    log_folder = terms.log_folder
+def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
+    log_folder = run_info.log_folder
     with refusals_told(log_folder):
         log_folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
@@ -77,5 +77,5 @@ def _run_here(placement: Placement, target: str, payload: Any, terms: RunInfo) -
         if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
             with suppress(OSError):
                 write_error_file(report, log_folder)
-        print(describe_failure(report, {}, terms, placement.world_size), file=sys.stderr, flush=True)
+        print(describe_failure(report, {}, run_info, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

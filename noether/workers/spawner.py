@@ -24,31 +24,31 @@ from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.workers.context import RunInfo, WorkerContext
-from noether.workers.death_signal import LAUNCHER_VARIABLE, NOT_FOR_SERVER, adopt_orphans
-from noether.workers.listener import beside_served
+from noether.workers.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
+from noether.workers.listener import listener_endpoint
 from noether.workers.openmp import openmp_defaults
-from noether.workers.rank_state import new_board
+from noether.workers.rank_state import new_counters
 from noether.workers.worker import changed_environment, error_file, worker_environment, worker_main
 
-# By name: importing it here would import torch into the launcher.
+# By name: importing it here would import torch into the parent process.
 PRELOAD = "noether.workers.preload"
 START_METHODS = ("forkserver", "spawn")
 
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A worker that was started, and the channels by which the launcher follows it.
+    """A worker that was started, and the channels by which the parent process follows it.
 
     `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
-    asked; `board` says where it stands. `ended` is a file descriptor that becomes readable when the process is gone.
-    `spared` are the launcher's own children from before, which are spared when the run's are swept.
+    asked; `counters` say where it is. `ended` is a file descriptor that becomes readable when the process is gone.
+    `spared` are the parent process's own children from before, which are spared when the run's are swept.
     """
 
     context: WorkerContext
     process: BaseProcess
     reports: Connection
     stacks: Connection
-    board: Any
+    counters: Any
     ended: int
     spared: frozenset[ProcessId]
 
@@ -65,7 +65,7 @@ class RunningWorker:
 
 
 def start_workers(
-    placement: Placement, target: str, payload: Any, log_folder: Path, terms: RunInfo | None = None
+    placement: Placement, target: str, payload: Any, log_folder: Path, run_info: RunInfo | None = None
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
@@ -83,13 +83,13 @@ def start_workers(
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
     methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
     packed = pickle.dumps(payload)
-    terms = replace(terms or RunInfo(), log_folder=log_folder)
+    run_info = replace(run_info or RunInfo(), log_folder=log_folder)
     log_folder.mkdir(parents=True, exist_ok=True)
     for worker in placement.workers:
         error_file(log_folder, worker.rank).unlink(missing_ok=True)
     held = hold_store_port(placement)
     try:
-        contexts = worker_contexts(placement, held, os.environ, read_cpus(), terms)
+        contexts = worker_contexts(placement, held, os.environ, read_cpus(), run_info)
         adopt_orphans(True)
         return _start_by_any(methods, contexts, (target, packed))
     finally:
@@ -131,14 +131,14 @@ def warm_up() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
-    """Return what the fork server's environment has beyond the launcher's; workers get the launcher's own."""
+def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:
+    """Return what the fork server's environment has beyond the parent's; workers get the parent's own."""
     root = str(Path(__file__).parents[2])
     return {
         # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
         **openmp_defaults(environ),
         "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
-        LAUNCHER_VARIABLE: str(launcher_pid),
+        PARENT_VARIABLE: str(parent_pid),
         # The server imports the preload before it receives sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
         # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
@@ -152,14 +152,14 @@ def server_environment(environ: Mapping[str, str], launcher_pid: int) -> dict[st
 def hold_store_port(placement: Placement) -> HeldPort | None:
     """Hold the port of the ranks' store where this process answers for rank 0 of several. RequestError: it is taken.
 
-    Where other launchers answer for some ranks, they connect to the endpoint's port, and the store has a free one.
+    Where other parents answer for some ranks, they connect to the endpoint's port, and the store has a free one.
     """
     ranks = {worker.rank for worker in placement.workers}
     if placement.world_size == 1 or 0 not in ranks:
         return None
     if len(ranks) == placement.world_size and not placement.endpoint.served_by:
         return hold_port(placement.endpoint)
-    return hold_port(beside_served(placement))
+    return hold_port(listener_endpoint(placement))
 
 
 def worker_contexts(
@@ -167,7 +167,7 @@ def worker_contexts(
     held: HeldPort | None,
     environ: Mapping[str, str],
     cpus: UsableCpus,
-    terms: RunInfo = RunInfo(),  # noqa: B008 - frozen
+    run_info: RunInfo = RunInfo(),  # noqa: B008 - frozen
 ) -> list[WorkerContext]:
     """Return each worker's context."""
     threads = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size).threads
@@ -185,7 +185,7 @@ def worker_contexts(
             threads=threads,
             listen_socket=held.socket if held and worker.rank == 0 else None,
             store_port=held.endpoint.port if held is not None else 0,
-            terms=terms,
+            run_info=run_info,
         )
         for worker in placement.workers
     ]
@@ -228,9 +228,9 @@ def _start_one(
     method: str, context: WorkerContext, work: tuple[str, bytes], spared: frozenset[ProcessId]
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
-    reports, reports_writer = multiprocess.Pipe()  # The launcher answers when all ranks have come.
+    reports, reports_writer = multiprocess.Pipe()  # The parent process answers when all ranks have come.
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
-    board = new_board(multiprocess)
+    counters = new_counters(multiprocess)
     process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
         target=worker_main,
         name=f"rank-{context.worker.rank}",
@@ -239,7 +239,7 @@ def _start_one(
             "environment": worker_environment(context, os.environ),
             "reports": reports_writer,
             "stacks": stacks_writer,
-            "board": board,
+            "counters": counters,
             "own_log": method != "fork",
         },
     )
@@ -251,7 +251,7 @@ def _start_one(
     ended = process.sentinel
     if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
         ended = os.pidfd_open(process.pid)
-    return RunningWorker(context, process, reports, stacks, board, ended=ended, spared=spared)
+    return RunningWorker(context, process, reports, stacks, counters, ended=ended, spared=spared)
 
 
 @contextlib.contextmanager

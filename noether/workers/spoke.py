@@ -1,4 +1,4 @@
-"""The link of every launcher but rank 0's, which it connects to."""
+"""The link of every parent process but rank 0's, which it connects to."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -14,10 +14,10 @@ from noether.workers.rank_state import MeetingPoint
 
 
 class Spoke(Link):
-    """The link of a launcher to rank 0's launcher, the hub."""
+    """The link of a parent process to rank 0's parent process, the hub."""
 
-    def __init__(self, own_ranks: Collection[int], host: str, terms: RunInfo, endpoint: Endpoint) -> None:
-        super().__init__(tuple(own_ranks), host, terms, endpoint, terms.identity.world_size)
+    def __init__(self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint) -> None:
+        super().__init__(tuple(own_ranks), host, run_info, endpoint, run_info.identity.world_size)
         self._connector: Connector | None = None
         self._owed: list[Mapping[str, Any]] = []
         self.held = self._is_in = False
@@ -28,7 +28,7 @@ class Spoke(Link):
     def look_for(self, endpoint: Endpoint) -> None:
         """Starts to look for the listener, once it is known where it is."""
         if self._connector is None:
-            self._connector = Connector(endpoint, self.host, self.own_ranks, self.terms)
+            self._connector = Connector(endpoint, self.host, self.own_ranks, self.run_info)
             self._connector.start()
 
     def descriptors(self) -> list[Any]:
@@ -106,6 +106,6 @@ class Spoke(Link):
             what = (
                 f"has not been heard of for {self.silence_s:g} s: its host is down, or this one is cut off from it"
                 if silent
-                else "is gone without a word, and its launcher with it (killed?); it served the store of the run"
+                else "is gone without a word, and its parent process with it (killed?); it served the store of the run"
             )
             self.reports.setdefault(0, WorkerReport(0, self.endpoint.host, "lost", what))

@@ -1,6 +1,6 @@
-"""The launchers agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
+"""The parent processes agree at which boundary all ranks stop, at no cost to the ranks until one wants to stop.
 
-decisions/06-agreed-stop.md says how. A rank counts first and then checks whether it must wait; its launcher first sets
+decisions/06-agreed-stop.md says how. A rank counts first and then checks whether it must wait; its parent first sets
 that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no one
 depends on a rank that is waiting for another in a collective.
 """
@@ -17,10 +17,10 @@ SETTLE_S = 0.001
 
 
 class StopAgreement:
-    """One launcher's part in the agreement."""
+    """One parent process's part in the agreement."""
 
     def __init__(self, ranks: LocalRanks) -> None:
-        self._ranks, self._boards = ranks, [worker.board for worker in ranks.workers.values()]
+        self._ranks, self._counters = ranks, [worker.counters for worker in ranks.workers.values()]
         self._furthest: int | None = None
         self._told = self._is_decided = False
 
@@ -51,14 +51,14 @@ class StopAgreement:
             self._decide(boundary, reason)
 
     def _hold(self) -> int:
-        for board in self._boards:
-            board[HELD] = 1
+        for counters in self._counters:
+            counters[HELD] = 1
         time.sleep(SETTLE_S)
-        self._furthest = max(int(board[BOUNDARY]) for board in self._boards)
+        self._furthest = max(int(counters[BOUNDARY]) for counters in self._counters)
         return self._furthest
 
     def _decide(self, boundary: int, reason: int) -> None:
         self._is_decided = True
-        for board in self._boards:
-            board[STOP_REASON] = reason
-            board[STOP_AT] = boundary
+        for counters in self._counters:
+            counters[STOP_REASON] = reason
+            counters[STOP_AT] = boundary

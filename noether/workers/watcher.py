@@ -25,7 +25,7 @@ from noether.workers.failure import (
 )
 from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
-from noether.workers.listener import beside_served
+from noether.workers.listener import listener_endpoint
 from noether.workers.local_ranks import LocalRanks
 from noether.workers.rank_state import MeetingPoint, listed
 from noether.workers.signal_inbox import SignalInbox
@@ -36,7 +36,7 @@ from noether.workers.worker import error_file, write_error_file
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
-# How long the other launchers may take to say what their ranks do, and rank 0's to decide.
+# How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
 VERDICT_S = 5.0
 ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
@@ -58,13 +58,13 @@ def watch_workers(
     with 75; a second SIGINT half a second or more after the first ends everything at once.
 
     The failure is shown on `stream`, or stderr: of a run on several hosts, which are reached through `link`, the
-    launcher of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
+    parent of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
     of rank 0, it is also said when the ranks here have joined, and how they ended.
     """
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
     context = ranks.context
-    link = link or Hub(list(ranks.workers), context.host, context.terms, context.endpoint)
+    link = link or Hub(list(ranks.workers), context.host, context.run_info, context.endpoint)
     if isinstance(link, Hub):
         link.store_port = context.store_port
     with SignalInbox() as inbox:
@@ -89,11 +89,11 @@ def watch_workers(
 
 
 class _Watch:
-    """The run as this launcher sees it, and what it does about it."""
+    """The run as this parent process sees it, and what it does about it."""
 
     def __init__(self, ranks: LocalRanks, link: Hub | Spoke, inbox: SignalInbox, says_more: bool) -> None:
         self._ranks, self._link, self._inbox, self._says_more = ranks, link, inbox, says_more
-        self._log_folder = ranks.context.terms.log_folder
+        self._log_folder = ranks.context.run_info.log_folder
         self._agreement = StopAgreement(ranks)
         self._doing: dict[int, WorkerReport] = {}
         self._has_met = self.interrupted = False
@@ -137,7 +137,7 @@ class _Watch:
     def _poll_link(self) -> None:
         link, ranks = self._link, self._ranks
         if isinstance(link, Spoke) and ranks.listener_seen:
-            link.look_for(beside_served(ranks.context, ranks.listener_seen))
+            link.look_for(listener_endpoint(ranks.context, ranks.listener_seen))
         link.note_arrivals(ranks.arrived)
         link.poll()
         if link.meeting is not None and not self._has_met:
@@ -161,7 +161,7 @@ class _Watch:
             print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
 
     def decide(self) -> WorkerReport | None:
-        """Return what the run failed of, or None; a launcher without rank 0 waits a moment to be told."""
+        """Return what the run failed of, or None; a parent process without rank 0 waits a moment to be told."""
         if not self._has_failed():
             return None
         link = self._link
@@ -180,7 +180,7 @@ class _Watch:
         if failure is not None and is_timeout(failure):
             waited = [report for report in reports.values() if is_timeout(report)]
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
-            failure = name_missing(waited, silent, self._ranks.context.terms.distributed) or failure
+            failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
             if failure.kind == "hung":
                 write_error_file(failure, self._run_logs)
         return failure
@@ -202,7 +202,9 @@ class _Watch:
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
         context = self._ranks.context
-        return describe_failure(failure, doing, replace(context.terms, log_folder=self._run_logs), context.world_size)
+        return describe_failure(
+            failure, doing, replace(context.run_info, log_folder=self._run_logs), context.world_size
+        )
 
     @property
     def _run_logs(self) -> Path:
@@ -213,7 +215,7 @@ class _Watch:
         return self._log_folder
 
     def hang_up(self, failure: WorkerReport | None) -> None:
-        """Tell the other launchers how it ended, and close the link."""
+        """Tell the other parent processes how it ended, and close the link."""
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host

@@ -26,7 +26,7 @@ from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, Noet
 from noether.workers.backend_errors import consequence_of
 from noether.workers.context import ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
-from noether.workers.rank_state import LauncherLink, read_board
+from noether.workers.rank_state import ParentLink, read_position
 
 Target = Callable[[WorkerContext, Any], int]
 
@@ -45,38 +45,40 @@ def worker_main(
     environment: Mapping[str, str],
     reports: Connection,
     stacks: Connection,
-    board: Any,
+    counters: Any,
     own_log: bool,
 ) -> NoReturn:
     """Be a worker from the first line to the last: never returns, and leaves by os._exit.
 
-    `board` is where the launcher reads what this rank does. With `own_log` a rank above 0 writes to a file.
+    `counters` are where the parent process reads what this rank does. With `own_log` a rank above 0 writes to a file.
 
     os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
     atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
     """
     die_with_parent()
-    # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the launcher only.
+    # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the parent process only.
     with contextlib.suppress(OSError):
         os.setsid()
     for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGHUP))
-    log_folder = context.terms.log_folder
+    log_folder = context.run_info.log_folder
     if own_log and context.worker.rank > 0:
         write_to_log(log_folder / f"rank-{context.worker.rank}.log")
     faulthandler.enable()
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
-    # A fork server has the environment of the moment it was started; what counts is the launcher's of now.
+    # A fork server has the environment of the moment it was started; what counts is the parent process's of now.
     os.environ.clear()
     os.environ.update(environment)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
 
-    line = LauncherLink(reports, board)
-    report = replace(call_target(target, replace(context, line=line), packed_payload), standing=read_board(board))
+    parent = ParentLink(reports, counters)
+    report = replace(
+        call_target(target, replace(context, parent=parent), packed_payload), position=read_position(counters)
+    )
     flush_output()
     with contextlib.suppress(OSError):
         reports.send(shortened(report))
@@ -145,7 +147,7 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
 
 
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: the launcher's, and the variables torch's own launcher sets.
+    """Return the environment of a worker: the parent's, and the variables torch's own launcher sets.
 
     CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set where the user has not.
     """

@@ -6,11 +6,11 @@ import pytest
 
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.errors import RequestError
-from noether.workers.context import DistributedTerms
+from noether.workers.context import DistributedSettings
 
 
 def test_what_launchers_and_ranks_are_given_has_the_same_settings_and_defaults() -> None:
-    assert asdict(DistributedTerms()) == DistributedConfig().model_dump()
+    assert asdict(DistributedSettings()) == DistributedConfig().model_dump()
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), (" 90 ", 90.0), ("1e3", 1000.0)], ids=str)

@@ -111,7 +111,7 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
     if how == "raise":
         assert said.count("Traceback (most recent call last)") == 1, said
         report = json.loads((tmp_path / "run" / "logs" / "rank-3.error.json").read_text())
-        assert (report["host"], report["standing"]["update"]) == ("n2", 3)
+        assert (report["host"], report["position"]["update"]) == ("n2", 3)
     if how == "sleep":
         assert "misbehaving.py" in said, "the stack of the rank that hangs"
     if how == "SIGSTOP":

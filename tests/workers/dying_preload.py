@@ -2,5 +2,5 @@
 
 import os
 
-if os.environ.get("NOETHER_LAUNCHER_PID"):
+if os.environ.get("NOETHER_PARENT_PID"):
     os._exit(1)

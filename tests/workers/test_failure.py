@@ -32,7 +32,7 @@ def context_of(rank: int) -> WorkerContext:
 
 
 ECHO, LATE = {"follows": "lost-peer"}, {"follows": "timed-out"}
-WAITING = replace(ending(0, "died", 134, 2.0), standing=RankPosition(3, "barrier", 9))
+WAITING = replace(ending(0, "died", 134, 2.0), position=RankPosition(3, "barrier", 9))
 DONE_0, DONE_1 = ending(0, "finished", 0), ending(1, "finished", 0)
 
 
@@ -126,12 +126,12 @@ def test_how_a_target_that_raised_is_reported(
 
 def test_what_the_user_reads(tmp_path: Path) -> None:
     failure = ending(1, "failed", 1, message="ValueError: boom", trace="Traceback …\nValueError: boom\n")
-    others = {0: "in all_reduce, ended by the launcher", 2: "reported X", 3: "reported X"}
+    others = {0: "in all_reduce, ended by its parent process", 2: "reported X", 3: "reported X"}
     assert describe_failure(failure, others, RunInfo(log_folder=tmp_path), 4).splitlines() == [
         "noether: rank 1 on box failed: ValueError: boom",
         "Traceback …",
         "ValueError: boom",
-        "  others    rank 0: in all_reduce, ended by the launcher; ranks 2, 3: reported X",
+        "  others    rank 0: in all_reduce, ended by its parent process; ranks 2, 3: reported X",
         f"  logs      {tmp_path}",
     ]
 

@@ -8,11 +8,11 @@ from noether.workers.hang import name_missing, own_frames
 from noether.workers.rank_state import RankPosition
 
 GRADIENTS = "all_reduce of the gradients"
-WAITED = WorkerReport(0, "n1", "failed", "", standing=RankPosition(7, GRADIENTS, 40), follows="timed-out", waited_s=5.0)
+WAITED = WorkerReport(0, "n1", "failed", "", position=RankPosition(7, GRADIENTS, 40), follows="timed-out", waited_s=5.0)
 
 
-def doing(rank: int, standing: RankPosition, stopped: bool = False) -> WorkerReport:
-    return WorkerReport(rank, f"n{rank}", "stopped" if stopped else "busy", "in f (x.py:3)", standing=standing)
+def doing(rank: int, position: RankPosition, stopped: bool = False) -> WorkerReport:
+    return WorkerReport(rank, f"n{rank}", "stopped" if stopped else "busy", "in f (x.py:3)", position=position)
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,8 @@ def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> N
         "os.kill(pid, signal.SIGINT); os.kill(pid, 0)\n"
         "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
     )
-    preload = "from noether.workers.preload import serve_launcher\nimport os\n"
-    preload += "serve_launcher(int(os.environ['NOETHER_LAUNCHER_PID']))\nopen('there', 'w').close()\n"
+    preload = "from noether.workers.preload import outlive_signals\nimport os\n"
+    preload += "outlive_signals(int(os.environ['NOETHER_PARENT_PID']))\nopen('there', 'w').close()\n"
     (tmp_path / "light_preload.py").write_text(preload)
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     done = subprocess.run(

@@ -28,7 +28,7 @@ RUN = RunIdentity("multinode", 5, 0, "01234567", "cpu")
 
 
 def report(rank: int, kind: str = "failed") -> WorkerReport:
-    return WorkerReport(rank, "n2", kind, "ValueError: boom", time=12.0, traceback="trace\n" * 500, standing=AT_3)
+    return WorkerReport(rank, "n2", kind, "ValueError: boom", time=12.0, traceback="trace\n" * 500, position=AT_3)
 
 
 @dataclass
@@ -44,16 +44,16 @@ class Links:
     def __post_init__(self) -> None:
         held = hold_port(Endpoint("127.0.0.1", 0))
         self.endpoint = replace(held.endpoint, asked_by="master_port")
-        terms = self.terms(self.identity, 1.0)
-        self.hub = Hub((0, 1), "n1", terms, self.endpoint, RunListener(held, self.identity, terms.key))
+        run_info = self.run_info(self.identity, 1.0)
+        self.hub = Hub((0, 1), "n1", run_info, self.endpoint, RunListener(held, self.identity, run_info.key))
 
-    def terms(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
+    def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
         return RunInfo(identity, key, waits, self.folder, self.folder / "logs")
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
-        terms = self.terms(identity or self.identity, silence_s, key or "a key of the test")
-        spoke = Spoke(ranks, "n2", terms, self.endpoint)
+        run_info = self.run_info(identity or self.identity, silence_s, key or "a key of the test")
+        spoke = Spoke(ranks, "n2", run_info, self.endpoint)
         self.spokes.append(spoke)
         return spoke
 
@@ -151,11 +151,11 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     first.tell(report(2))
     links.until(lambda: links.hub.reports)
     (heard,) = links.hub.reports.values()
-    assert (heard.rank, heard.traceback, heard.standing) == (2, report(2).traceback, AT_3)
+    assert (heard.rank, heard.traceback, heard.position) == (2, report(2).traceback, AT_3)
     assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
     links.hub.ask()
     links.until(lambda: second.asked)
-    second.answer([WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", standing=AT_3)])
+    second.answer([WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", position=AT_3)])
     links.until(lambda: 3 in links.hub.doing)
     assert links.hub.silent_ranks() == [2]
     first.answer([])
@@ -264,7 +264,7 @@ def test_any_number_of_idle_connections_leaves_room_for_a_launcher(links: Links)
         connection.close()
 
 
-ODD_KIND = b'{"report": {"rank": 2, "host": "b", "kind": "odd", "message": "", "standing": {}}}\n'
+ODD_KIND = b'{"report": {"rank": 2, "host": "b", "kind": "odd", "message": "", "position": {}}}\n'
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run,
     wait_gone(tmp_path)
     assert other.returncode not in (0, 75), words
     assert f"rank {killed} on " in words
-    assert " is gone without a word, and its launcher with it (killed?)" in words
+    assert " is gone without a word, and its parent process with it (killed?)" in words
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, mon
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert int(environment["MASTER_PORT"]) > 0
         assert environment["CUDA_VISIBLE_DEVICES"] == "2,3", "trap 1: the mask stays as it is"
-        assert "NOETHER_LAUNCHER_PID" not in environment, "the fork server's own variables stay there"
+        assert "NOETHER_PARENT_PID" not in environment, "the fork server's own variables stay there"
         assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in environment
         assert seen["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
         assert seen["parent_is_server"] == seen["preloaded"] == (method == "forkserver")
