@@ -1,6 +1,7 @@
 """Writes car.stl beside this file: the half ellipsoid that `noether predict RUN --mesh examples/car.stl` is shown with.
 
-2.0 m to each end of its centre, 1.1 m high, 1.8 m wide, in m: a shape like those that `make train` learns from.
+2.0 m to each end of its centre, 1.1 m high, 1.8 m wide, in m: a shape like those that `make train` learns from. Like
+them it is closed by the ground, y = 0, and has no floor: their lift is that of the surface in the wind.
 """
 
 from pathlib import Path
@@ -12,11 +13,12 @@ AROUND, UP = 48, 12  # faces around the car, and from the ground to the top
 
 
 def car_triangles() -> np.ndarray:
-    """Returns the corners (T, 3, 3) of the triangles in m, seen counter-clockwise from outside; open at the ground."""
+    """Returns the triangles (T, 3, 3) in m, counter-clockwise seen from outside; closed but for the ground."""
     angle = np.linspace(0, 2 * np.pi, AROUND, endpoint=False)
     rise = np.linspace(0, np.pi / 2, UP + 1)[:, None]
     x, z = HALF_WIDTH * np.cos(rise) * np.sin(angle), HALF_LENGTH * np.cos(rise) * np.cos(angle)
     points = np.stack([x, np.broadcast_to(HEIGHT * np.sin(rise), x.shape), z], axis=-1)
+    points[-1, :, ::2] = 0  # One point at the top: the cosine of π/2 is 6e-17.
     below, above = points[:-1], points[1:]
     next_below, next_above = np.roll(below, -1, axis=1), np.roll(above, -1, axis=1)
     lower = np.stack([below, next_below, next_above], axis=2).reshape(-1, 3, 3)

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
+from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.data.surface_mesh import Holes, find_holes
+from noether.evaluation.shape_input import read_shape
+
 
 def test_make_train_ends_with_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:
     """In a checkout whose .venv is ready; the training itself is only planned, by ARGS."""
@@ -52,3 +56,6 @@ def test_the_car_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> N
     import make_car
 
     assert make_car.stl(make_car.car_triangles()) == (REPOSITORY / "examples/car.stl").read_bytes()
+    shape = read_shape(REPOSITORY / "examples/car.stl")
+    assert find_holes(shape.points, shape.faces).edges == make_car.AROUND
+    assert find_holes(shape.points, shape.faces, (BOX_LOW, BOX_HIGH)) == Holes(0, 0, 0.0)

@@ -131,21 +131,29 @@ class Holes:
     area: float
 
 
-def find_holes(points: Array, faces: Faces) -> Holes:
+def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = None) -> Holes:
     """Finds where a surface is open. A closed surface has no edge that only one face has.
 
-    The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes.
+    The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes. A hole whose rim
+    lies in one face of a `box` (its low and high corner), such as the ground, is closed by it, and no hole.
     """
     corners = faces.shape[1]
     directed = np.concatenate([faces[:, [k, (k + 1) % corners]] for k in range(corners)])
     directed = directed[directed[:, 0] != directed[:, 1]]
     _, first, uses = np.unique(np.sort(directed, axis=1), axis=0, return_index=True, return_counts=True)
-    rims = _loops(directed[first[uses == 1]])
+    loops = _loops(directed[first[uses == 1]])
+    rims = [rim for rim in loops if box is None or not _lie_in_one_face(points[rim], *box)]
+    edges = int((uses == 1).sum()) - sum(map(len, loops)) + sum(map(len, rims))
     area = 0.0
     for rim in rims:
         ring = points[rim] - points[rim].mean(axis=0)
         area += 0.5 * float(np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum())
-    return Holes(int((uses == 1).sum()), len(rims), area)
+    return Holes(edges, len(rims), area)
+
+
+def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:
+    near = 1e-3 * (high - low).max()
+    return bool(any((np.abs(points - corner) < near).all(axis=0).any() for corner in (low, high)))
 
 
 def _loops(edges: Faces) -> list[list[int]]:

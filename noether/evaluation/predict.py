@@ -112,11 +112,12 @@ def _shape_warnings(
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
     warnings, axes = [], axes_words(trained.task.space)
+    boxes = {key: (np.array(seen["low"]), np.array(seen["high"])) for key, seen in trained.task.seen.points.items()}
     for key, (path, points) in given.items():
-        if seen := trained.task.seen.points.get(key):
-            warnings += check_range(path, points, np.array(seen["low"]), np.array(seen["high"]), axes, scale=scale)
+        if key in boxes:
+            warnings += check_range(path, points, *boxes[key], axes, scale=scale)
     mesh = given[trained.shape_set][0]
-    warnings += open_surface_warnings(mesh, shape)
+    warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
     if is_thin and trained.shape_at == "faces":
         warnings.append(

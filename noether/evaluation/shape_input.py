@@ -203,11 +203,14 @@ def check_range(
     ]
 
 
-def open_surface_warnings(path: Path, shape: Shape) -> list[str]:
-    """Says that a surface is open, and by how much: forces are integrated over the faces that are there."""
+def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
+    """Says that a surface is open, and by how much: forces are integrated over the faces that are there.
+
+    What is open only in a face of the `box` of all training shapes, as a car is on the ground, ends where those end.
+    """
     if shape.faces is None:
         return []
-    holes = find_holes(shape.points, shape.faces)
+    holes = find_holes(shape.points, shape.faces, box)
     if not holes.edges:
         return []
     share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
