@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
-from noether.evaluation.plain_network import PlainNetwork
+from noether.evaluation.plain_network import MOST_UPDATES, PlainNetwork
 from noether.tasks.base import SampleMetrics, Task
 from noether.tasks.field_errors import by_channel
 
@@ -25,7 +25,12 @@ Predictor = Callable[[Sample, int], dict[str, Tensor]]
 
 
 def make_baselines(
-    task: Task, train: Dataset, train_indices: Sequence[int], *, among_itself: bool = False
+    task: Task,
+    train: Dataset,
+    train_indices: Sequence[int],
+    *,
+    updates: int = MOST_UPDATES,
+    among_itself: bool = False,
 ) -> dict[str, Predictor]:
     """Makes the baselines that fit the task, by name.
 
@@ -36,7 +41,7 @@ def make_baselines(
     nearest_case: the same of the training case with the most similar parameters, carried over from the nearest point
         in coordinates that are scaled to each case's own box; where cases have parameters.
     plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case;
-        where cases have parameters.
+        where cases have parameters. It makes as many `updates` as the model has, at most 600.
     """
     samples = [train[index] for index in train_indices]
     carried = Carrying(samples, task)
@@ -53,20 +58,26 @@ def make_baselines(
     }
     if task.case_inputs:
         made["nearest_case"] = nearest(ParameterSearch(samples, task), boxed=True)
-        network = PlainNetwork(samples, task)
+        network = PlainNetwork(samples, task, updates)
         made["plain_network"] = lambda sample, index: network.predict(sample)
     return made
 
 
 def score_baselines(
-    task: Task, train: Dataset, train_indices: Sequence[int], test: Dataset, *, among_itself: bool = False
+    task: Task,
+    train: Dataset,
+    train_indices: Sequence[int],
+    test: Dataset,
+    *,
+    updates: int = MOST_UPDATES,
+    among_itself: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Scores every baseline on every sample of a split; `among_itself` as of `make_baselines`.
+    """Scores every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.
 
     Returns:
         {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions.
     """
-    baselines = make_baselines(task, train, train_indices, among_itself=among_itself)
+    baselines = make_baselines(task, train, train_indices, updates=updates, among_itself=among_itself)
     rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}
     for index in range(len(test)):
         sample = test[index]

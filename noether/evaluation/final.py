@@ -86,7 +86,9 @@ class RunEvaluation:
             # The nearest shape is looked for among what was trained on, for whatever split is scored.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.train_indices
-            result["baselines"] = score_baselines(task, *train, scored, among_itself=split == "train")
+            result["baselines"] = score_baselines(
+                task, *train, scored, updates=result["updates"], among_itself=split == "train"
+            )
         if task.fields:
             of_all = {name: [batch[name] for rank in gathered for batch in rank] for name in task.fields}
             result |= self._write_cases(model, result, figures, of_all)

@@ -13,7 +13,7 @@ from noether.data.points import Sample
 from noether.tasks.base import Task
 from noether.tasks.field_errors import by_channel
 
-UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
+MOST_UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
 LEARNING_RATE = 5e-3
 RIDGE = 1e-3
 CHUNK = 65_536
@@ -27,11 +27,12 @@ class PlainNetwork:
     Args:
         samples: the training samples. They have parameters, which tell one case from another.
         task: its fields, scaling and parameters.
+        updates: of the model that it is compared with; it makes as many, at most 600.
         seed: of the weights and draws. The global generator is left as it is.
     """
 
-    def __init__(self, samples: Sequence[Sample], task: Task, seed: int = 0) -> None:
-        self._task = task
+    def __init__(self, samples: Sequence[Sample], task: Task, updates: int = MOST_UPDATES, seed: int = 0) -> None:
+        self._task, self._updates = task, min(updates, MOST_UPDATES)
         self._sets: dict[str, list[str]] = {}
         for name, field in task.fields.items():
             self._sets.setdefault(field.points, []).append(name)
@@ -68,7 +69,7 @@ class PlainNetwork:
             layers += [nn.Linear(WIDTH, WIDTH), nn.GELU()]
         network = nn.Sequential(*layers, nn.Linear(WIDTH, width))
         optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._updates)
         for inputs, targets in self._batches(samples, points, seed):
             optimizer.zero_grad()
             nn.functional.mse_loss(network(inputs), targets).backward()
@@ -78,16 +79,18 @@ class PlainNetwork:
 
     def _batches(self, samples: Sequence[Sample], points: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         rng = np.random.default_rng(seed)
-        for _ in range(UPDATES):
-            inputs, targets = [], []
-            for case in rng.choice(len(samples), min(CASES, len(samples)), replace=False).tolist():
-                sample = samples[case]
-                rows = torch.from_numpy(rng.integers(len(sample[points]), size=POINTS))
-                drawn = {key: sample[key][rows] for key in (points, *self._sets[points])}
-                scaled = self._task.prepare({key: value[None] for key, value in drawn.items()})
-                inputs.append(_joined(self._positions(drawn, points), self._parameters[case]))
-                targets.append(torch.cat([scaled[name][0] for name in self._sets[points]], dim=-1))
-            yield torch.cat(inputs), torch.cat(targets).float()
+        names = self._sets[points]
+        for _ in range(self._updates):
+            cases = rng.choice(len(samples), min(CASES, len(samples)), replace=False).tolist()
+            rows = [torch.from_numpy(rng.integers(len(samples[case][points]), size=POINTS)) for case in cases]
+            drawn = {
+                key: torch.stack([samples[case][key][own] for case, own in zip(cases, rows, strict=True)])
+                for key in (points, *names)
+            }
+            scaled = self._task.prepare(drawn)
+            parameters = torch.stack([self._parameters[case] for case in cases])[:, None].expand(-1, POINTS, -1)
+            targets = torch.cat([scaled[name] for name in names], dim=-1).flatten(end_dim=1)
+            yield torch.cat((_unit(scaled[points]), parameters), dim=-1).flatten(end_dim=1), targets.float()
 
     def _quadratic(self, samples: Sequence[Sample]) -> Tensor | None:
         """Ridge regression of the scaled outputs on 1, the parameters and their products; None without outputs."""
@@ -102,14 +105,18 @@ class PlainNetwork:
 
     def _positions(self, sample: Sample, points: str) -> Tensor:
         """Positions (N, 3) as -1..1 of the domain."""
-        scaled = self._task.prepare({points: sample[points][None]})[points][0]
-        return (scaled * (2 / SCALED_LENGTH) - 1).float()
+        return _unit(self._task.prepare({points: sample[points][None]})[points][0])
 
     def _case_inputs(self, sample: Sample) -> Tensor:
         """The scaled parameters (P,) of a case."""
         own = {name: sample[name][None] for name in self._task.case_inputs}
         scaled = self._task.prepare(own)
         return torch.cat([scaled[name].reshape(-1) for name in own]).float()
+
+
+def _unit(scaled: Tensor) -> Tensor:
+    """Scaled positions as -1..1 of the domain."""
+    return (scaled * (2 / SCALED_LENGTH) - 1).float()
 
 
 def _joined(positions: Tensor, parameters: Tensor) -> Tensor:

@@ -120,11 +120,13 @@ def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None
     assert list(errors) == ["mean_field", "nearest_shape", "nearest_case", "plain_network"]
     assert errors["plain_network"] < 0.1 < errors["nearest_case"] < errors["nearest_shape"]
     assert scores["plain_network"]["moment/r2"] > 0.999
+    soon = score_baselines(task, samples, range(30), samples[30:], updates=3)["plain_network"]
+    assert soon["beam_deflection/relative_l2"] > 5 * errors["plain_network"], "it trains longer than the model"
     assert torch.equal(torch.get_rng_state(), weights), "a baseline drew from the run's own generator"
 
 
 def test_the_nearest_case_is_carried_over_in_coordinates_of_its_own_box(beams) -> None:
     task, samples = beams
     longer = {**samples[0], "beam_points": samples[0]["beam_points"] * torch.tensor([1.3, 1.0, 1.0])}
-    predicted = make_baselines(task, samples, range(30))["nearest_case"](longer, 0)
+    predicted = make_baselines(task, samples, range(30), updates=0)["nearest_case"](longer, 0)
     assert torch.equal(predicted["beam_deflection"][:, 0], samples[0]["beam_deflection"])
