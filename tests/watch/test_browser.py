@@ -1,6 +1,8 @@
 """The page in a real browser: a run is followed to its end, two are compared, a picture is opened; wide and narrow,
 dark and light. What is asserted is what is seen."""
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -200,6 +202,64 @@ def test_a_stretch_of_the_curves_is_looked_at_with_the_keyboard(place, opened) -
     wait_until(page, lambda: painting(page, "loss") != before)
     page.get_by_role("button", name="Show all").press("Enter")
     assert page.get_by_label("From update").input_value() == ""
+
+
+def test_the_runs_are_sorted_filtered_and_saved(place, opened) -> None:
+    page = opened(place.page.address)
+    losses = {run.path.name: json.loads(run.result.read_text())["metrics"]["loss"] for run in place.ended}
+    page.get_by_label("Filter runs").fill("seed<3")
+
+    def shown() -> list[str]:
+        return [row.split("\t")[0] for row in page.locator("#runs-table tbody tr").all_inner_texts()]
+
+    loss = page.locator("#runs-table").get_by_role("button", name="Loss")
+    for down in (False, True):
+        loss.click()
+        wait_until(page, lambda down=down: shown() == sorted(losses, key=losses.__getitem__, reverse=down))
+    page.get_by_label("Filter runs").fill("sec loss>0")
+    wait_until(page, lambda: shown() == ["second"])
+    with page.expect_download() as saved:
+        page.locator("#runs-csv").click()
+    (row,) = csv.DictReader(io.StringIO(saved.value.path().read_text()))
+    assert (row["name"], row["seed"], float(row["loss"])) == ("second", "2", losses["second"])
+
+
+def test_curves_are_smoothed_and_shown_along_epochs_and_time(place, opened) -> None:
+    page = opened(place.page.address)
+    page.wait_for_selector('[data-curve="loss"] canvas')
+    seen = {painting(page, "loss")}
+
+    def changes() -> None:
+        wait_until(page, lambda: painting(page, "loss") not in seen)
+        seen.add(painting(page, "loss"))
+
+    page.get_by_label("smoothing").fill("0.9")
+    changes()
+    assert float(page.locator("#smoothing-text").inner_text()) == 0.9
+    for way in ("epoch", "seconds"):
+        page.get_by_label("along").select_option(way)
+        changes()
+
+
+WIDER = """() => [...document.querySelectorAll("main *")]
+    .filter(one => one.clientWidth && getComputedStyle(one).display !== "inline")
+    .filter(one => one.scrollWidth > one.clientWidth + 1)
+    .map(one => `${one.tagName} ${one.textContent}`)"""
+
+
+def test_of_three_runs_nothing_is_cut_at_1280_pixels(place, opened, tmp_path) -> None:
+    for number in (1, 2, 3):
+        shutil.copytree(place.ended[0].path, tmp_path / f"ellipsoid-{number}")
+    page = serve(place.environ, str(tmp_path))
+    try:
+        shown = opened(page.address, 1280)
+        for number in (1, 2, 3):
+            shown.get_by_label(f"Overlay ellipsoid-{number}").check()
+        expect(shown.locator("#figure-tables th.run-2").first).to_be_visible()
+        wait_until(shown, lambda: shown.locator('[data-curve="loss"] .at-cursor span').count() == 3)
+        assert shown.evaluate(WIDER) == []
+    finally:
+        kill(page)
 
 
 def test_nothing_jumps_while_the_page_fills(place, opened) -> None:

@@ -57,7 +57,10 @@ export class Curves {
     const lines = new Map();
     for (const run of runs) {
       const averaged = run.curves.some((curve) => curve.weights === "ema");
-      for (const { split, weights, metric, x, y } of run.curves) {
+      const isChief = (curve) => curve.split !== "training" && (curve.weights !== "raw" || !averaged);
+      const chief = new Set(run.curves.filter(isChief).map((curve) => curve.metric));
+      for (const curve of run.curves) {
+        const { split, weights, metric, x, y } = curve;
         const isTraining = split === "training";
         const main = weights !== "raw" || !averaged;
         const one = runs.length === 1;
@@ -67,6 +70,7 @@ export class Curves {
           colour: one ? (thin ? "muted" : main ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
           faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
           dash: isTraining || main ? undefined : [5, 4], points: !isTraining && x.length < 60,
+          unsaid: !one && chief.has(metric) && !isChief(curve), // Of several runs, one value each.
         };
         if (!lines.has(metric)) lines.set(metric, []);
         if (view.smoothing > 0 && y.length > 3) lines.get(metric).push({ ...line, faded: 0.25, width: 1, points: false, unsaid: true }, { ...line, y: smoothed(y, view.smoothing), points: false });
