@@ -48,7 +48,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
 
     Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
     """
-    base, runs, again = _plan_sweep(overrides, hp)
+    base, runs, again = plan_sweep(overrides, hp)
     console = Console(None, speaks=True)
     for index, run in enumerate(runs):
         console.say(f"run {index + 1} of {len(runs)}: {run.folder.path}   {' '.join(run.differs)}")
@@ -114,9 +114,9 @@ def _cell(found: Mapping[str, Any] | None, metric: Metric) -> str:
     return metric.text(found["mean"], found["std"] or None)
 
 
-def _plan_sweep(overrides: Sequence[str], hp: str | None) -> tuple[str, list[SweptRun], str]:
+def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
     """Returns the sweep's name, its runs, and what to add to the command to continue them."""
-    expanded = expand_sweep(overrides)
+    expanded = expand_sweep(overrides, verb)
     configs = [load_config(words, hp) for words in expanded]
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
     own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked

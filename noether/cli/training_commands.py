@@ -98,28 +98,47 @@ def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:
     return ExitCode.DONE
 
 
-def plan(*overrides: str, hp: str | None = None, visible_devices: str | None = None, json: bool = False) -> int:
+def plan(
+    *overrides: str,
+    hp: str | None = None,
+    multirun: bool = False,
+    visible_devices: str | None = None,
+    json: bool = False,
+) -> int:
     """Show what train would do here, and why. Nothing is started.
 
     One row per rank: where it runs, on which device, with which share of a batch.
 
     Args:
         overrides: settings and groups, as for train
+        multirun: (or -m) plan a run for each value of seed=1,2,3
         visible_devices: plan for a machine with these devices instead: 0,1,2,3
     """
     from noether.planning.plan import plan_run, render_plan
     from noether.runs.resuming import load_run_config
 
-    config = load_run_config(overrides, hp)
-    plan = plan_run(config, visible_devices=visible_devices)
-    if visible_devices is None:
-        from noether.training.preflight import check_as_train_does
+    runs = {"": overrides}
+    if multirun:
+        from noether.sweep import plan_sweep
 
-        check_as_train_does(config, plan)
+        runs = {
+            f"{run.folder.path}   {' '.join(run.differs)}": run.words for run in plan_sweep(overrides, hp, "plan")[1]
+        }
+    plans = []
+    for words in runs.values():
+        config = load_run_config(words, hp)
+        plans.append(plan_run(config, visible_devices=visible_devices))
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config, plans[-1])
     if json:
-        print(json_module.dumps(plan.as_dict(), indent=2))
-    else:
-        from noether.common.console import Console
+        found = [plan.as_dict() for plan in plans]
+        print(json_module.dumps(found if multirun else found[0], indent=2))
+        return ExitCode.DONE
+    from noether.common.console import Console
 
-        Console(None, speaks=True).say(*render_plan(plan), sep="\n")
+    console = Console(None, speaks=True)
+    for name, plan in zip(runs, plans, strict=True):
+        console.say(*([f"run    {name}"] if multirun else []), *render_plan(plan, every_reason=not multirun), sep="\n")
     return ExitCode.DONE

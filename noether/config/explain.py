@@ -100,6 +100,9 @@ def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str,
         line = None if fields_of(named) else setting_meant(named, as_override(leaf), (), kinds)
     else:
         line = setting_meant(typed, as_override(leaf), known, kinds)
+    if line is None and isinstance(value, dict) and (meant := setting_meant(key, "", (), kinds)):
+        there = meant.partition("=")[0]  # A group of settings that another section has.
+        line = shlex.quote(f"{there}{typed.removeprefix(key)}={as_override(leaf)}")
     if line is None and near:
         line = shlex.quote(f"{named}={as_override(leaf)}")
     meant = line.lstrip("'").partition("=")[0].removesuffix(typed.removeprefix(key)) if line else ""

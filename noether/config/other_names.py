@@ -3,11 +3,12 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 
@@ -160,6 +161,8 @@ def setting_meant(
     if not found:
         return None
     first, *others = found
+    choices = [choice for choice in get_args(there[first].annotation) if isinstance(choice, str)]
+    value = nearest(value, choices) or value
     remark = f"      (or {', or '.join(f'{other}={value}' for other in others)})" if others else ""
     return _line(f"{first}={{}}{remark}", value)
 

@@ -1,5 +1,6 @@
 """Reads command-line overrides in Hydra's grammar: `key=value`, `+key=value`, `~key`, `group=option`."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,12 +73,16 @@ def _unreadable(text: str, following: str) -> RequestError:
         fix = key if key.startswith("~") else f"{key.partition('@')[0]}={value}"
     elif "/" in key and fields_of(key.replace("/", ".")):
         fix = shlex.quote(f"{key.replace('/', '.')}={value}")
+    elif text.endswith((".yaml", ".yml")):
+        fix = f"--hp {shlex.quote(text)}"
     elif not key.strip("+~. ") or key.endswith("."):
         fix = f"leave {shlex.quote(text)} out"
     elif value:
         fix = f"{key}={value.lstrip('=')}" if value.startswith("=") else f"{key}={twice_quoted(value)}"
     elif after and fields_of(colon):
-        fix = shlex.quote(f"{colon}={override_value(after.strip())}")
+        given = after.strip()
+        given = given if re.fullmatch(r"[\w.+-]+", given) else override_value(given)
+        fix = shlex.quote(f"{colon}={given}")
     elif fields_of(text) and following and "=" not in following and following[0] not in "+~":
         seen, fix = f"{text} {following}", shlex.quote(f"{text}={following}")
     elif default_of(text) is not None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from noether.common.suggest import did_you_mean, nearest
+from noether.common.suggest import nearest
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import lint_files
 from noether.lint.fix import write_fixed
@@ -24,7 +24,7 @@ def run_lint(
         expected = ", ".join(FORMATS)
         raise RequestError(
             "unknown-format",
-            f"no format {did_you_mean(style, FORMATS)}",
+            f"no format {style!r}",
             seen=f"--format {style}",
             expected=expected,
             fix=f"--format {nearest(style, FORMATS) or 'text'}",

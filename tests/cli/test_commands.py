@@ -208,6 +208,15 @@ def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
     )
 
 
+def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:
+    words = ("-m", "trainer.effective_batch_size=4,8", "accelerator=cpu", "devices=1", "run_id=swept")
+    plans = json.loads(noether("plan", "--json", *words, cwd=tmp_path).out)
+    assert [plan["batch"]["effective"] for plan in plans] == [4, 8]
+    text = noether("plan", *words, cwd=tmp_path).out
+    assert [name for name in ("runs/swept-0 ", "runs/swept-1 ") if name not in text] == []
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
