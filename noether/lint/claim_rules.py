@@ -26,12 +26,10 @@ def arithmetic(lines: Sequence[tuple[int, str]]) -> Iterator[Finding]:
     """claim-arithmetic: nodes × GPUs that are said to be another number."""
     for number, text in lines:
         for match in _SUM.finditer(text):
-            nodes, gpus = int(match["nodes"]), int(match["gpus"])
-            name = next(name for name in ("said", "aside", "all") if match[name])
-            if int(match[name]) != nodes * gpus:
+            nodes, gpus, said = (int(match[name]) for name in ("nodes", "gpus", match.lastgroup or ""))
+            if said != nodes * gpus:
                 message = f"{match[0].strip()}: {nodes} × {gpus} = {nodes * gpus}"
-                fix = text[: match.start(name)] + str(nodes * gpus) + text[match.end(name) :]
-                yield Finding(number, "claim-arithmetic", message, fix.strip())
+                yield Finding(number, "claim-arithmetic", message, f"{nodes * gpus} in place of {said}")
 
 
 def comments(job: Job) -> Iterator[Finding]:

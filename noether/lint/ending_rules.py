@@ -60,24 +60,17 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     if loss.kind == "wait" and above == "program" and script.source(loss.line).strip() == "wait":
         single = script.text.count("&\n") == 1 and len(job.launches) == 1
         return Edit(loss.line, ("wait $!",), safe=True) if single else None
-    last = script.source(command.last_line).rstrip()
-    alone = above in ("program", "pipeline") and not command.in_background
-    if loss.kind == "then" and alone and not last.endswith((";", "\\")):
-        return _kept_at_end(job, launch)
-    return None
-
-
-def _kept_at_end(job: Job, launch: Launch) -> Edit | None:
-    """Returns an edit that keeps the code, where the launch has its lines for itself and the script has no exit."""
-    node, script = launch.command.node, job.script
+    if loss.kind != "then" or command.in_background:
+        return None
+    node = command.node
     whole = node.parent if node.parent is not None and node.parent.type == "redirected_statement" else node
     alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
     at_top = whole.parent is not None and whole.parent.type == "program"
-    if not alone or not at_top or re.search(r"<<|\bcode=|\$code|\$\?", script.text):
-        return None
     line = whole.end_point.row + script.first_line
+    kept = re.search(r"<<|\bcode=|\$code|\$\?", script.text) or script.source(line).rstrip().endswith("\\")
     follows = any(text.strip() for text in script.lines[whole.end_point.row + 1 :])
-    return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if follows else None
+    possible = alone and at_top and follows and not kept
+    return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if possible else None
 
 
 def unread_status(job: Job) -> Iterator[Finding]:

@@ -268,8 +268,7 @@ _FORMS: Mapping[str, _Form] = {
     ),
     **dict.fromkeys(("time", "time-min"), _pattern("bad-time", _TIME, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
     **dict.fromkeys(
-        (*MEMORY, "tmp"),
-        _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G"),
+        (*MEMORY, "tmp"), _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G")
     ),
     "gres": _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
     **dict.fromkeys(

@@ -17,7 +17,7 @@ PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
 _ENDPOINT = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
 _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
-_PORT_NAMES = ("MASTER_PORT", "master_port", "main_process_port")
+_PORT_NAMES = ("rdzv_endpoint", "MASTER_PORT", "master_port", "main_process_port")
 _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
 # Only pipelines whose answer is certain: the last line, or a line by its number from the second on.
 _LATER_LINE = re.compile(
@@ -41,7 +41,7 @@ class _Setting:
     launch: Launch | None = None
 
 
-def _settings(job: Job, names: tuple[str, ...]) -> list[_Setting]:
+def _settings(job: Job) -> list[_Setting]:
     found = [_Setting(name, word) for name, word in job.script.assignments]
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
@@ -51,7 +51,7 @@ def _settings(job: Job, names: tuple[str, ...]) -> list[_Setting]:
         for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
             given = [(name, Word(raw, layer.line)) for name, raw in layer.options.items()]
             found += [_Setting(name, word, inside_shell, launch) for name, word in given]
-    return [setting for setting in found if setting.name in names]
+    return found
 
 
 def _uses_c10d(launch: Launch | None) -> bool:
@@ -64,8 +64,8 @@ def master(job: Job) -> Iterator[Finding]:
     spanning = [launch for launch in job.launches if _spans(job, launch)]
     ddp = any(job.shows_ddp(launch) for launch in spanning)
     c10d = all(_uses_c10d(launch) for launch in spanning)
-    for setting in _settings(job, _MASTER_NAMES) if spanning else ():
-        if setting.launch and setting.launch not in spanning:
+    for setting in _settings(job) if spanning else ():
+        if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
             continue
         text = setting.word.text
         if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
@@ -172,14 +172,12 @@ def too_early(job: Job) -> Iterator[Finding]:
         names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
         marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
-        inner = [assigned for command in launch.per_task for assigned in command.assignments]
-        own = {name for name, _ in inner}
-        carried = Variables({name: value for name, value in launch.variables.values.items() if name not in own})
-        words = [word for _, word in inner]
-        for layer in launch.layers:
-            words += layer.words[1:] if layer.kind in ("python", "noether") else ()
-            read = layer.options.items() if layer.kind == "per-node" else ()
-            words += [Word(raw, layer.line) for name, raw in read if name != "node_rank" or not _uses_c10d(launch)]
+        own = [setting for setting in _settings(job) if setting.launch is launch]
+        values = {setting.name: f"${setting.name}" for setting in own}
+        carried = Variables(launch.variables.values | values)
+        words = [setting.word for setting in own if setting.name != "node_rank" or not _uses_c10d(launch)]
+        for layer in (layer for layer in launch.layers if layer.kind in ("python", "noether")):
+            words += layer.words[1:]
         for word in words:
             match = re.search(marked, carried.expand(word.raw))
             if match and not word.raw.startswith("'"):
@@ -189,7 +187,7 @@ def too_early(job: Job) -> Iterator[Finding]:
                 break
         for name, word in job.script.assignments if launch.innermost.kind == "python" else ():
             early = re.fullmatch(marked, carried.values.get(name, ""))
-            if name in _RANKS and early and name in _exports(job)[0] and not launch.layer("per-node"):
+            if name in _RANKS and early and name in job.script.exported and not launch.layer("per-node"):
                 message = f"{name} is that of the batch shell: every task gets the value of the first"
                 fix = f"srun bash -c 'export {name}=${early[1]}; exec python …'"
                 yield Finding(word.line, "expanded-too-early", message, fix, certain=False)
@@ -199,7 +197,7 @@ def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
     launchers = {layer.name if (layer := launch.layer("per-node")) else "" for launch in job.trainings}
     unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.script.text)
-    for setting in _settings(job, ("rdzv_endpoint", *_PORT_NAMES)):
+    for setting in (setting for setting in _settings(job) if setting.name in _PORT_NAMES):
         text = setting.word.text
         if setting.name == "MASTER_PORT" and unread:
             continue  # torchrun reads its own option alone.
@@ -223,7 +221,8 @@ def port(job: Job) -> Iterator[Finding]:
 
 def environment(job: Job) -> Iterator[Finding]:
     """export-drops, not-exported."""
-    exported, assigned = _exports(job)
+    exported = job.script.exported
+    declared = [pair for command in job.script.commands for pair in command.declared if pair[0] in _NEEDED]
     of_job = job.options.last("export")
     for launch, srun, shape in job.known_steps:
         if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
@@ -238,29 +237,12 @@ def environment(job: Job) -> Iterator[Finding]:
             edit = job.script.rewritten(line, r"--export[= ]\S+", "--export=ALL")
             yield Finding(line, "export-drops", message, edit=edit)
             return
-        for name, at in assigned.items():
-            if name not in exported and not re.search(rf"\$\{{?{name}\b", job.script.text):
+        for name, at in {name: word.line for name, word in declared if name not in exported}.items():
+            if not re.search(rf"\$\{{?{name}\b", job.script.text):
                 message = f"{name} is set but not exported: no task sees it"
                 edit = job.script.rewritten(at, rf"(?={name}=)", "export ")
                 yield Finding(at, "not-exported", message, edit=edit)
         return
-
-
-def _exports(job: Job) -> tuple[set[str], dict[str, int]]:
-    """Returns the names that the script exports, and the lines where it only assigns those of the master."""
-    exported: set[str] = set()
-    assigned: dict[str, int] = {}
-    automatic = False
-    for command in job.script.commands:
-        texts = command.texts
-        automatic |= command.name == "set" and ("-a" in texts or "allexport" in texts)
-        names = [name for name, _ in command.assignments]
-        if command.name == "export" or (command.name == "declare" and "-x" in texts):
-            exported |= {*names, *texts[1:]}
-        elif not command.words:
-            exported |= set(names) if automatic else set()
-            assigned |= {name: word.line for name, word in command.assignments if name in _NEEDED}
-    return exported, assigned
 
 
 def interfaces(job: Job) -> Iterator[Finding]:

@@ -139,6 +139,17 @@ class Script:
         """The variables that its commands set, each with its value."""
         return [assigned for command in self.commands for assigned in command.assignments]
 
+    @cached_property
+    def exported(self) -> set[str]:
+        """The names of variables that its commands export."""
+        names: set[str] = set()
+        automatic = False
+        for command in self.commands:
+            automatic |= command.name == "set" and bool({"-a", "allexport"} & set(command.texts))
+            if command.name == "export" or (command.name == "declare" and "-x" in command.texts) or automatic:
+                names |= {*(name for name, _ in command.declared), *command.texts[1:]}
+        return names
+
     @property
     def inner(self) -> Iterator["Script"]:
         """Yields the job scripts in the here-documents of this one."""

@@ -23,26 +23,21 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 PARSE_LIMIT_S = 60
 _BASH = Language(tree_sitter_bash.language())
 # The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
-# libc's table, and the process dies. So each character beyond ASCII is shown to it as four letters from U+00C0 on.
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_SHOWN = re.compile(r"[\xc0-\xff]{1,4}")
+# libc's table, and the process dies. So each byte beyond ASCII is shown to it as two letters from U+00C0 on.
+_LETTERS = {byte: chr(0xC0 + byte // 16) + chr(0xC0 + byte % 16) for byte in range(0x80, 0x100)}
 
 
 def _shown(text: str) -> bytes:
-    return _BEYOND_ASCII.sub(
-        lambda match: "".join(chr(0xC0 + (ord(match[0]) >> bits & 63)) for bits in (18, 12, 6, 0)), text
-    ).encode()
+    return text.encode("utf-8", "surrogatepass").decode("latin-1").translate(_LETTERS).encode()
 
 
 def _written(shown: bytes) -> str:
-    def character(match: re.Match[str]) -> str:
-        point = 0
-        for letter in match[0]:
-            point = point << 6 | ord(letter) - 0xC0
-        # A node that the grammar could not read may end inside a character.
-        return chr(point) if len(match[0]) == 4 and point <= 0x10FFFF else "\ufffd"
+    def byte(match: re.Match[str]) -> str:
+        return chr((ord(match[0][0]) - 0xC0) * 16 + ord(match[0][1]) - 0xC0)
 
-    return _SHOWN.sub(character, shown.decode("utf-8", "replace"))
+    # A node that the grammar could not read may end inside a character.
+    text = re.sub("[\xc0-\xcf]{2}", byte, shown.decode("utf-8", "replace"))
+    return text.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def unquote(raw: str) -> str:

@@ -55,25 +55,25 @@ class Variables:
                 value = f"${name}"  # Which branch ran is known when the job runs.
             self.values[name] = value
 
-    def expand(self, text: str) -> str:
-        """Replaces $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is."""
+    def expand(self, text: str, slurm: Mapping[str, int | None] | None = None) -> str:
+        """Replaces $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is.
+
+        `slurm`: what Slurm sets. Without it the default of a variable of Slurm's is left alone.
+        """
 
         def value(match: re.Match[str]) -> str:
-            known = self.values.get(match[1] or match[2])
+            name = match[1] or match[2]
+            number = slurm.get(name) if slurm is not None else None
+            known = self.values.get(name, None if number is None else str(number))
             if known is None:
-                return match[4] if match[3] and not (match[2] or "").startswith("SLURM_") else match[0]
+                return match[4] if match[3] and (slurm is not None or not name.startswith("SLURM_")) else match[0]
             return known if len(known) < _MAX_LENGTH else match[0]
 
         return _VARIABLE.sub(value, text)
 
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
         """Returns the number that a word stands for, with `known` for what Slurm sets, or None."""
-
-        def slurm(match: re.Match[str]) -> str:
-            number = known.get(match[1] or match[2])
-            return str(number) if number is not None else match[4] if match[3] else match[0]
-
-        expanded = _VARIABLE.sub(slurm, self.expand(unquote(text or ""))).strip()
+        expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)|\$\[(.*)\]", expanded):
             inner = arithmetic[1] or arithmetic[2] or ""
             names = re.sub(r"[A-Za-z_]\w*", lambda m: str(self.values.get(m[0], known.get(m[0], m[0]))), inner)
