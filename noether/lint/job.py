@@ -104,9 +104,8 @@ class Job:
     @property
     def has_whole_nodes(self) -> bool:
         """Whether no other job that uses GPUs runs on its nodes: they are asked for whole, or with eight GPUs each."""
-        return bool(
-            self.options.last("exclusive") or self.options.value("mem") == "0" or (self.shape.gpus_per_node or 0) >= 8
-        )
+        whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
+        return whole or (self.shape.gpus_per_node or 0) >= 8
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
@@ -131,11 +130,11 @@ class Job:
             return True
         if launch.innermost.kind != "python":
             return False
-        words = launch.innermost.words
         source = self.script.neighbour(launch.innermost.name)
         if source is not None:
             return _DDP.search(source) is not None and SPAWNS.search(source) is None
-        named = any(re.match(r"--(world[-_]size|rank|local[-_]rank)\b", word.text) for word in words)
+        ranks = re.compile(r"--(world[-_]size|rank|local[-_]rank)\b")
+        named = any(ranks.match(word.text) for word in launch.innermost.words)
         return named or {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 
     def shape_at(self, launch: Launch) -> JobShape | None:
@@ -160,18 +159,13 @@ class Job:
             numbers["nodes"] = span[0]
         if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
             return None
-        job = shape = self.shape
-        nodes = numbers["nodes"] or job.nodes
-        if numbers["nodes"]:
-            shape = replace(job, nodes=nodes, nodes_known=True)
-            if nodes != job.nodes and not numbers["ntasks"] and job.tasks_per_node:
-                shape = replace(shape, tasks=job.tasks_per_node * nodes)
-        if tasks := numbers["ntasks"]:
-            nodes = min(nodes, tasks)
-            even = tasks // nodes if tasks % nodes == 0 else None
-            shape = replace(shape, nodes=nodes, tasks=tasks, tasks_per_node=numbers["ntasks-per-node"] or even)
-        elif per_node := numbers["ntasks-per-node"]:
-            shape = replace(shape, tasks=per_node * nodes, tasks_per_node=per_node)
+        job = self.shape
+        nodes, each = numbers["nodes"] or job.nodes, numbers["ntasks-per-node"]
+        if each is None and nodes != job.nodes:
+            each = job.tasks_per_node
+        tasks = numbers["ntasks"] or (each * nodes if each else job.tasks)
+        known = job.nodes_known or numbers["nodes"] is not None
+        shape = replace(job, nodes=min(nodes, tasks), tasks=tasks, nodes_known=known)
         if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
             return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
         if (whole := gpu_count(srun.option("gpus"))) is not None:

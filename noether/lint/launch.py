@@ -43,6 +43,8 @@ _MPI_PAIRS = names_in("mca gmca genv env")
 """Options with two values."""
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
+_LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
+              "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
 _TOOLS = {"pip", "venv", "json", "http", "timeit", "zipfile", "ensurepip", "site", "virtualenv", "nltk", "spacy"}
 
 
@@ -188,10 +190,8 @@ class _Chain:
             self._add("other", "python -c", queue)
         elif first != "-m":
             self._python_program(rest, module=False)
-        elif module in ("torch.distributed.launch", "torch.distributed.run"):
-            return self._per_node(module, queue, rest[2:])
-        elif module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
-            return self._per_node(module.partition(".")[0], queue, rest[2:])
+        elif module in _LAUNCHERS:
+            return self._per_node(_LAUNCHERS[module], queue, rest[2:])
         else:
             self._python_program(rest[1:] or queue, module=True)
         return []
@@ -293,7 +293,8 @@ def find_launches(script: Script) -> tuple[list[Launch], Variables]:
         if not command.words or command.name in _NOT_RUN or command.node.type != "command":
             continue
         before = Variables(dict(variables.values))
-        chain = _Chain(script, Variables(dict(variables.values)), command.heredoc)
+        heredoc = next((text for text, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
+        chain = _Chain(script, Variables(dict(variables.values)), heredoc)
         chain.read(command.words)
         if chain.layers:
             launches.append(Launch(command, tuple(chain.layers), tuple(chain.per_task), before))

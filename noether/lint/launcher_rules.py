@@ -72,14 +72,15 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
     if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
         what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
-        message = f"{what}: each of the {shape.nodes} nodes trains alone"
-        edit = _with_value(job, launch, "nnodes", shape.nodes)
-        yield Finding(per_node.line, "separate-runs", message, f"--nnodes={shape.nodes}", edit)
+        rule, message = "separate-runs", f"{what}: each of the {shape.nodes} nodes trains alone"
     elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
-        message = f"--nnodes={agents}, but the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
+        has = f"the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
+        rule, message = "node-count", f"--nnodes={agents}, but {has}"
         message += ": it waits for the others" if agents > shape.nodes else ""
-        edit = _with_value(job, launch, "nnodes", shape.nodes)
-        yield Finding(per_node.line, "node-count", message, f"--nnodes={shape.nodes}", edit)
+    else:
+        return
+    edit = _with_value(job, launch, "nnodes", shape.nodes)
+    yield Finding(per_node.line, rule, message, f"--nnodes={shape.nodes}", edit)
 
 
 def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
@@ -101,22 +102,19 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
 
 
-_SET_BY = {"SLURM_GPUS": "gpus", "SLURM_GPUS_PER_NODE": "gpus-per-node"}
-
-
 def unset(job: Job) -> Iterator[Finding]:
     """unset-variable: the number of GPUs from a variable that Slurm sets for another option."""
     given = {option.name for option in job.options.given}
-    for launch in job.launches if {"gres", *_SET_BY.values()} & given and "gpus-per-task" not in given else ():
-        for layer in (layer for layer in launch.layers if layer.kind in ("srun", "per-node", "mpirun")):
-            for raw in layer.options.values():
-                match = re.search(r"\$\{?(SLURM_GPUS(?:_PER_NODE)?)\b(?!:?[-=])", launch.variables.expand(raw))
-                if match is None or _SET_BY[match[1]] in given or match[1] in job.set_names:
-                    continue
-                message = f"{match[1]} is empty without --{_SET_BY[match[1]]}"
-                last, new = launch.command.last_line, "SLURM_GPUS_ON_NODE"
-                edit = job.script.rewritten(layer.line, rf"\b{match[1]}\b", new, last)
-                yield Finding(layer.line, "unset-variable", message, f"{new}, the GPUs of a node", edit)
+    asked = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
+    for launch in job.launches if asked else ():
+        text = " ".join(launch.variables.expand(word.raw) for word in launch.command.words)
+        match = re.search(r"\$\{?(SLURM_GPUS(_PER_NODE)?)\b(?!:?[-=])", text)
+        option = "gpus-per-node" if match and match[2] else "gpus"
+        if match and option not in given and match[1] not in job.set_names:
+            new, last = "SLURM_GPUS_ON_NODE", launch.command.last_line
+            edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
+            message = f"{match[1]} is empty without --{option}"
+            yield Finding(launch.line, "unset-variable", message, f"{new}, the GPUs of a node", edit)
 
 
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:

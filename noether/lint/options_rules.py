@@ -100,19 +100,16 @@ def syntax(job: Job) -> Iterator[Finding]:
 def continued(job: Job) -> Iterator[Finding]:
     """line-as-command: the rest of a command, which bash runs as one of its own."""
     for command in job.script.commands:
-        first, above = command.words[0].raw if command.words else "", job.script.source(command.line - 1)
+        first = command.words[0].raw if command.words else ""
         if first != "~" and not re.match(r"--?[A-Za-z]", first):
             continue
-        message = f"bash runs {first} as a command"
-        if first == "~" or command.assignments:
-            edit = Edit(command.line, ()) if first == "~" else None
-            yield Finding(command.line, "line-as-command", message, edit=edit)
-            continue
-        message += ": the line above does not go on here"
-        fix = "nothing may follow the backslash, nor stand between the two lines"
-        goes_on = above.rstrip().removesuffix("\\").rstrip() + " \\"
-        edit = Edit(command.line - 1, (goes_on,)) if above.strip() and "#" not in above else None
-        yield Finding(command.line, "line-as-command", message, fix, edit)
+        above = "" if command.assignments else job.script.source(command.line - 1).rstrip()
+        fix, edit = "the line above is to end with a backslash, and nothing to stand between" if above else "", None
+        if first == "~":
+            edit = Edit(command.line, ())
+        elif above and "#" not in above:
+            edit = Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
+        yield Finding(command.line, "line-as-command", f"bash runs {first} as a command", "" if edit else fix, edit)
 
 
 @cache
@@ -248,51 +245,44 @@ def _mail(text: str) -> object:
     return names_in(known) & set(text.upper().split(",")) or None
 
 
-def _pattern(rule: str, pattern: str, expected: str, example: str) -> _Form:
-    return _Form(rule, re.compile(pattern).fullmatch, expected, example)
+def _like(pattern: str) -> Callable[[str], object]:
+    return re.compile(pattern).fullmatch
 
 
-def _choice(pattern: str, example: str) -> _Form:
-    return _pattern("bad-choice", pattern, "one of the words in its manual", example)
-
-
+_COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
+    sockets-per-node cores-per-socket threads-per-core"""
+_GRES_FLAGS = r"(?i)((disable-binding|enforce-binding|(one-task-per|multiple-tasks-per|allow-task)-sharing|none),?)+"
+_WORDS = "one of the words in its manual"
 # Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
 # `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
+_DISTRIBUTION = r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*"
+_GPU_BIND = r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)"
 _FORMS: Mapping[str, _Form] = {
-    "nodes": _Form("bad-nodes", node_range, "a number, or least-most", "2"),
-    **dict.fromkeys(
-        names_in("""ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu
-        mincpus sockets-per-node cores-per-socket threads-per-core"""),
-        _Form("bad-count", count, "a number of at least 1", "4"),
-    ),
-    **dict.fromkeys(("time", "time-min"), _pattern("bad-time", _TIME, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
-    **dict.fromkeys(
-        (*MEMORY, "tmp"), _pattern("bad-memory", r"(?i)\d+([kmgt]b?)?", "a whole number with K, M, G or T", "64G")
-    ),
-    "gres": _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
-    **dict.fromkeys(
-        ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"),
-        _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4"),
-    ),
-    "signal": _Form("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120"),
-    "array": _Form("bad-array", rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2"),
-    "mail-type": _Form("bad-choice", _mail, "BEGIN, END, FAIL, ALL, …", "END,FAIL"),
-    "open-mode": _choice(r"(?i)a(ppend)?|t(runcate)?", "append"),
-    "exclusive": _choice(r"(?i)|user|mcs|topo", ""),
-    "hint": _choice(r"compute_bound|memory_bound|(no)?multithread", "nomultithread"),
-    "kill-on-invalid-dep": _choice(r"(?i)y(es)?|no?", "yes"),
-    "wait-all-nodes": _choice(r"0|1", "1"),
-    "gres-flags": _choice(
-        r"(?i)((disable-binding|enforce-binding|one-task-per-sharing|multiple-tasks-per-sharing|allow-task-sharing|"
-        r"none),?)+",
-        "enforce-binding",
-    ),
-    "distribution": _choice(r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*", "block"),
-    "gpu-bind": _choice(
-        r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)", "none"
-    ),
-}
+    name: form
+    for names, form in (
+        ("nodes", _Form("bad-nodes", node_range, "a number, or least-most", "2")),
+        (_COUNTED, _Form("bad-count", count, "a number of at least 1", "4")),
+        ("time time-min", _Form("bad-time", _like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
+        ("mem mem-per-cpu mem-per-gpu tmp",
+         _Form("bad-memory", _like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
+        ("gres", _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
+        ("gpus gpus-per-node gpus-per-task gpus-per-socket",
+         _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4")),
+        ("signal", _Form("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
+        ("array", _Form("bad-array", rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
+        ("mail-type", _Form("bad-choice", _mail, "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
+        ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
+        ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),
+        ("hint", _Form("bad-choice", _like(r"(compute|memory)_bound|(no)?multithread"), _WORDS, "nomultithread")),
+        ("kill-on-invalid-dep", _Form("bad-choice", _like(r"(?i)y(es)?|no?"), _WORDS, "yes")),
+        ("wait-all-nodes", _Form("bad-choice", _like(r"0|1"), _WORDS, "1")),
+        ("gres-flags", _Form("bad-choice", _like(_GRES_FLAGS), _WORDS, "enforce-binding")),
+        ("distribution", _Form("bad-choice", _like(_DISTRIBUTION), _WORDS, "block")),
+        ("gpu-bind", _Form("bad-choice", _like(_GPU_BIND), _WORDS, "none")),
+    )
+    for name in names_in(names)
+}  # fmt: skip
 
 
 def together(job: Job) -> Iterator[Finding]:

@@ -106,14 +106,6 @@ class Command:
         wrapped = takewhile(lambda node: node.type in _WRAPPING, ancestors(self.node))
         return any(has_ampersand(node) for node in (self.node, *wrapped))
 
-    @property
-    def heredoc(self) -> str | None:
-        """The here-document that the command reads, or None."""
-        parent = self.node.parent
-        redirects = parent.named_children if parent is not None and parent.type == "redirected_statement" else []
-        parts = [part for child in redirects if child.type == "heredoc_redirect" for part in child.children]
-        return next((text_of(part) for part in parts if part.type == "heredoc_body"), None)
-
 
 def ancestors(node: Node) -> Iterator[Node]:
     """Yields the nodes around a node, the nearest first."""
@@ -172,9 +164,10 @@ class ShellText:
             yield (node := stack.pop())
             stack += reversed(node.children)
 
-    @property
-    def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yields each here-document in order: its text, its first line and whether the shell expands it first."""
+    @cached_property
+    def heredocs(self) -> list[tuple[str, int, bool]]:
+        """The here-documents in order: their text, first line and whether the shell expands them first."""
+        found: list[tuple[str, int, bool]] = []
         for node in self._nodes():
             if node.type == "heredoc_redirect":
                 parts = {child.type: child for child in node.children}
@@ -182,7 +175,8 @@ class ShellText:
                     body = parts["heredoc_body"]
                     text = text_of(body)
                     text = re.sub(r"(?m)^\t+", "", text) if "<<-" in parts else text
-                    yield text, self.line_of(body), not re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
+                    found.append((text, self.line_of(body), not re.search(r"['\"\\]", text_of(parts["heredoc_start"]))))
+        return found
 
     @cached_property
     def quoted_lines(self) -> set[int]:
