@@ -9,7 +9,7 @@ from noether.common.numbers import counted
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
-from noether.lint.claim_rules import arithmetic, comments
+from noether.lint.claim_rules import claims, comments
 from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
@@ -57,7 +57,7 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
 
 def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     if path.suffix.lower() in _PROSE and not text.startswith("#!"):
-        found = list(arithmetic(list(enumerate(text.split("\n"), 1))))
+        found = list(claims(list(enumerate(text.split("\n"), 1))))
         scripts = list(_quoted_scripts(text, path))
     else:
         found, scripts = [], [Script(path, text)]

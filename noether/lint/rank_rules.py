@@ -171,9 +171,8 @@ def reach(job: Job) -> Iterator[Finding]:
         if per_node is None and launch is job.trainings[-1]:
             message = f"without srun this runs once, on the first of {nodes} nodes"
             # A program that starts others by its own means is to run once.
-            ranks = job.shows_ddp(launch) or job.shape.total_gpus
-            hint = "" if ranks else "srun, where each task is a rank"
-            yield Finding(launch.line, "missing-srun", message, hint, edit if ranks else None, certain=False)
+            edit = edit if job.shows_ddp(launch) or job.shape.total_gpus else None
+            yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
         elif per_node and per_node.name != "deepspeed":
             if launch.command.in_background or launch.command.within("function_definition"):
                 continue

@@ -110,33 +110,21 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
         return "master-is-localhost", f"{expanded} is another host on each of {job.shape.nodes} nodes"
     if re.fullmatch(rf'"?{_LIST}"?', expanded):
         return "master-not-a-host", "a node list such as n[1-4] is not a host name"
-    array, index = _array_of(job, host)
+    element = re.fullmatch(r'"?\$\{(\w+)\[\s*(-?\d+)\s*\]\}"?', expanded)
+    array, index = (job.variables.values.get(element[1], ""), int(element[2])) if element else ("", 0)
     # In nodes=("$list") the quotes keep all hosts in one word.
-    quoted = re.fullmatch(r'\(\s*"([^"]*)"\s*\)', array)
+    quoted = re.fullmatch(r'\s*"([^"]*)"\s*', array)
     whole = index == 0 and quoted and _SHOW in job.variables.expand(quoted[1])
     if whole or re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded):
         return "master-not-a-host", "scontrol show hostnames writes every host of the job, and this is all of them"
     if "SLURM_SUBMIT_HOST" in host:
         return "master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs"
-    later = index != 0 and re.match(r'\((?!")', array) and _SHOW in array + job.variables.expand(array)
+    later = index != 0 and not quoted and _SHOW in array + job.variables.expand(array)
     if not c10d and (later or (_LATER_LINE.search(expanded) and "scontrol" in expanded)):
         return "master-not-first", "rank 0 runs on the first node, and this is not the first"
     if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in _hosts(job):
         return "master-fixed", f"the job may run on other nodes than {expanded}"
     return None
-
-
-def _array_of(job: Job, host: str) -> tuple[str, int]:
-    """Returns the array that a host is taken from, as it is assigned, and which element it is."""
-    assigned = {name: word.raw for command in job.script.commands for name, word in command.declared}
-    for _ in range(5):
-        match = re.fullmatch(r"\$\{(\w+)\[\s*(-?\d+)\s*\]\}|\$\{?(\w+)\}?", unquote(host))
-        if match is None:
-            break
-        if match[1]:
-            return assigned.get(match[1], ""), int(match[2])
-        host = assigned.get(match[3], "")
-    return "", 0
 
 
 def _hosts(job: Job) -> list[str]:

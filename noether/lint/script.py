@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from noether.lint.finding import Edit
 from noether.lint.options import SBATCH_SHORT, OptionProblem, Options, read_options
@@ -26,17 +27,17 @@ JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _SECRETLY_LARGE = 1_000_000
 
 
-@dataclass(frozen=True)
-class Ignored:
-    """A line that looks like a request and that sbatch passes over."""
+class Ignored(NamedTuple):
+    """A line that looks like a request and that sbatch passes over: after the first command (late), or misspelt.
+
+    `typo`: the word itself is misspelt, which is never on purpose.
+    """
 
     line: int
     text: str
     options: Options
     late: bool
-    """Whether it is after the first command; otherwise it is misspelt."""
     typo: bool
-    """Whether the word itself is misspelt, which is never on purpose."""
 
 
 @dataclass(frozen=True)
