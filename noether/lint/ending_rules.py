@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from os.path import isdir
 from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
@@ -175,10 +176,7 @@ def output(job: Job) -> Iterator[Finding]:
             if not folder or folder in seen or absolute or re.search(r"[\0${<]", folder) or known in (".", ".."):
                 continue
             seen.add(folder)
-            try:
-                here = not known or any((base / known).is_dir() for base in (Path.cwd(), job.script.path.parent))
-            except (OSError, ValueError):
-                continue
+            here = not known or any(isdir(base / known) for base in (Path.cwd(), job.script.path.parent))
             if here and ("%" not in folder or submitit):
                 continue
             reason = "is made of the job's number" if here else "is not here"

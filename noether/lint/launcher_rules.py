@@ -43,14 +43,12 @@ def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
     new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
     # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
     new = new.replace("torch.distributed.launch", "torch.distributed.run")
-    here = 0
-    if uses_env:  # A second one is the program's own.
-        new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1)
+    # Of two --use_env the second is the program's own.
+    new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1) if uses_env else (new, 0)
     note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
-    note = "" if here else f"      ({note})"
-    edit = Edit(line, (new,), safe=True) if here and new != source and "#" not in source else None
+    edit = Edit(line, (new,), safe=True) if here and "#" not in source else None
     message = "torch.distributed.launch is deprecated: PyTorch says to use torchrun"
-    return Finding(line, "deprecated-launcher", message, new.strip() + note, edit)
+    return Finding(line, "deprecated-launcher", message, f"{new.strip()}      ({note})", edit)
 
 
 def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:

@@ -210,13 +210,10 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
 
 def _refused(job: Job, option: Given, form: _Form) -> Finding:
     value = option.value
-    better = None
-    if option.name in ("time", "time-min"):
-        better = _better_time(value)
-    elif size := re.fullmatch(r"(?i)(\d+(?:\.\d+)?)\s*([mgt])i?b?", value):
-        whole = "." not in size[1]
-        units = dict(zip("MGT", "KMG", strict=True))
-        better = size[1] + size[2].upper() if whole else f"{float(size[1]) * 1024:.0f}{units[size[2].upper()]}"
+    better = _better_time(value) if option.name in ("time", "time-min") else None
+    if size := re.fullmatch(r"(?i)(\d+)(\.\d+)?\s*([mgt])i?b?", value):
+        smaller = {"M": "K", "G": "M", "T": "G"}[size[3].upper()]
+        better = f"{float(size[1] + size[2]) * 1024:.0f}{smaller}" if size[2] else size[1] + size[3].upper()
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
     elif form.rule == "bad-gpus" and form.read(f"{value}:1"):

@@ -17,6 +17,8 @@ REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "functi
 """What is in one of these may run more than once."""
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
+_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")
+"""What holds no command of the script itself."""
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
@@ -142,27 +144,23 @@ class ShellText:
     def _line(self, row: int) -> int:
         return self.first_line + (0 if self.on_one_line else row)
 
+    def _nodes(self, leaves: tuple[str, ...] = ()) -> Iterator[Node]:
+        """Yields the nodes in the order they are written, without what is inside those of some types."""
+        stack = [self.root]
+        while stack:
+            yield (node := stack.pop())
+            stack += [] if node.type in leaves else reversed(node.children)
+
     @cached_property
     def commands(self) -> list[Command]:
         """The commands in the order they are written, up to an `exit` that is always reached."""
         found: list[Command] = []
-        stack = [self.root]
-        while stack:
-            node = stack.pop()
+        for node in self._nodes((*STATEMENTS, *_INSIDE)):
             if node.type in STATEMENTS:
-                command = self._command(node)
-                found.append(command)
-                if command.name == "exit" and command.parent_type == "program":
+                found.append(self._command(node))
+                if found[-1].name == "exit" and found[-1].parent_type == "program":
                     break
-            elif node.type not in ("comment", "heredoc_body", "command_substitution", "process_substitution", "array"):
-                stack += reversed(node.children)
         return found
-
-    def _nodes(self) -> Iterator[Node]:
-        stack = [self.root]
-        while stack:
-            yield (node := stack.pop())
-            stack += reversed(node.children)
 
     @cached_property
     def heredocs(self) -> list[tuple[str, int, bool]]:
