@@ -27,13 +27,16 @@ def _works(job: Job) -> list[Launch]:
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
-    """exit-code-lost."""
+    """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job)
     for launch in works:
-        loss = flow.loss(launch.command.node)
+        name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
+        if (read := flow.stopped_before_read(node)) is not None:
+            message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
+            yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
+        loss = flow.loss(node)
         if loss is None or (loss.kind in ("then", "exit", "wait") and launch is not works[-1]):
             continue
-        name = launch.layers[0].name.rsplit("/", 1)[-1]
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
         yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, _kept(job, launch, loss))
@@ -72,17 +75,6 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     follows = any(text.strip() for text in script.lines[whole.end_point.row + 1 :])
     possible = alone and at_top and follows and not kept
     return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if possible else None
-
-
-def unread_status(job: Job) -> Iterator[Finding]:
-    """status-never-read: `code=$?` under `set -e`, which is not reached where there is a code to read."""
-    flow = StatusFlow(job.script.shell)
-    for launch in _works(job):
-        read = flow.stopped_before_read(launch.command.node)
-        if read is not None:
-            name = launch.layers[0].name.rsplit("/", 1)[-1]
-            message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
-            yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
 
 
 def conda(job: Job) -> Iterator[Finding]:

@@ -4,14 +4,13 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from subprocess import DEVNULL, PIPE, SubprocessError, run
 from typing import NamedTuple
 
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
 from noether.lint.options import DASHES, MEMORY, Given, Options, names_in
 from noether.lint.script import JOB_SUFFIXES, PLACEHOLDER
+from noether.lint.trial import asked
 from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
 _SHAPING = names_in(
@@ -112,15 +111,10 @@ def continued(job: Job) -> Iterator[Finding]:
         yield Finding(command.line, "line-as-command", f"bash runs {first} as a command", "" if edit else fix, edit)
 
 
-@cache
 def bash_complaint(text: str) -> str:
     """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
-    try:
-        data = text.encode("utf-8", "replace")
-        done = run(["bash", "-n"], input=data, stdout=DEVNULL, stderr=PIPE, timeout=10, env={})
-    except (OSError, SubprocessError):
-        return ""
-    return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done.returncode else ""
+    done = asked(("env", "-i", "bash", "-n"), text)
+    return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done and done.returncode else ""
 
 
 def words(job: Job) -> Iterator[Finding]:

@@ -122,12 +122,8 @@ def tasks(job: Job) -> Iterator[Finding]:
                 yield Finding(launch.line, "spawn-under-srun", message, edit=edit)
             continue
         ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, kind == "noether"
-        if (
-            not gpus
-            or ranks in (gpus, 1)
-            or (srun and launch.layer("mpirun"))
-            or shares_gpus(job, launch, ranks > gpus)
-        ):
+        nested = srun is not None and launch.layer("mpirun") is not None
+        if not gpus or nested or ranks in (gpus, 1) or shares_gpus(job, launch, ranks > gpus):
             continue
         # An address alone does not show that each task is a rank: the one task of a node may spawn them.
         addressed = "MASTER_ADDR" in job.set_names and ranks > shape.nodes and not source

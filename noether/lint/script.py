@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -189,12 +190,10 @@ class Script:
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
         for folder in (self.path.parent, Path.cwd()):
-            try:
+            with suppress(OSError):
                 file = folder / path
                 if file.is_file() and file.stat().st_size < _SECRETLY_LARGE:
                     return file.read_text(errors="replace")
-            except OSError:
-                continue
         return None
 
 

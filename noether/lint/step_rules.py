@@ -10,15 +10,18 @@ from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
 
 
-def idle_nodes(job: Job) -> Iterator[Finding]:
-    """idle-nodes: srun --nodes=1 in a job of two nodes, and nothing on the other."""
-    if len(job.launches) != 1 or len(job.components) > 1 or not job.shape.nodes_known:
-        return
-    for launch, srun, shape in job.known_steps:
-        repeated = launch.command.within(*REPEATED)
-        if srun.option("nodes") and shape.nodes < job.shape.nodes and not repeated and "hetjob" not in job.script.text:
-            message = f"the only step has {shape.nodes} of the job's {job.shape.nodes} nodes: the others stay idle"
+def step_nodes(job: Job) -> Iterator[Finding]:
+    """idle-nodes, step-too-large: a step that leaves nodes of the job idle, or asks for more than it has."""
+    has, job_tasks = job.shape.nodes, job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
+    for launch, srun, shape in job.known_steps if len(job.components) == 1 and job.shape.nodes_known else ():
+        nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
+        alone = len(job.launches) == 1 and not launch.command.within(*REPEATED) and "hetjob" not in job.script.text
+        if srun.option("nodes") and shape.nodes < has and alone:
+            message = f"the only step has {shape.nodes} of the job's {has} nodes: the others stay idle"
             yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
+        elif min(nodes, tasks or nodes) > has:  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
+            message = f"srun refuses {nodes} nodes in a job of {counted(has, 'node')}"
+            yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
 
 
 def step_options(job: Job) -> Iterator[Finding]:
@@ -58,20 +61,6 @@ def step_cpus(job: Job) -> Iterator[Finding]:
             edit = job.script.rewritten(srun.line, r"^(\s*)srun\s", rf"\1{export}\n\g<0>")
             yield Finding(srun.line, "srun-cpus", message, f"{export}      (before srun)", edit)
             return
-
-
-def too_large(job: Job) -> Iterator[Finding]:
-    """step-too-large: more nodes than the job has."""
-    job_tasks = job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
-    for launch in job.steps if len(job.components) == 1 and job.shape.nodes_known else ():
-        srun = launch.layer("srun")
-        if srun is None or srun.option("jobid", "het-group"):
-            continue
-        nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
-        # "can't run 1 processes on 4 nodes, setting nnodes to 1"
-        if min(nodes, tasks or nodes) > job.shape.nodes:
-            message = f"srun refuses {nodes} nodes in a job of {counted(job.shape.nodes, 'node')}"
-            yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
 
 
 def side_by_side(job: Job) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from subprocess import DEVNULL, SubprocessError, run
+from subprocess import DEVNULL, PIPE, CompletedProcess, SubprocessError, run
 
 from noether.lint.finding import Edit, Finding
 
@@ -60,11 +60,16 @@ def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]
         yield replace(finding, fix="", edit=None) if refused else finding
 
 
-@cache
 def _takes(text: str) -> bool:
-    data = text.encode("utf-8", "replace")
+    done = asked(("sbatch", "--test-only"), text)
+    return done is not None and done.returncode == 0
+
+
+@cache
+def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
+    """Returns what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
     try:
-        done = run(["sbatch", "--test-only"], input=data, stdout=DEVNULL, stderr=DEVNULL, timeout=10, check=False)
+        data = text.encode("utf-8", "replace")
+        return run(command, input=data, stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
     except (OSError, SubprocessError):
-        return False
-    return done.returncode == 0
+        return None

@@ -30,9 +30,7 @@ def gpus_in_gres(text: str) -> int | None:
     A type may begin with a digit where a number follows (`gpu:2080ti:4`); without one Slurm reads it as the number.
     """
     total = 0
-    for item in filter(None, text.split(",")):
-        if item in ("none", "help"):
-            continue
+    for item in (item for item in text.split(",") if item not in ("", "none", "help")):
         item = item.removeprefix("gres:").replace("gres/", "", 1)
         match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::(?:[\w.-]+:)?(\d+)([kKmMgGtT]?)|:[A-Za-z_][\w.-]*)?", item)
         model = match and match[1] == "gpu" and match[2] and (match[3] or len(match[2]) > 3)
