@@ -26,7 +26,6 @@ from torch import Tensor
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.data.points import Sample
-from noether.evaluation import plain_network
 from noether.evaluation.baselines import make_baselines
 from noether.evaluation.plain_network import PlainNetwork
 from noether.tasks.base import Task
@@ -36,7 +35,7 @@ from noether.workers.openmp import openmp_defaults
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
 # Points of a set that the others draw of each of 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.
 OTHERS = ("dataset.points_per_update=256", "dataset.geometry_points=512", "trainer.effective_batch_size=4")
-TIMED_UPDATES = 8
+TIMED_UPDATES, PLAIN_TIMED = 40, 100
 RIDGE_POINTS, DAMPING = 512, 1e-6
 Errors = dict[str, float]
 
@@ -119,11 +118,9 @@ def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors,
         return test_errors(task, test, lambda sample, index: ridge.predict(sample)), 0
     if name == "nearest case":
         return test_errors(task, test, make_baselines(task, splits.train, problem.train_indices)["nearest_case"]), 0
-    usual = plain_network.UPDATES
-    each = processor_seconds(lambda: PlainNetwork(train, task, seed)) / usual
-    plain_network.UPDATES = max(usual, round(options.seconds / each))
-    network = PlainNetwork(train, task, seed)
-    updates, plain_network.UPDATES = plain_network.UPDATES, usual
+    each = processor_seconds(lambda: PlainNetwork(train, task, PLAIN_TIMED, seed)) / PLAIN_TIMED
+    updates = round(options.seconds / each)
+    network = PlainNetwork(train, task, updates, seed)
     return test_errors(task, test, lambda sample, index: network.predict(sample)), updates
 
 

@@ -13,6 +13,7 @@ from noether.config.explain import validation_error
 from noether.config.interpolation import interpolated
 from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested
 from noether.config.overrides import chosen_options, parse_overrides, setting_value
+from noether.config.recipe import with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file
 from noether.config.trainer import LENGTHS
@@ -35,7 +36,7 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
 
 def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
     """Composes files and overrides into plain settings, which are not validated yet."""
-    return interpolated(laid_over(compose_layers(overrides, hp)))
+    return with_recipe(interpolated(laid_over(compose_layers(overrides, hp))))
 
 
 def compose_layers(overrides: Sequence[str], hp: str | Path | None) -> list[SettingsLayer]:

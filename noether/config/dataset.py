@@ -22,7 +22,7 @@ class _Dataset(ComponentSection):
         "prefixes not listed use all their points. Evaluation uses all points.",
     )
     geometry_points: int | None = Field(
-        None, gt=0, description="Number of surface points that the model sees as the shape; null: all."
+        None, gt=0, description="Number of surface points that the model sees as the shape; null: all, or 512 for mlp."
     )
 
     def options(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class MLPConfig(ComponentSection):
 
     problem = "fields"
     kind: Literal["mlp"] = "mlp"
-    dim: int = Field(256, gt=0, description="Width of the hidden layers.")
+    dim: int = Field(128, gt=0, description="Width of the hidden layers.")
     depth: int = Field(4, ge=1, description="Hidden layers.")
     octaves: int = Field(3, ge=0, description="Sines and cosines of each coordinate, each of twice the frequency.")
     case_dim: int = Field(64, gt=0, description="Width of what a case scales and shifts the layers by.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from noether.config.compose import compose_layers, laid_over, validate
 from noether.config.interpolation import interpolated
+from noether.config.recipe import left_to_recipe, recipe_for, with_recipe
 from noether.config.section import flat
 from noether.config.settings_file import configs_folder
 
@@ -25,8 +26,12 @@ class Setting:
 def settings_with_origins(overrides: Sequence[str] = (), hp: str | Path | None = None) -> list[Setting]:
     """Returns every setting of the configuration that `load_config` would return. Raises as it does."""
     layers = compose_layers(overrides, hp)
-    config = validate(interpolated(laid_over(layers))).model_dump(mode="json")
+    settings = interpolated(laid_over(layers))
+    config = validate(with_recipe(settings)).model_dump(mode="json")
     origins = {name: _shown(layer.file) for layer in layers for name, _ in flat(layer.settings)}
+    if recipe := recipe_for(settings):
+        for name in left_to_recipe(settings):
+            origins[f"trainer.{name}"] += f": auto, {recipe.reason}"
     found = []
     for name, value in flat(config):
         places = [place for place, letter in enumerate(name) if letter == "."] + [len(name)]

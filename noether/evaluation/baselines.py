@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
-from noether.evaluation.plain_network import MOST_UPDATES, PlainNetwork
+from noether.evaluation.plain_network import UPDATES, PlainNetwork
 from noether.tasks.base import SampleMetrics, Task
 from noether.tasks.field_errors import by_channel
 
@@ -29,7 +29,7 @@ def make_baselines(
     train: Dataset,
     train_indices: Sequence[int],
     *,
-    updates: int = MOST_UPDATES,
+    updates: int = UPDATES,
     among_itself: bool = False,
 ) -> dict[str, Predictor]:
     """Makes the baselines that fit the task, by name.
@@ -58,7 +58,7 @@ def make_baselines(
     }
     if task.case_inputs:
         made["nearest_case"] = nearest(ParameterSearch(samples, task), boxed=True)
-        network = PlainNetwork(samples, task, updates)
+        network = PlainNetwork(samples, task, min(updates, UPDATES))
         made["plain_network"] = lambda sample, index: network.predict(sample)
     return made
 
@@ -69,7 +69,7 @@ def score_baselines(
     train_indices: Sequence[int],
     test: Dataset,
     *,
-    updates: int = MOST_UPDATES,
+    updates: int = UPDATES,
     among_itself: bool = False,
 ) -> dict[str, dict[str, float]]:
     """Scores every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.

@@ -13,7 +13,7 @@ from noether.data.points import Sample
 from noether.tasks.base import Task
 from noether.tasks.field_errors import by_channel
 
-MOST_UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
+UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
 LEARNING_RATE = 5e-3
 RIDGE = 1e-3
 CHUNK = 65_536
@@ -27,12 +27,12 @@ class PlainNetwork:
     Args:
         samples: the training samples. They have parameters, which tell one case from another.
         task: its fields, scaling and parameters.
-        updates: of the model that it is compared with; it makes as many, at most 600.
+        updates: of each network, of 16 cases and 64 points of each.
         seed: of the weights and draws. The global generator is left as it is.
     """
 
-    def __init__(self, samples: Sequence[Sample], task: Task, updates: int = MOST_UPDATES, seed: int = 0) -> None:
-        self._task, self._updates = task, min(updates, MOST_UPDATES)
+    def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
+        self._task, self._updates = task, updates
         self._sets: dict[str, list[str]] = {}
         for name, field in task.fields.items():
             self._sets.setdefault(field.points, []).append(name)

@@ -87,7 +87,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
     return PointSampler(
         config.seed,
         getattr(model, "points_per_update", {}) if settings.points_per_update is None else settings.points_per_update,
-        settings.geometry_points,
+        settings.geometry_points or getattr(model, "geometry_points", None),
         pad,
         task.inputs,
         shuffled=shuffled,

@@ -29,10 +29,11 @@ class PointwiseMLP(PointModel):
     """
 
     points_per_update = 64  # Of many cases: more points of one case say little that is new.
+    geometry_points = 512
 
     def __init__(
         self,
-        dim: int = 256,
+        dim: int = 128,
         depth: int = 4,
         octaves: int = 3,
         case_dim: int = 64,

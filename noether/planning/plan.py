@@ -12,6 +12,7 @@ from rich.text import Text
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import with_environment
+from noether.config.recipe import recipe_for
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.environments.devices import GpuDriver
@@ -125,6 +126,9 @@ def plan_run(
             steps = batch.accumulation_steps
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     reasons["batch"] = reason
+    recipe = recipe_for(config.model_dump(mode="json", include={"dataset", "dataset_root", "model", "trainer"}))
+    if recipe and (recipe.effective_batch_size, recipe.max_updates) == (batch.effective, trainer.max_updates):
+        reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
     if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:

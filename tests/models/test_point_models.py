@@ -19,7 +19,7 @@ from noether.data.loader import stack_samples
 from noether.errors import RequestError
 from noether.models.build import build_model, count_parameters
 
-PARAMETERS = {"mlp": 500_612, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
+PARAMETERS = {"mlp": 170_500, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend", "anchors"])
 KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 

@@ -1,0 +1,94 @@
+"""Chooses batch and length of a run from the prepared cases it learns from, where its settings say `auto`.
+
+Both follow from the data and the model alone, so that they are the same on every machine. The numbers are for five
+minutes of two cores with `mlp`; docs/own-data.md says what they were measured on.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from noether.common.plain_file import read_plain
+
+AUTO, CHOSEN = "auto", ("effective_batch_size", "max_updates")
+LARGEST_BATCH = {"mlp": 16}
+OTHER_BATCH = 8
+# An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
+SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
+EPOCHS, FEWEST_UPDATES = 100, 1000
+"""Of the other models, whose updates are larger: each sees a case so many times."""
+
+
+@dataclass(frozen=True)
+class CasesToLearn:
+    """What a recipe follows from: cases to train on, and sets of points with fields."""
+
+    training: int = 100
+    sets: int = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Batch and length, and why."""
+
+    effective_batch_size: int
+    max_updates: int
+    reason: str
+
+
+def choose_recipe(cases: CasesToLearn, model: str, batch: int | None = None) -> Recipe:
+    """Chooses for a model (`model.kind`) and cases; `batch` is the batch where that is given.
+
+    The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
+    """
+    largest = LARGEST_BATCH.get(model, OTHER_BATCH)
+    batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
+    sets = f"{cases.sets} set{'' if cases.sets == 1 else 's'}"
+    about = f"for {cases.training:,} training cases of {sets} of points"
+    if model in LARGEST_BATCH:
+        seconds = UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest
+        updates = round(SECONDS / seconds, -2)
+        return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes of two cores")
+    updates = max(FEWEST_UPDATES, ceil(EPOCHS * cases.training / batch))
+    return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")
+
+
+def with_recipe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns plain settings in which the recipe has replaced each `auto` of its two settings."""
+    names, found = left_to_recipe(settings), recipe_for(settings)
+    if not names or found is None:
+        return settings
+    chosen = {name: getattr(found, name) for name in names}
+    return {**settings, "trainer": {**settings["trainer"], **chosen}}
+
+
+def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
+    """Returns which of the trainer's settings are `auto`."""
+    trainer = settings.get("trainer")
+    return [name for name in CHOSEN if isinstance(trainer, dict) and trainer.get(name) == AUTO]
+
+
+def recipe_for(settings: Mapping[str, Any]) -> Recipe | None:
+    """Returns the recipe for settings that train on prepared cases; None for other data."""
+    dataset, model = settings.get("dataset"), settings.get("model")
+    if not isinstance(dataset, dict) or dataset.get("kind") != "cases":
+        return None
+    root, fraction = settings.get("dataset_root"), dataset.get("validation_fraction", 0.1)
+    cases = _read_cases(root, fraction) if isinstance(root, str | Path) else None
+    kind = str(model.get("kind")) if isinstance(model, dict) else ""
+    given = trainer.get("effective_batch_size") if isinstance(trainer := settings.get("trainer"), dict) else None
+    return choose_recipe(cases or CasesToLearn(), kind, given if isinstance(given, int) and given > 0 else None)
+
+
+def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
+    """Reads `dataset.json`. None where it is not one: the check of the data, which comes next, says what is wrong."""
+    try:
+        content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
+        splits = content["splits"]
+        training = len(splits["train"]) - (0 if splits.get("validation") else round(len(splits["train"]) * held_out))
+        return CasesToLearn(training, max(1, len({field["set"] for field in content["fields"].values()})))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
