@@ -29,9 +29,8 @@ def settings_with_origins(overrides: Sequence[str] = (), hp: str | Path | None =
     settings = interpolated(laid_over(layers))
     config = validate(with_recipe(settings)).model_dump(mode="json")
     origins = {name: _shown(layer.file) for layer in layers for name, _ in flat(layer.settings)}
-    if recipe := recipe_for(settings):
-        for name in left_to_recipe(settings):
-            origins[f"trainer.{name}"] += f": auto, {recipe.reason}"
+    for name in left_to_recipe(settings):
+        origins[f"trainer.{name}"] += f": auto, {recipe_for(settings).reason}"
     found = []
     for name, value in flat(config):
         places = [place for place, letter in enumerate(name) if letter == "."] + [len(name)]

@@ -39,15 +39,15 @@ class Recipe:
     reason: str
 
 
-def choose_recipe(cases: CasesToLearn, model: str, batch: int | None = None) -> Recipe:
-    """Chooses for a model (`model.kind`) and cases; `batch` is the batch where that is given.
+def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
+    """Chooses for a model (`model.kind`) and cases, or usual ones where none are known; `batch`: one that is given.
 
     The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
     """
-    largest = LARGEST_BATCH.get(model, OTHER_BATCH)
+    cases, largest = known or CasesToLearn(), LARGEST_BATCH.get(model, OTHER_BATCH)
     batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
     sets = f"{cases.sets} set{'' if cases.sets == 1 else 's'}"
-    about = f"for {cases.training:,} training cases of {sets} of points"
+    about = f"{'for' if known else 'as for'} {cases.training:,} training cases of {sets} of points"
     if model in LARGEST_BATCH:
         seconds = UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest
         updates = round(SECONDS / seconds, -2)
@@ -59,7 +59,7 @@ def choose_recipe(cases: CasesToLearn, model: str, batch: int | None = None) -> 
 def with_recipe(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns plain settings in which the recipe has replaced each `auto` of its two settings."""
     names, found = left_to_recipe(settings), recipe_for(settings)
-    if not names or found is None:
+    if not names:
         return settings
     chosen = {name: getattr(found, name) for name in names}
     return {**settings, "trainer": {**settings["trainer"], **chosen}}
@@ -67,20 +67,23 @@ def with_recipe(settings: dict[str, Any]) -> dict[str, Any]:
 
 def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
     """Returns which of the trainer's settings are `auto`."""
-    trainer = settings.get("trainer")
-    return [name for name in CHOSEN if isinstance(trainer, dict) and trainer.get(name) == AUTO]
+    trainer = _section(settings, "trainer")
+    return [name for name in CHOSEN if trainer.get(name) == AUTO]
 
 
-def recipe_for(settings: Mapping[str, Any]) -> Recipe | None:
-    """Returns the recipe for settings that train on prepared cases; None for other data."""
-    dataset, model = settings.get("dataset"), settings.get("model")
-    if not isinstance(dataset, dict) or dataset.get("kind") != "cases":
-        return None
-    root, fraction = settings.get("dataset_root"), dataset.get("validation_fraction", 0.1)
-    cases = _read_cases(root, fraction) if isinstance(root, str | Path) else None
-    kind = str(model.get("kind")) if isinstance(model, dict) else ""
-    given = trainer.get("effective_batch_size") if isinstance(trainer := settings.get("trainer"), dict) else None
-    return choose_recipe(cases or CasesToLearn(), kind, given if isinstance(given, int) and given > 0 else None)
+def recipe_for(settings: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe for a run's settings; of other data than prepared cases it knows nothing."""
+    dataset, model, trainer = (_section(settings, name) for name in ("dataset", "model", "trainer"))
+    root, cases = settings.get("dataset_root"), None
+    if dataset.get("kind") == "cases" and isinstance(root, str | Path):
+        cases = _read_cases(root, dataset.get("validation_fraction", 0.1))
+    given = trainer.get("effective_batch_size")
+    return choose_recipe(cases, str(model.get("kind")), given if isinstance(given, int) and given > 0 else None)
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = settings.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:

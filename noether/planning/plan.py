@@ -127,7 +127,7 @@ def plan_run(
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     reasons["batch"] = reason
     recipe = recipe_for(config.model_dump(mode="json", include={"dataset", "dataset_root", "model", "trainer"}))
-    if recipe and (recipe.effective_batch_size, recipe.max_updates) == (batch.effective, trainer.max_updates):
+    if config.dataset.kind == "cases" and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
     if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"

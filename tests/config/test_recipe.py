@@ -6,8 +6,7 @@ import pytest
 
 from noether.config.compose import load_config
 from noether.config.origins import settings_with_origins
-from noether.config.recipe import CasesToLearn, choose_recipe
-from noether.errors import RequestError
+from noether.config.recipe import choose_recipe
 
 
 def prepared(folder, training: int, validation: int = 0, sets: tuple[str, ...] = ("volume",)) -> str:
@@ -47,7 +46,7 @@ def test_epochs_typed_replace_the_length(tmp_path) -> None:
 def test_what_is_no_data_set_is_left_to_its_check(content, tmp_path) -> None:
     (tmp_path / "dataset.json").write_text(content)
     trainer = load_config(["dataset=cases", f"dataset_root={tmp_path}"]).trainer
-    usual = choose_recipe(CasesToLearn(), "mlp")
+    usual = choose_recipe(None, "mlp")
     assert (trainer.effective_batch_size, trainer.max_updates) == (usual.effective_batch_size, usual.max_updates)
 
 
@@ -58,7 +57,6 @@ def test_settings_say_where_they_come_from(tmp_path) -> None:
     assert "auto" not in origins["trainer.precision"]
 
 
-def test_auto_is_for_prepared_cases_alone() -> None:
-    with pytest.raises(RequestError) as caught:
-        load_config(["trainer.max_updates=auto"])
-    assert caught.value.code == "invalid-value"
+def test_of_other_data_nothing_is_known() -> None:
+    origins = {one.name: one.origin for one in settings_with_origins(["trainer=cases"])}
+    assert "as for 100" in origins["trainer.max_updates"]
