@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from sharing import group_of, needs_machines, reorder, session_number
 from warm_start import WarmStart
@@ -101,6 +102,12 @@ def environ(cache: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "OMP_NUM_THREADS": "1",
     }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Torch has one thread in the tests' own process, too, for the reason that `environ` gives."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

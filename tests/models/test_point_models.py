@@ -24,15 +24,6 @@ ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend
 KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small gain nothing from threads, and waiting for each other on a busy machine costs 30×."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @KINDS
 def test_defaults_have_the_documented_number_of_parameters(kind):
     with torch.device("meta"):
