@@ -99,6 +99,7 @@ def calibrated(
         try:
             path.parent.mkdir(exist_ok=True)
             write_record(path, record)
+            console.say(f"calibrated; its curve is in the report: noether report {chosen[0].folder.path}")
         except OSError as error:  # Another user's run: the next prediction calibrates again.
             Console(None, speaks=True, stream=sys.stderr).warn(f"the calibration is not kept: {error}")
     return Ensemble(tuple(members), record)

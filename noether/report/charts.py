@@ -140,6 +140,20 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, line
         return svg_element(figure, name)
 
 
+def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) -> Markup:
+    """SVG of the covered share (L,) against the promised one (L,), both of 1; stray (L,): what chance allows."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        low, high = np.maximum(promised - stray, 0), np.minimum(promised + stray, 1)
+        axes.fill_between(promised, low, high, color=paint("line"), alpha=0.7, linewidth=0)
+        axes.plot([0, 1], [0, 1], color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.plot(promised, covered, color=paint("accent"), linewidth=1.6)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="promised")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", *(f"{share}\u202f%" for share in (25, 50, 75, 100))])
+        return svg_element(figure, name)
+
+
 def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
     """SVG of the share of points by error: edges (B+1,) in the field's unit, counts (B,). Log scale."""
     with chart_style(name):

@@ -15,6 +15,7 @@ from noether.common.whole_file import UNFENCED, Publisher, write_whole
 from noether.report.cases import cases_section
 from noether.report.colours import COLOURS
 from noether.report.elements import fill
+from noether.report.intervals import intervals_section
 from noether.report.provenance import configuration_section, environment_section, plan_section
 from noether.report.results import classes_section, confusion, distributions_section, errors_section, scalars_section
 from noether.report.run import ReportedRun, read_run
@@ -58,7 +59,10 @@ def render_report(run: ReportedRun) -> str:
     # result.json names the parts of the task; older results are told apart by what they hold.
     known = ["errors", "classes"] if confusion(run) is not None else ["errors", "cases", "scalars", "distributions"]
     wanted = run.result.get("report_parts") or known
-    sections = {part: OF_THE_TASK[part] for part in wanted if part in OF_THE_TASK} | OF_EVERY_RUN
+    sections = {part: OF_THE_TASK[part] for part in wanted if part in OF_THE_TASK}
+    if run.calibration:
+        sections["intervals"] = ("How sure", intervals_section)
+    sections |= OF_EVERY_RUN
     light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
     page = fill(
         "page.html",

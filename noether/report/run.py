@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.numbers import Array
@@ -52,6 +52,32 @@ class _Result(BaseModel):
     device_use: float | None = None
 
 
+class _Covered(BaseModel):
+    """What the intervals of one output cover of the test split, for each level."""
+
+    covered: list[float]
+
+
+class _HeldOut(BaseModel):
+    validation: int
+    test: int
+
+
+class _Calibration(BaseModel):
+    """An evaluation/intervals-….json, as far as the page follows it."""
+
+    members: list[str]
+    levels: list[int]
+    cases: _HeldOut
+    outputs: dict[str, _Covered]
+
+    @model_validator(mode="after")
+    def _one_share_each(self) -> "_Calibration":
+        if any(len(own.covered) != len(self.levels) for own in self.outputs.values()):
+            raise ValueError("a share for each level")
+        return self
+
+
 class _Metric(BaseModel):
     mean: float
     std: float | None
@@ -86,7 +112,8 @@ class ReportedRun:
     """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
 
     arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
-    metric over the runs of its sweep that differ by seed; empty where there are none.
+    metric over the runs of its sweep that differ by seed; empty where there are none. calibration: of the intervals
+    that were calibrated last; empty where there are none.
     """
 
     run_id: str
@@ -101,6 +128,7 @@ class ReportedRun:
     arrays: Mapping[str, np.ndarray]
     troubles: Mapping[str, str] = field(default_factory=dict)
     spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -170,6 +198,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
         arrays=arrays,
         troubles=troubles,
         spread=_spread_of_seeds(folder.path.resolve()),
+        calibration=_last_calibration(folder.evaluation),
     )
 
 
@@ -182,6 +211,14 @@ def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
                 if Path(one.run).name == run.name:
                     group = sweep.groups.get(one.group, {})
                     return {name: metric.model_dump() for name, metric in group.items() if metric.n > 1}
+    return {}
+
+
+def _last_calibration(evaluation: Path) -> dict[str, Any]:
+    """The newest record of calibrated intervals that can be read; nothing where there is none."""
+    for path in sorted(evaluation.glob("intervals-*.json"), key=lambda path: path.lstat().st_mtime, reverse=True):
+        with suppress(OSError, ValueError):
+            return _Calibration.model_validate_json(read_plain(path)).model_dump()
     return {}
 
 

@@ -84,6 +84,10 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
     assert set(outputs) == {"surface_pressure", "volume_velocity", "lift_coefficient", "yawing_moment_coefficient"}
     assert len(outputs["volume_velocity"]["quantiles"]) == 3
     assert len(outputs["surface_pressure"]["covered"]) == len(LEVELS)
+    assert noether("report", runs[0]).code == 0
+    page = (Path(runs[0]) / "report.html").read_text()
+    section = page.partition('<section id="intervals">')[2].partition("</section>")[0]
+    assert section.count("<svg") == len(outputs)
     again = noether("predict", *runs[:2], "--mesh", CAR, "--out", str(out), "--interval", "80")
     assert (again.code, "calibrating" in again.out, "80 % interval" in again.out) == (0, False, True)
     for words, code in (([*runs[:2], "--interval", "95"], "too-few-to-calibrate"),
