@@ -9,6 +9,9 @@ import numpy as np
 import pyvista
 from vtkmodules.vtkIOLegacy import vtkUnstructuredGridWriter
 
+from noether.data.cases.case_map import map_text
+from noether.data.cases.prepare import PreparedCases, prepare_cases
+
 RINGS, SPOKES = 64, 56  # 64 · 56 + 2 poles = 3586
 UNUSED = 96
 FIRST = 16  # the archive's unused points follow its first 16
@@ -113,3 +116,9 @@ def write_archive(folder: Path, cars: dict[str, int]) -> Path:
     without.mkdir(parents=True)
     (without / "hexvelo_smpl.vtk").write_text("")
     return folder / "training_data"
+
+
+def prepare_cars(source: Path, out: Path, workers: int = 0, *, skip_broken: bool = False) -> PreparedCases:
+    """Prepares a folder of cars as `noether data prepare shapenet_car` does, in this process."""
+    text = map_text("shapenet_car")
+    return prepare_cases(source, out, text, "shapenet_car", workers=workers, skip_broken=skip_broken)

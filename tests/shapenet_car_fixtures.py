@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from shapenet_car_files import write_archive
+import torch
+from shapenet_car_files import prepare_cars, write_archive
 
-from noether.data.shapenet_car_prepare import prepare_folder
+from noether.data.shapenet_car_cases import PUBLISHED
+from noether.data.shapenet_car_raw import make_car
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +20,18 @@ def raw_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that dataset_root names; tests that change it work on a copy."""
     folder = tmp_path_factory.mktemp("prepared")
-    prepare_folder(raw_archive, folder)
+    prepare_cars(raw_archive, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def published(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the published recipe: seven tensors for each car."""
+    folder = tmp_path_factory.mktemp("published")
+    for car in sorted(path.parent for path in raw_archive.rglob("press.npy")):
+        target = folder / "preprocessed" / car.parent.name / car.name
+        target.mkdir(parents=True)
+        arrays = make_car(car)
+        for key in PUBLISHED:
+            torch.save(torch.from_numpy(arrays[key]), target / f"{key}.pt")
     return folder

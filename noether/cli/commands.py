@@ -20,7 +20,6 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "export": model_commands.export,
     "data inspect": data_commands.inspect,
     "data prepare": data_commands.prepare,
-    "data pack": data_commands.pack,
     "data describe": data_commands.describe,
     "checkpoints": run_commands.checkpoints,
     "report": run_commands.report,
@@ -35,8 +34,8 @@ VERBS: Mapping[str, Callable[..., Any]] = {
     "completion": cluster_commands.completion,
 }
 """The commands by what is typed, in the order of the help: one word, or the name of a group and a word."""
-GROUPS = {"data": "Inspect, prepare, pack and describe data sets."}
-ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare", "data pack")
+GROUPS = {"data": "Inspect, prepare and describe data sets."}
+ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
 FIRST_WORDS = tuple(dict.fromkeys(verb.partition(" ")[0] for verb in VERBS))
 """What may follow `noether`: the commands, and the groups of commands."""

@@ -1,4 +1,4 @@
-"""The commands of data sets: inspect, prepare, pack and describe."""
+"""The commands of data sets: inspect, prepare and describe."""
 
 
 def inspect(cases: str, *, out: str = "cases.yaml", workers: str | None = None) -> int:
@@ -24,14 +24,14 @@ def prepare(
     skip_broken: bool = False,
     dry_run: bool = False,
 ) -> int:
-    """Turn a folder of cases, or a raw archive, into the folder that training reads.
+    """Turn a folder of cases, or an archive of one, into the folder that training reads.
 
     Each case is checked, and appears in the output only when it is complete. Complete cases that are up to date are
     kept, so the same command continues after an interruption. `prepare shapenet_car ARCHIVE OUT` is short for
     `prepare ARCHIVE OUT --map shapenet_car`.
 
     Args:
-        paths: CASES OUT: the folder that contains the cases (or a raw archive), and the folder to make (dataset_root)
+        paths: CASES OUT: the folder that contains the cases (or its archive), and the folder to make (dataset_root)
         map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
         skip_broken: leave out the cases that are refused, and name them
         dry_run: count the cases and say what would be prepared; write nothing
@@ -39,21 +39,6 @@ def prepare(
     from noether.data.commands import prepare_here
 
     return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
-
-
-def pack(folder: str, *, out: str | None = None) -> int:
-    """Pack a prepared folder into the one memory-mapped file that training reads.
-
-    Training packs the data by itself on first use. This command does it beforehand, or packs a copy for a node's
-    local disk.
-
-    Args:
-        folder: the prepared folder
-        out: the folder for the file, which alone is then enough as dataset_root (default: the prepared folder)
-    """
-    from noether.data.commands import pack_here
-
-    return pack_here(folder, out)
 
 
 def describe(*overrides: str, hp: str | None = None, json: bool = False) -> int:

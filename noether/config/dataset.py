@@ -70,7 +70,7 @@ class MnistDatasetConfig(_Dataset):
 
 
 class ShapeNetCarDatasetConfig(_Dataset):
-    """ShapeNet-Car (Umetani and Bickel 2018): 889 cars in air at 20 m/s; `dataset_root` is the preprocessed folder."""
+    """ShapeNet-Car (Umetani and Bickel 2018): 889 cars in air at 20 m/s, prepared; needs `dataset_root`."""
 
     problem = "fields"
     kind: Literal["shapenet_car"] = "shapenet_car"

@@ -15,6 +15,7 @@ from noether.config.dataset import (
     CustomDatasetConfig,
     EllipsoidDatasetConfig,
     MnistDatasetConfig,
+    ShapeNetCarDatasetConfig,
 )
 from noether.config.schema import RunConfig
 from noether.data import digits, ellipsoid
@@ -23,7 +24,7 @@ from noether.data.cases.metadata import read_metadata
 from noether.data.cases.store import refuse_missing
 from noether.data.cases.verify import verify_cases
 from noether.data.own import OwnDataset
-from noether.data.shapenet_car import ensure_packed, find_cars, open_shapenet_car
+from noether.data.shapenet_car import check_shapenet_car, open_shapenet_car
 from noether.data.shared_work import Progress, silent
 from noether.errors import RequestError
 
@@ -108,6 +109,17 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     return folder
 
 
+def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) -> None:
+    check_shapenet_car(root, dataset.split)
+
+
+def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    about = check_shapenet_car(root, dataset.split)
+    assert root is not None
+    verify_cases(root, about, progress, usable_cpus())
+    return root
+
+
 def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
     _check_folder(dataset, root)
     _open_mnist(dataset, root)
@@ -181,9 +193,9 @@ SOURCES: Mapping[str, DataSource] = {
         prepare=_prepare_ellipsoid,
     ),
     "shapenet_car": DataSource(
-        check=lambda dataset, root: find_cars(root),
-        open=lambda dataset, file: Splits(*open_shapenet_car(file, dataset.split)),
-        prepare=lambda dataset, root, progress: ensure_packed(root, progress),
+        check=_check_shapenet_car,
+        open=lambda dataset, folder: Splits(*open_shapenet_car(folder, dataset.split)),
+        prepare=_prepare_shapenet_car,
     ),
     "cases": DataSource(_check_cases, _open_cases, _prepare_cases),
     "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),

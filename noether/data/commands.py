@@ -17,10 +17,9 @@ from noether.data.build import data_source, open_splits
 from noether.data.cases.case_map import ready_maps
 from noether.data.cases.commands import prepare_cases_here, warn_few
 from noether.data.describe import describe_split
-from noether.data.progress import prepare_with_bar, progress_bar
-from noether.data.shapenet_car import differing_statistics, ensure_packed
-from noether.data.shapenet_car_prepare import ALL_CARS, is_whole, prepare_folder
-from noether.data.shapenet_car_raw import list_cars
+from noether.data.progress import prepare_with_bar
+from noether.data.shapenet_car import differing_statistics
+from noether.data.shapenet_car_cases import ALL_CARS
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
@@ -33,7 +32,7 @@ def prepare_here(
 
     RequestError: there are too few or too many words, no map was given, or the source does not fit it.
     """
-    count, known = read_workers(workers), [*ready_maps(), SHAPENET_CAR]
+    count, known = read_workers(workers), ready_maps()
     if len(paths) == 3 and map_name is None:
         map_name, *paths = paths
         if map_name not in known and not Path(map_name).is_file():
@@ -63,8 +62,6 @@ def prepare_here(
             expected="a file that inspect writes, or a ready map: " + ", ".join(known),
             fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
         )
-    if map_name == SHAPENET_CAR:
-        return _prepare_shapenet_car(source, out, count, dry_run)
     return prepare_cases_here(source, out, map_name, workers=count, skip_broken=skip_broken, dry_run=dry_run)
 
 
@@ -75,36 +72,6 @@ def read_workers(workers: str | None) -> int:
             "workers-not-a-number", "--workers is a number", seen=f"--workers {workers}", expected="1 or more"
         )
     return int(workers) if workers else min(usable_cpus(), 16)
-
-
-def _prepare_shapenet_car(source: str, out: str, workers: int, dry_run: bool) -> int:
-    raw, folder, console = Path(source).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
-    if dry_run:
-        cars = list_cars(raw)
-        there = sum(is_whole(folder / "preprocessed" / param / name) for param, name in cars)
-        console.say(
-            f"{raw}: {len(cars)} cars, {there} of them complete in {folder}; {len(cars) - there} would be prepared"
-        )
-        console.say("dry run: nothing was written")
-        return ExitCode.DONE
-    with progress_bar(console, "preparing", "cars") as report:
-        done = prepare_folder(raw, folder, workers=workers, progress=report)
-    console.say(f"{done.made} cars prepared, {done.kept} were already complete: {folder}")
-    for words in done.shortfalls():
-        console.warn(words)
-    console.say(f"train on it with: dataset=shapenet_car dataset_root={folder}")
-    return ExitCode.DONE
-
-
-def pack_here(folder: str, out: str | None) -> int:
-    """Packs a prepared folder and prints where the file is."""
-    root, console = Path(folder).expanduser(), Console(None, speaks=True)
-    with progress_bar(console, "packing", "cars") as report:
-        path = ensure_packed(root, report, out=Path(out).expanduser() if out else None)
-    console.say(f"{path}  ({path.stat().st_size / 1e6:,.0f} MB)")
-    if out:
-        console.say(f"the folder with this file can be dataset_root by itself: dataset_root={path.parent}")
-    return ExitCode.DONE
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:

@@ -121,8 +121,17 @@ def _write(
         file.write(data.tobytes())
 
 
-def open_packed(path: Path) -> PackedArrays:
-    """Open a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise."""
+def memory_map(path: Path) -> np.ndarray:
+    """Returns a file's bytes as a map, copy-on-write. It holds a descriptor of the file for as long as it lives."""
+    # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
+    return np.asarray(np.memmap(path, np.uint8, mode="c"))
+
+
+def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map) -> PackedArrays:
+    """Opens a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise.
+
+    bytes_of: maps the file.
+    """
     try:
         with open(path, "rb") as file, safe_open(path, "np"):  # refuses what is cut short, has gaps or is no header
             start = 8 + struct.unpack("<Q", file.read(8))[0]
@@ -138,8 +147,7 @@ def open_packed(path: Path) -> PackedArrays:
     except SafetensorError as error:
         raise _refusal(path, f"{path.stat().st_size} bytes: {error}", "a whole safetensors file") from None
     metadata = entries.pop("__metadata__", None) or {}
-    # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
-    data = np.asarray(np.memmap(path, np.uint8, mode="c"))[start:]
+    data = bytes_of(path)[start:]
     arrays = {}
     for key, entry in entries.items():
         if entry["dtype"] not in DTYPES:

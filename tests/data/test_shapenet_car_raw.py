@@ -1,31 +1,19 @@
-"""Raw ShapeNet-Car cars: read from every kind of archive, and refused by name where something does not fit."""
+"""Raw ShapeNet-Car cars: read as they are, and refused by the name of the file where something does not fit."""
 
-import io
-import resource
 import shutil
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from shapenet_car_files import FIRST, UNUSED, surface_mesh, volume_mesh, write_car, write_grid
 
-from noether.data.shapenet_car_raw import EXCLUDED, list_cars, make_car, raw_cars
+from noether.data.shapenet_car_raw import make_car
 from noether.errors import RequestError
-from tests.refusal import refusal
-
-pytest_plugins = ("shapenet_car_fixtures",)
-
-
-def the_car(source: Path):
-    (car,) = raw_cars(source, lambda param, name: True)
-    return car
 
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    """The folder of a source with one car."""
+    """The folder of one car."""
     folder = tmp_path / "training_data" / "param3" / "abc"
     write_car(folder, seed=7)
     return folder
@@ -34,7 +22,7 @@ def one(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("binary", [False, True], ids=["ascii", "binary"])
 def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
     write_car(tmp_path / "param3" / "abc", seed=7, binary=binary)
-    arrays = make_car(the_car(tmp_path))
+    arrays = make_car(tmp_path / "param3" / "abc")
     points, _, pressure = surface_mesh(7)
     volume, _, velocity = volume_mesh(points, 7)
     used = np.r_[:FIRST, FIRST + UNUSED : len(points)]  # press.npy must lose the same points as the surface
@@ -52,55 +40,6 @@ def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
     assert {key: value.dtype for key, value in arrays.items()} == {
         key: np.dtype(np.int32 if key == "surface_quads" else np.float32) for key in arrays
     }
-
-
-def as_zip(source: Path, target: Path) -> Path:
-    with zipfile.ZipFile(target / "raw.zip", "w") as archive:
-        for path in sorted(source.rglob("*")):
-            archive.write(path, Path("mlcfd_data") / path.relative_to(source.parent))
-        archive.writestr("__MACOSX/mlcfd_data/training_data/param0/._x/press.npy", "")
-    return target / "raw.zip"
-
-
-def as_tar(source: Path, target: Path, mode: str = "w") -> Path:
-    path = target / ("raw.tar.gz" if mode == "w:gz" else "raw.tar")
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        archive.add(source, "training_data")
-    return path
-
-
-def as_nested(source: Path, target: Path) -> Path:
-    """As it is published: a zip of a tar.gz for each param folder."""
-    with zipfile.ZipFile(target / "raw.zip", "w") as archive:
-        for param in sorted(source.iterdir()):
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w:gz") as inner:
-                inner.add(param, param.name)
-            archive.writestr(f"mlcfd_data/training_data/{param.name}.tar.gz", packed.getvalue())
-    return target / "raw.zip"
-
-
-ARCHIVES = {
-    "folder": lambda source, target: source,
-    "folder-above": lambda source, target: source.parent,
-    "zip": as_zip,
-    "tar": as_tar,
-    "tar.gz": lambda source, target: as_tar(source, target, "w:gz"),
-    "zip-of-tars": as_nested,
-}
-
-
-@pytest.mark.parametrize("pack", ARCHIVES.values(), ids=ARCHIVES.keys())
-def test_every_kind_of_source_has_the_same_cars(pack, raw_archive: Path, tmp_path: Path) -> None:
-    source = pack(raw_archive, tmp_path)
-    cars = list_cars(source)
-    assert cars == list_cars(raw_archive)
-    assert len(cars) == 6
-    assert not EXCLUDED & {name for _, name in cars}
-    (car,) = raw_cars(source, lambda param, name: (param, name) == cars[3])
-    expected = next(raw_cars(raw_archive, lambda param, name: (param, name) == cars[3]))
-    arrays, wanted = make_car(car), make_car(expected)
-    assert all(np.array_equal(arrays[key], wanted[key]) for key in wanted)
 
 
 def rewrite_surface(car: Path, change) -> None:
@@ -172,7 +111,7 @@ BROKEN = {
 def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, one: Path, tmp_path: Path) -> None:
     harm(one)
     with pytest.raises(RequestError) as refused:
-        make_car(the_car(tmp_path))
+        make_car(one)
     assert str(one / file) in refused.value.summary
     assert seen in refused.value.seen
 
@@ -194,71 +133,5 @@ FITTING = {
 def test_pressures_in_the_same_order_fit(arrays, one: Path, tmp_path: Path) -> None:
     pressure = np.load(one / "press.npy")
     rewrite_scalars(one, **arrays(pressure))
-    made = make_car(the_car(tmp_path))
+    made = make_car(one)
     assert np.array_equal(made["surface_pressure"], np.delete(pressure, np.s_[16:112]))
-
-
-def test_an_archive_that_is_cut_short_is_refused(raw_archive: Path, tmp_path: Path) -> None:
-    path = as_tar(raw_archive, tmp_path, "w:gz")
-    cut(path)
-    with refusal("archive-truncated"):
-        for _ in raw_cars(path, lambda param, name: True):
-            pass
-
-
-@pytest.mark.parametrize("source", ["/nowhere", "."], ids=["missing", "without-cars"])
-def test_a_source_without_cars_is_refused(source, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"no raw data|no ShapeNet-Car data"):
-        list_cars(tmp_path / source)
-
-
-def encrypted(path: Path) -> None:
-    """Says in both headers of every member that it is encrypted."""
-    content = bytearray(path.read_bytes())
-    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = content.find(mark)
-        while at >= 0:
-            content[at + offset] |= 1
-            at = content.find(mark, at + 4)
-    path.write_bytes(content)
-
-
-def oddly_compressed(path: Path) -> None:
-    content = path.read_bytes()
-    for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
-        parts = content.split(mark)
-        content = mark.join([parts[0], *(p[: offset - 4] + b"\x61\x00" + p[offset - 2 :] for p in parts[1:])])
-    path.write_bytes(content)
-
-
-def of_zips(path: Path) -> None:
-    """A hundred archives, each in the next."""
-    content = path.read_bytes()
-    for _ in range(100):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("param0.zip", content)
-        content = path.read_bytes()
-
-
-def bomb(path: Path) -> None:
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("training_data/param0/a/press.npy", "w", force_zip64=True) as member,
-    ):
-        for _ in range(300):
-            member.write(bytes(2**20))
-
-
-@pytest.mark.parametrize(
-    ("harm", "seen"),
-    [(encrypted, "encrypted"), (oddly_compressed, "compression"), (of_zips, "in an archive"), (bomb, "256 MiB")],
-)
-def test_an_archive_that_nobody_publishes_is_refused_in_words(harm, seen, raw_archive: Path, tmp_path: Path) -> None:
-    path = as_zip(raw_archive, tmp_path)
-    harm(path)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(RequestError) as caught:
-        for _ in raw_cars(path, lambda param, name: True):
-            pass
-    assert seen in caught.value.seen
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 900_000, "KiB"

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
-
-from noether.data.shapenet_car import PUBLISHED
+from shapenet_car_files import prepare_cars
 
 pytest_plugins = ("shapenet_car_runs",)
 
@@ -55,21 +54,19 @@ def test_a_split_is_evaluated_again_with_files_for_paraview(shapenet_run, noethe
 
 
 @pytest.mark.slow
-def test_forces_that_cannot_be_had_and_a_broken_car_are_said_in_words(
-    shapenet_run, prepared, noether, tmp_path
+def test_forces_that_cannot_be_had_and_a_damaged_car_are_said_in_words(
+    shapenet_run, prepared, published, noether, tmp_path
 ) -> None:
-    root = Path(shutil.copytree(prepared, tmp_path / "published"))
-    for path in root.rglob("*.pt"):
-        if path.stem not in PUBLISHED:
-            path.unlink()
+    root = tmp_path / "published"
+    prepare_cars(published, root)
     config = tmp_path / "run" / "config.yaml"
     shutil.copytree(shapenet_run.folder, tmp_path / "run")
     config.write_text(config.read_text().replace(str(prepared), str(root)))
     done = noether("evaluate", str(tmp_path / "run"))
     assert done.code == 0, done.err
     assert "drag coefficient: it cannot be integrated: the samples hold no surface_area" in done.out
-    broken = next((root / "preprocessed" / "param1").iterdir()) / "volume_velocity.pt"
-    broken.write_bytes(broken.read_bytes()[:-500])
+    broken = next((root / "cases").glob("param1-*")) / "volume.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-4] + b"xxxx")
     done = noether("train", "--hp", str(config), f"output_path={tmp_path}/runs")
     assert (done.code, "Traceback" in done.err) == (2, False)
-    assert f"{broken} is broken" in done.err
+    assert str(broken) in done.err

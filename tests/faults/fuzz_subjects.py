@@ -97,7 +97,7 @@ class Yaml(Subject):
 
 
 class Packed(Subject):
-    """Packed data files: the header and the data, and what opens them for each data set."""
+    """Packed data files: the header and the data."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import save_file
@@ -107,14 +107,10 @@ class Packed(Subject):
         super().__init__(folder)
         shapes = sample_shapes(4, 3)
         save_file({key: np.ones((2, *shape), np.float32) for key, shape in shapes.items()}, self.path, {"seed": "1"})
-        ellipsoid = self.path.read_bytes()
-        names = json.dumps(["param0/a", "param1/b", "param1/c"])
-        save_file({"surface_points": np.ones((3, 2, 3), np.float32)}, self.path, {"names": names})
-        self.seeds = [ellipsoid, self.path.read_bytes()]
+        self.seeds = [self.path.read_bytes()]
 
     def run(self, rng: random.Random) -> None:
         from noether.data.ellipsoid import open_split
-        from noether.data.shapenet_car import open_shapenet_car
 
         content = rng.choice(self.seeds)
         length = int.from_bytes(content[:8], "little")
@@ -124,11 +120,7 @@ class Packed(Subject):
         else:
             content = mutate(content, rng)
         self.path.write_bytes(content)
-        if rng.random() < 0.5:
-            open_split(self.path)
-        else:
-            for split in open_shapenet_car(self.path, "param0"):
-                split.name(0)
+        open_split(self.path)
 
 
 class Records(Subject):
@@ -259,7 +251,7 @@ class Checkpoints(Subject):
 
 
 class Archives(Subject):
-    """Archives of raw data: zip, tar and tar.gz, and zips in a zip."""
+    """Archives of cases: zip, tar and tar.gz, and zips in a zip."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -279,10 +271,10 @@ class Archives(Subject):
         self.seeds = [inner.getvalue(), outer.getvalue(), tar.getvalue(), gzip.compress(tar.getvalue(), 1)]
 
     def run(self, rng: random.Random) -> None:
-        from noether.data.shapenet_car_raw import raw_cars
+        from noether.data.cases.unpack import unpacked
 
         self.path.write_bytes(mutate(rng.choice(self.seeds), rng))
-        for _ in raw_cars(self.path, lambda param, name: True):
+        with unpacked(self.path, self.path.parent / "unpacked"):
             pass
 
 

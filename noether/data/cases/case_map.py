@@ -118,6 +118,7 @@ class ForcesMap(Section):
 class CaseMap(Section):
     """A whole map. Sets, fields, parameters and outputs are called what they are called here."""
 
+    reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
     length: str | float = Field("m", description="Unit of the files' positions: m, mm, cm, in, ft, or a number of m.")
     constants: dict[str, float] = Field(default_factory=dict)

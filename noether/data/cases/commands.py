@@ -1,5 +1,6 @@
 """What `noether data inspect` and `noether data prepare` print and do for folders of cases."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from noether.data.cases.draft import draft_map
 from noether.data.cases.metadata import DATASET_FILE
 from noether.data.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.data.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
+from noether.data.cases.unpack import is_archive, unpacked
 from noether.data.progress import progress_bar
 from noether.errors import ExitCode, RequestError
 
@@ -18,21 +20,28 @@ SHOWN = 20  # names or reasons of a list
 
 def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, skip_broken: bool, dry_run: bool) -> int:
     """Prepares a folder of cases and says what was made, what was kept and what is broken."""
-    root, folder, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    source, folder, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     text = map_text(map_name)
+    about = parse_map(text, map_name)
+    if dry_run and is_archive(source):
+        console.say(f"{source}: its {source.stat().st_size / 1e9:.1f} GB would be unpacked to {folder} and prepared")
+        console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
+        return ExitCode.DONE
     if dry_run:
-        jobs, there = plan_cases(root, folder, parse_map(text, map_name))
-        console.say(f"{root}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
+        jobs, there = plan_cases(source, folder, about)
+        console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
         console.say("would be prepared: " + (_names([job.case for job in jobs]) or "nothing"))
         console.say("dry run: nothing was written")
         return ExitCode.DONE
-    with progress_bar(console, "preparing", "cases") as report:
+    with ExitStack() as held:
+        root = held.enter_context(unpacked(source, folder)) if is_archive(source) else source
+        report = held.enter_context(progress_bar(console, "preparing", "cases"))
         done = prepare_cases(root, folder, text, map_name, workers=workers, skip_broken=skip_broken, progress=report)
-    _say(console, done, folder)
+    _say(console, done, folder, "cases" if about.reader == "meshes" else about.reader)
     return ExitCode.DONE
 
 
-def _say(console: Console, done: PreparedCases, folder: Path) -> None:
+def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> None:
     others = f" here and {done.others} by other processes" if done.others else ""
     console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
     warn_few(
@@ -42,7 +51,7 @@ def _say(console: Console, done: PreparedCases, folder: Path) -> None:
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
     sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
-    console.say(f"{sizes}; train on it with: noether train dataset=cases dataset_root={folder}")
+    console.say(f"{sizes}; train on it with: noether train dataset={dataset} dataset_root={folder}")
 
 
 def warn_few(console: Console, lines: list[str], where: str = "") -> None:

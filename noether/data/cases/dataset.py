@@ -21,14 +21,16 @@ follow one another are a random draw (`points_are_shuffled`).
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.metadata import read_metadata
-from noether.data.cases.store import case_folder, set_file
+from noether.data.cases.store import case_folder, faces_file, set_file
 from noether.data.cases.tensors import NAMES
 from noether.data.packed import open_packed
 from noether.errors import RequestError
@@ -36,7 +38,7 @@ from noether.errors import RequestError
 if TYPE_CHECKING:
     import torch
 
-OPEN_FILES = 256  # memory maps held open by a process, each with a file descriptor
+OPEN_FILES = 16_384  # maps that a process holds: Linux allows 65,530
 
 
 class CasesDataset:
@@ -46,7 +48,7 @@ class CasesDataset:
 
     def __init__(self, root: Path, cases: Sequence[str], metadata: Mapping[str, Any]) -> None:
         self.root, self.cases, self.metadata = root, list(cases), metadata
-        self._open = lru_cache(OPEN_FILES)(open_packed)
+        self._open = lru_cache(OPEN_FILES)(partial(open_packed, bytes_of=_map_without_descriptor))
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -96,12 +98,26 @@ class CasesDataset:
         scalars = _force_coefficients(files, metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
+    def faces(self, index: int) -> np.ndarray | None:
+        """The faces (F, C) of the set `surface`, of indices into its points; None where they were not kept."""
+        path = faces_file(case_folder(self.root, self.cases[index]), "surface")
+        return open_packed(path).arrays["faces"] if path.is_file() else None
+
     def where(self, index: int) -> str:
         """The folder of the case's files."""
         return str(case_folder(self.root, self.cases[index]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CasesDataset, (self.root, self.cases, self.metadata)
+        return type(self), (self.root, self.cases, self.metadata)
+
+
+def _map_without_descriptor(path: Path) -> np.ndarray:
+    """A file's bytes as a map, copy-on-write. NumPy's maps keep a descriptor, of which a process often has 1,024."""
+    import torch
+
+    mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+    array: np.ndarray = mapped.numpy()
+    return array
 
 
 def _files_space(files: CaseMap) -> dict[str, Any]:
@@ -160,6 +176,13 @@ def check_cases(root: Path) -> dict[str, Any]:
                 expected="at least one",
                 fix="split: {test: 0.1, validation: 0.1}      (in the map; complete cases are kept)",
             )
+    check_files(root, about)
+    return about
+
+
+def check_files(root: Path, about: Mapping[str, Any]) -> None:
+    """Refuses a folder that lacks a file of a case of a split. RequestError."""
+    for split, cases in about["splits"].items():
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():
                 raise RequestError(
@@ -169,4 +192,3 @@ def check_cases(root: Path) -> dict[str, Any]:
                     expected="a file for each set",
                     fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
                 )
-    return about

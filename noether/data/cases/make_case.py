@@ -35,7 +35,7 @@ class CaseJob:
 
         Of files: names, sizes and times of change. Units stand in `dataset.json` alone.
         """
-        about = self.about.model_dump(mode="json", exclude={"split"})
+        about = self.about.model_dump(mode="json", exclude={"split", "reader"})
         described = [*about["parameters"].values(), *about["outputs"].values()]
         described += [field for own in about["sets"].values() for field in own["fields"].values()]
         for own in described:
@@ -47,6 +47,15 @@ class CaseJob:
                 stat = file.stat()
                 digest.update(f"{name} {file.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
+
+    def check(self) -> None:
+        """Refuses a case that lacks a file of a set, or a number, before any mesh is read. RequestError."""
+        refuse_missing_sets(self)
+        numbers_of(self)
+
+    def make(self) -> dict[str, Any]:
+        """Makes the case, as `make_case`."""
+        return make_case(self)
 
     def _numbers_or_refusal(self) -> Any:
         try:
@@ -101,9 +110,8 @@ def make_case(job: CaseJob) -> dict[str, Any]:
             columns = _columns(job, name, own, raw, factors)
             if own.distance_to:
                 columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
-            kept = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
-            spans = {key: column.span() for key, column in columns.items()}
-            sets[name] = {"points": kept, "of": len(raw.points), "parts": raw.parts, "arrays": spans}
+            sets[name], _ = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
+            sets[name]["parts"] = raw.parts
         made = {"case": job.case, "mark": job.mark, "parameters": parameters, "outputs": outputs,
                 "forces": forces, "sets": sets}  # fmt: skip
         return write_case_file(folder, made)

@@ -138,7 +138,17 @@ def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) ->
 def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) -> dict[str, Any]:
     found = {}
     for name, own in described.items():
-        values = [case[kind][name] for case in cases.values()]
+        values = [case[kind][name] for case in cases.values() if name in case[kind]]
+        if not values:
+            continue
+        if len(values) < len(cases):
+            lacking = next(case for case, one in cases.items() if name not in one[kind])
+            raise RequestError(
+                "case-lacks-number",
+                f"case {lacking} has no {name}",
+                seen=f"{len(cases) - len(values)} such cases",
+                expected="the same in every case",
+            )
         low, high = min(values), max(values)
         found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
     return found

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from noether.data.cases.make_case import CaseJob, numbers_of, refuse_missing_sets
+from noether.data.cases.job import PreparationJob
 from noether.errors import RequestError
 
 SHOWN = 20
 
 
-def refuse_at_once(jobs: Sequence[CaseJob]) -> None:
+def refuse_at_once(jobs: Sequence[PreparationJob]) -> None:
     """Refuses cases that lack a file of a set, or a number that the map names.
 
     Raises:
@@ -17,8 +17,7 @@ def refuse_at_once(jobs: Sequence[CaseJob]) -> None:
     found: dict[str, RequestError] = {}
     for job in jobs:
         try:
-            refuse_missing_sets(job)
-            numbers_of(job)
+            job.check()
         except RequestError as error:
             found[job.case] = error
     if not found:

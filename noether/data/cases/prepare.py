@@ -15,12 +15,14 @@ from typing import Any
 
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.claims import Claims
+from noether.data.cases.job import PreparationJob, make
 from noether.data.cases.layout import find_cases, natural
-from noether.data.cases.make_case import CaseJob, make_case
+from noether.data.cases.make_case import CaseJob
 from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.preflight import refuse_at_once
 from noether.data.cases.splits import split_cases, unknown_names
 from noether.data.cases.store import case_folder, read_case_file
+from noether.data.shapenet_car_cases import car_jobs, shortfalls, split_cars
 from noether.data.shared_work import locked
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
@@ -49,19 +51,25 @@ class PreparedCases:
         return len(self.cases) - self.made - self.kept
 
 
-def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[CaseJob], dict[str, Any]]:
+def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[PreparationJob], dict[str, Any]]:
     """Returns the cases to make, and what is there and current: {case: its case.json}. RequestError as `find_cases`."""
-    jobs, there = [], {}
-    for case, files in find_cases(root, about).items():
-        job = CaseJob(case, files, about, root, out)
+    jobs: list[PreparationJob] = []
+    there = {}
+    for job in _every_job(root, out, about):
         if made := _current(job):
-            there[case] = made
+            there[job.case] = made
         else:
             jobs.append(job)
     return jobs, there
 
 
-def _current(job: CaseJob) -> dict[str, Any] | None:
+def _every_job(root: Path, out: Path, about: CaseMap) -> Sequence[PreparationJob]:
+    if about.reader == "shapenet_car":
+        return car_jobs(root, out)
+    return [CaseJob(case, files, about, root, out) for case, files in find_cases(root, about).items()]
+
+
+def _current(job: PreparationJob) -> dict[str, Any] | None:
     made = read_case_file(case_folder(job.out, job.case))
     return made if made is not None and made.get("mark") == job.mark else None
 
@@ -90,15 +98,15 @@ def prepare_cases(
         RequestError: the map does not fit, a case is broken, or the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
+    jobs, cases = plan_cases(root, out, about)  # First, so that a wrong path leaves nothing behind.
+    if not skip_broken:
+        refuse_at_once(jobs)
     with _writing_to(out):
-        jobs, cases = plan_cases(root, out, about)
-        if not skip_broken:
-            refuse_at_once(jobs)
         done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)
         with Claims(out, hashlib.sha256(map_text.encode()).hexdigest()) as claims:
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
-                for job, result in surviving_map(make_case, _claimed(left, claims, done), min(workers, len(left))):
+                for job, result in surviving_map(make, _claimed(left, claims, done), min(workers, len(left))):
                     if isinstance(result, RequestError):
                         # An earlier map or file made this one: it is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
@@ -117,15 +125,23 @@ def prepare_cases(
         if not cases:
             raise next(iter(done.broken.values()))
         done.cases = {case: cases[case] for case in sorted(cases, key=lambda case: (natural(case), case))}
-        done.splits = split_cases(about.split, list(done.cases), root)
+        done.splits, noticed = _splits(about, done, root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
-        done.warnings = implausible(metadata) + unknown_names(about.split, [*done.cases, *done.broken], root)
+        done.warnings = implausible(metadata) + noticed
         write_metadata(out, metadata)
     return done
 
 
-def _claimed(jobs: Sequence[CaseJob], claims: Claims, done: PreparedCases) -> Iterator[CaseJob]:
+def _splits(about: CaseMap, done: PreparedCases, root: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """The cases of each split, and what to notice of them, in words."""
+    if about.reader == "shapenet_car":
+        return split_cars(list(done.cases)), shortfalls(done.cases)
+    unknown = unknown_names(about.split, [*done.cases, *done.broken], root)
+    return split_cases(about.split, list(done.cases), root), unknown
+
+
+def _claimed(jobs: Sequence[PreparationJob], claims: Claims, done: PreparedCases) -> Iterator[PreparationJob]:
     """Yields the cases that this process is to make, each once it is claimed; notes what others made or refused."""
     for job in jobs:
         if refused := claims.refusal(job.case):

@@ -88,11 +88,14 @@ def case_writer(out: Path, case: str) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None) -> int:
-    """Writes one set's arrays by key, shuffled, a block of rows at a time; returns how many rows are kept.
+def write_set(
+    folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None = None
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Writes one set's arrays by key, shuffled, a block of rows at a time.
 
     The order of the points follows from the names of case and set; `most` is the number of points to keep at most.
-    RequestError: an array has values that are not finite.
+    Returns what `case.json` says of the set, and the source's rows in the order in which they were kept. RequestError:
+    an array has values that are not finite.
     """
     kept = min(rows, most or rows)
     rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
@@ -107,7 +110,21 @@ def write_set(folder: Path, case: str, name: str, columns: Mapping[str, Column],
         write(0, first)
         for start in range(BLOCK_ROWS, kept, BLOCK_ROWS):
             write(start, block(start))
-    return kept
+    spans = {key: column.span() for key, column in columns.items()}
+    return {"points": kept, "of": rows, "parts": [], "arrays": spans}, order
+
+
+def faces_file(folder: Path, name: str) -> Path:
+    """The file of the faces of a set in a case's folder."""
+    return folder / f"{name}.faces.safetensors"
+
+
+def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -> None:
+    """Writes the faces (F, C) of a set, of indices into the source's rows; `order` is what `write_set` returned."""
+    kept = np.empty(len(order), WHOLE)
+    kept[order] = np.arange(len(order), dtype=WHOLE)
+    with packed_writer(faces_file(folder, name), {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
+        write(0, {"faces": kept[faces]})
 
 
 def read_case_file(folder: Path) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def test_a_map_that_does_not_fit_is_refused_by_its_key(text: str, words: str) ->
 
 
 def test_a_map_is_a_file_or_the_name_of_a_ready_one(tmp_path: Path) -> None:
-    assert {"openfoam", "ahmedml", "drivaerml", "drivaernetpp"} == set(ready_maps())
+    assert {"openfoam", "ahmedml", "drivaerml", "drivaernetpp", "shapenet_car"} == set(ready_maps())
     for name in ready_maps():
         assert parse_map(map_text(name), name).sets
     (tmp_path / "m.yaml").write_text(MAP)

@@ -1,0 +1,31 @@
+"""A case to prepare, whatever reads it: meshes by a map, or a data set's own files."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class PreparationJob(Protocol):
+    """One case, and the store that it belongs to."""
+
+    @property
+    def case(self) -> str:
+        """The case's name."""
+
+    @property
+    def out(self) -> Path:
+        """The store's folder."""
+
+    @property
+    def mark(self) -> str:
+        """Changes whenever the case must be made again."""
+
+    def check(self) -> None:
+        """Refuses what can be known to be wrong before the files are read. RequestError."""
+
+    def make(self) -> dict[str, Any]:
+        """Makes the case and returns what its `case.json` says. RequestError: a file is broken or does not fit."""
+
+
+def make(job: PreparationJob) -> dict[str, Any]:
+    """Makes a case; a function, so that it can be sent to another process."""
+    return job.make()
