@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 CASES = {
     "verb": ("noether tra", ["train"]),
     "verb-that-begins-two": ("noether pre", ["predict"]),
-    "second-word-of-a-group": ("noether data p", ["prepare", "pack"]),
+    "second-word-of-a-group": ("noether data p", ["prepare"]),
     "flag": ("noether train --dry", ["--dry-run"]),
     "flag-of-a-nested-command": ("noether data prepare --skip", ["--skip-broken"]),
     "setting-as-a-flag": ("noether train --dev", ["--devices"]),

@@ -15,7 +15,7 @@ REFUSED = {
     "own-data-without-its-option": (["dataset.kind=own.Data"], "needs count"),
     "not-a-task": (["task.kind=own.Model"], "is not a task"),
     "no-data": (["dataset=shapenet_car"], "ShapeNet-Car needs dataset_root"),
-    "no-such-folder": (["dataset=shapenet_car", "dataset_root=nowhere"], "does not hold ShapeNet-Car"),
+    "no-such-folder": (["dataset=shapenet_car", "dataset_root=nowhere"], "does not hold prepared ShapeNet-Car"),
     "a-run-of-that-name": (["run_id=there"], "exists already"),
     "a-folder-that-cannot-be-written": (["output_path=/sys/runs"], "cannot write to"),
     "no-compiler": (["trainer.compile=true"], "needs a C++ compiler"),
