@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import nn
 
+from noether.distributed.torch_internals import foreach
+
 
 class AveragedWeights:
     """An exponential moving average of a model's weights, in a model of its own.
@@ -28,6 +30,6 @@ class AveragedWeights:
             self._averages = [parameter.detach() for parameter in self.model.parameters()]
             self._weights = [parameter.detach() for parameter in model.parameters()]
             self._own_buffers, self._buffers = list(self.model.buffers()), list(model.buffers())
-        torch._foreach_lerp_(self._averages, self._weights, 1 - decay)
+        foreach.lerp_(self._averages, self._weights, 1 - decay)
         if self._buffers:
-            torch._foreach_copy_(self._own_buffers, self._buffers)
+            foreach.copy_(self._own_buffers, self._buffers)

@@ -141,19 +141,23 @@ def _wrong_words(
     verb: str, words: Sequence[str], flags: Mapping[str, str | bool], needed: Sequence[str], own: Iterable[str]
 ) -> RequestError:
     """Too many words, or too few: the whole command as it was probably meant."""
-    missing = ("runs/NAME" if name == "run" else name.upper() for name in needed[len(words) :])
+    missing = [{"run": "runs/NAME", "shell": "bash"}.get(name, name.upper()) for name in needed[len(words) :]]
     example, extra = [*words, *missing][: len(needed)], list(words[len(needed) :])
     given = [flag_of(name) + ("" if value is True else f"={value}") for name, value in flags.items()]
     meant = MEANT_FOR.get(verb)
     if meant is not None and meant not in flags and len(extra) == 1:
         given += [flag_of(meant), *extra]
-    named = " ".join(needed).upper()
+    named, fix = " ".join(needed).upper(), shlex.join(["noether", *verb.split(), *example, *given])
+    seen, expected = " ".join(["noether", verb, *words]), f"noether {verb} {named}"
+    if missing:
+        absent = " ".join(needed[len(words) :]).upper()
+        return RequestError("missing-words", f"noether {verb} needs {absent}", seen=seen, expected=expected, fix=fix)
     return RequestError(
         "surplus-words",
         f"noether {verb} takes {named} and nothing else" if needed else f"noether {verb} takes flags only",
-        seen=" ".join(words) or "nothing",
-        expected=f"noether {verb} {named}" if needed else ", ".join(map(flag_of, own)),
-        fix=shlex.join(["noether", *verb.split(), *example, *given]),
+        seen=seen,
+        expected=expected if needed else ", ".join(map(flag_of, own)),
+        fix=fix,
     )
 
 

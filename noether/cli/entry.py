@@ -165,7 +165,8 @@ def _show_help(asked: list[str]) -> int:
     else:
         from noether.cli.settings_help import section_help, sections, setting_help
 
-        print(section_help(about) if about in sections() else setting_help(about))
+        section = about.removesuffix(".kind")
+        print(section_help(section) if section in sections() else setting_help(about))
     return ExitCode.DONE
 
 

@@ -14,12 +14,14 @@ from noether.cli.help import READ_BY
 from noether.common.suggest import nearest
 from noether.config.explain import as_override
 from noether.config.interval import Interval
+from noether.config.origins import DEFAULT, settings_with_origins
 from noether.config.other_names import setting_meant, settings
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.settings_file import our_groups
 from noether.errors import RequestError
 
+OWN = "my_package."
 IN_FULL = ("", "trainer", "slurm")
 """Sections whose settings are described one a line; the others are named, by kind."""
 
@@ -54,15 +56,18 @@ def section_help(section: str) -> str:
 
 
 def setting_help(name: str) -> str:
-    """Returns the text of `noether help trainer.max_epochs`: one setting, with its type and default.
+    """Returns the text of `noether help trainer.max_epochs`: one setting, with its type, default and plain value.
 
     Raises:
         RequestError: there is no such setting; the fix names the one that was meant.
     """
     known = settings()
     if name in known:
-        return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}"])
-    near = nearest(name, (*VERBS, *GROUPS, *sections(), *known))
+        plain = [one for one in settings_with_origins() if one.name == name and one.origin != DEFAULT]
+        uses = [f"  noether train alone: {as_override(one.value)}, from {one.origin}" for one in plain]
+        return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}", *uses])
+    having = [section for section in sections() if name in dict(_kinds(section))]
+    near = having[0] if having else nearest(name, (*VERBS, *GROUPS, *sections(), *known))
     meant = near or (setting_meant(name, "") or "").lstrip("'").partition("=")[0]
     raise RequestError(
         "no-help-for-that",
@@ -83,7 +88,8 @@ def _kinds(section: str) -> list[tuple[str, type[BaseModel]]]:
     if not section:
         return [("", RunConfig)]
     schemas = sections_in(RunConfig.model_fields[section].annotation)
-    return [("my_package.MyClass" if kind_of(schema) == "" else kind_of(schema) or "", schema) for schema in schemas]
+    own = OWN + ("my_curve" if section == "schedule" else "MyClass")
+    return [(own if kind_of(schema) == "" else kind_of(schema) or "", schema) for schema in schemas]
 
 
 def _described(section: str, kind: str = "", only: tuple[str, ...] = (), *, types: bool = False) -> list[str]:
@@ -102,8 +108,8 @@ def _named(section: str) -> list[str]:
     for kind, schema in _kinds(section):
         names = [name for name, field in schema.model_fields.items() if field.description]
         head = f"{section}.* of kind {kind}" if kind else f"{section}.*"
-        if kind.endswith("MyClass"):
-            names.append("and what your class takes")
+        if kind.startswith(OWN):
+            names.append("and what yours takes")
         lines.append(f"  {head:<36} {', '.join(names)}")
     return lines
 

@@ -26,6 +26,16 @@ def leave_when_told() -> None:
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
 
 
+def leave_with_what_was_made() -> None:
+    """Makes SIGTERM end this process by SystemExit, so that it removes what it made; SIGHUP does the same.
+
+    Not where SIGHUP is ignored, as under nohup.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+
+
 def ignore_the_end_of_others() -> None:
     """Ignores SIGTERM, which srun sends to all tasks when one has ended: this process ends by itself, with its code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

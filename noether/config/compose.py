@@ -1,21 +1,27 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.plain_file import read_plain
 from noether.config.explain import validation_error
 from noether.config.interpolation import interpolated
 from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested
+from noether.config.other_names import SECTIONS, fields_of
 from noether.config.overrides import chosen_options, parse_overrides, setting_value
 from noether.config.recipe import with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file
+from noether.config.sweep import parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
@@ -85,7 +91,30 @@ def validate(settings: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise validation_error(error, settings) from None
+        refusal = validation_error(error, settings)
+    raise _with_value_corrected(refusal, settings) if refusal.code == "unknown-key" else refusal
+
+
+def _with_value_corrected(refusal: RequestError, settings: Mapping[str, Any]) -> RequestError:
+    """Tries the fix of an unknown key: where the setting that it names refuses the value, one line corrects both."""
+    first, *others = refusal.fix.split("\n")
+    typed = shlex.split(first.partition("      ")[0])
+    if len(typed) != 1 or typed[0].partition("=")[0] in SECTIONS:  # "leave KEY out", or an option of a group.
+        return refusal
+    unknown, tried = refusal.seen.partition("=")[0], deepcopy(dict(settings))
+    parents = accumulate(unknown.split("."), "{}.{}".format)
+    _take(tried, next((key for key in parents if not fields_of(key)), unknown))
+    try:
+        override = parse_override(typed[0])
+        validate(_merged(tried, nested(override.key_or_group, setting_value(override))))
+    except HydraException:
+        return refusal
+    except RequestError as second:
+        if second.seen.startswith(f"{override.key_or_group}="):
+            fix = second.fix.partition("\n")[0]
+            fix = "\n".join([f"leave {unknown} out" if fix.startswith("leave ") else fix, *others])
+            return RequestError(refusal.code, refusal.summary, seen=refusal.seen, expected=second.expected, fix=fix)
+    return refusal
 
 
 def read_dumped(path: Path) -> RunConfig:

@@ -154,8 +154,8 @@ def setting_meant(
     if other is not None:
         target = other.partition("=")[0]
         # A name such as `root` or `time` says something else in a section that is not about that.
-        fits = section in ("", "trainer", target.rpartition(".")[0]) or section not in _SECTIONS
-        if fits and (target in there or target in _SECTIONS):
+        fits = section in ("", "trainer", target.rpartition(".")[0]) or section not in SECTIONS
+        if fits and (target in there or target in SECTIONS):
             return _line(other, value)
     found = [one for one in there if one.rpartition(".")[2] == name and one.rpartition(".")[0] != section]
     if not found:
@@ -210,4 +210,5 @@ def _line(template: str, value: str) -> str:
     return shlex.quote(line.replace("{}", value)) + spaces + remark.replace("{}", value)
 
 
-_SECTIONS = {"", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation))}
+SECTIONS = {"", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation))}
+"""The names of the sections of settings; "" is the top level."""

@@ -7,10 +7,11 @@ nothing else needs a guard. Where torch has changed, its own methods stay, and t
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from inspect import isgeneratorfunction, unwrap
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,12 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:
+    TorchDispatchMode = object  # type: ignore[assignment, misc]
 
 
 class WithoutCompiler(Optimizer):
@@ -87,6 +94,55 @@ def _compiler_stand_in() -> Iterator[None]:
     finally:
         if torch._dynamo is stand_in:  # type: ignore[comparison-overlap]
             del torch._dynamo
+
+
+_TOGETHER = "_foreach_"
+
+
+class _Foreach:
+    """Operations on lists of tensors, named as those on one: `foreach.mul_(tensors, 2)`.
+
+    One kernel of a GPU for many tensors, where a loop starts one for each; on a CPU, half the time of that loop for 150
+    small weights (lerp_ 0.50 and 1.02 ms, norm 0.59 and 1.54 ms, one thread). In a torch without the name, the loop.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        def one_by_one(tensors: Sequence[Tensor], *others: Any, **options: Any) -> list[Tensor]:
+            rows = (other if isinstance(other, (list, tuple)) else repeat(other) for other in others)
+            return [getattr(first, name)(*rest, **options) for first, *rest in zip(tensors, *rows, strict=False)]
+
+        return getattr(torch, f"{_TOGETHER}{name}", one_by_one)
+
+
+foreach = _Foreach()
+
+
+class _LightFlopCounter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        formula = flop_registry.get(function._overloadpacket)
+        if formula is not None:
+            self._flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+    def get_total_flops(self) -> int:
+        return self._flops
+
+
+def flop_counter() -> Any:
+    """Returns what counts the operations within it, by torch's own formulas: `get_total_flops()` says how many.
+
+    Torch's own counter imports the compiler, which takes a process more than a second.
+    """
+    return FlopCounterMode(display=False) if TorchDispatchMode is object else _LightFlopCounter()
 
 
 def limit_collectives(seconds: float) -> None:

@@ -1,5 +1,6 @@
 """Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +16,12 @@ from noether.tasks.base import Predictions, Task
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
-    """Gives model and task one training sample, without gradients, and says in words where they cannot take it.
+    """Gives model and task one training sample, and says in words where they cannot take it.
 
     Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
-    place of a dictionary, or has nothing to train; the loss or a metric has another shape than its own. Training meets
-    any other one of the model and the loss itself, with its traceback; one of the metrics ends the start, and not the
-    first evaluation.
+    place of a dictionary, or has nothing to train; the loss has no gradient; the loss or a metric has another shape
+    than its own, of one sample or of two. Training meets any other one of the model and the loss itself, with its
+    traceback; one of the metrics ends the start, and not the first evaluation.
 
     Raises:
         RequestError: one of these mistakes.
@@ -39,7 +40,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
     batch = to_device(stack_samples([drawn]), device, precision.weights)
     kept_rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     try:
-        with evaluation_mode(model), kept_rng, torch.no_grad():
+        with evaluation_mode(model), kept_rng:
             prepared = task.prepare(batch)
             with precision.autocast():
                 predictions = model(prepared)
@@ -54,15 +55,33 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             "the model does not return a dictionary",
             seen=type(predictions).__name__,
             expected="predictions by name",
-            fix=_output_line(task),
+            fix=_output_line(task, batch),
         )
-    with evaluation_mode(model), torch.no_grad():
-        _try_task(task, to_device(dict(predictions), device, precision.weights), prepared, batch)
+    with evaluation_mode(model):
+        of_one = to_device(dict(predictions), device, precision.weights)
+        _try_loss(task, of_one, prepared)
+        with torch.no_grad():
+            for times in (1, 2):  # What is right of one sample alone, or of several, fails in an evaluation.
+                repeated = (
+                    {key: value.repeat_interleave(times, 0) for key, value in of.items()} for of in (of_one, batch)
+                )
+                _try_metrics(task, *repeated)
 
 
-def _try_task(task: Task, predictions: Predictions, prepared: Batch, batch: Batch) -> None:
+def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     kind = type(task).__name__
     loss: Any = None
+    for name in ("loss", "metrics"):
+        try:
+            inspect.signature(getattr(task, name)).bind(predictions, prepared)
+        except TypeError as error:
+            raise RequestError(
+                "task-method-arguments",
+                f"{kind}.{name} cannot be called with predictions and a batch",
+                seen=f"def {name}{inspect.signature(getattr(type(task), name))}: {error}",
+                expected=f"def {name}(self, predictions, batch)",
+                fix=f"def {name}(self, predictions, batch) in {kind}",
+            ) from None
     try:
         loss = task.loss(predictions, prepared)
     except NotImplementedError:
@@ -83,6 +102,18 @@ def _try_task(task: Task, predictions: Predictions, prepared: Batch, batch: Batc
             expected="a tensor () of a floating-point type: the mean over the batch's samples",
             fix=f"return losses.mean() in {kind}.loss",
         )
+    if not loss.requires_grad:
+        raise RequestError(
+            "loss-without-gradient",
+            f"the loss of {kind} does not depend on the weights",
+            seen="a tensor without a gradient: no prediction is in it, or .detach(), .item() or torch.no_grad()",
+            expected="a loss that is computed from the predictions by operations of torch",
+            fix=f"leave .detach() and .item() out of {kind}.loss, and use the predictions",
+        )
+
+
+def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
+    kind = type(task).__name__
     metrics: Any = task.metrics(predictions, batch)
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
         raise RequestError(
@@ -127,7 +158,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
             "the model takes a tensor, and was given the batch, a dictionary of tensors",
             seen=str(error).splitlines()[0][:200],
             expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
-            fix=f"model.input={takes} {_output_line(problem.task)}",
+            fix=f"model.input={takes} {_output_line(problem.task, batch)}",
         )
     if isinstance(error, ValueError) and isinstance(problem.model, PointModel):
         return RequestError(
@@ -140,5 +171,6 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     return None
 
 
-def _output_line(task: Task) -> str:
-    return f"model.output={next(iter(task.predicted), 'NAME')}"
+def _output_line(task: Task, batch: Batch) -> str:
+    """Names what a model returns: as the task does or, where that does not say, as the samples' last tensor."""
+    return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

@@ -170,7 +170,7 @@ def state_and_reason(folder: RunFolder, process: Attempt | None, job: QueuedJob 
     if folder.stopped.is_file():
         return STOPPED, f"{read_record(folder.stopped).get('reason', 'a signal')}, everything is saved"
     if folder.result.is_file():
-        return DONE, "result.json"
+        return DONE, "trained and evaluated"
     if process and process.exit_code is not None:
         return FAILED, f"exit code {process.exit_code}, {folder.logs}"
     if process and alive is None and process.slurm_job is None:

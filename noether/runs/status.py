@@ -11,9 +11,10 @@ from rich.table import Table
 from noether.common.console import Console
 from noether.common.shown import shown_name
 from noether.environments.slurm.queue import SlurmError, queued_jobs
-from noether.errors import ExitCode
+from noether.errors import ExitCode, RequestError
 from noether.runs.overview import RunState, job_of_run, run_state, runs_under
 
+DEFAULT_FOLDER = "runs"
 MOST_COLUMNS = 1000
 
 
@@ -24,14 +25,19 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         queued = queued_jobs()
     except SlurmError as error:
         refusal = error
-    folders = runs_under(Path(output_path).expanduser(), queued)
+    try:
+        folders = runs_under(Path(output_path).expanduser(), queued)
+    except RequestError:
+        if output_path != DEFAULT_FOLDER:
+            raise
+        folders = []  # Before the first run there is no such folder, and nothing is wrong.
     if refusal and any(job_of_run(folder) for folder in folders):
         print(f"noether: {refusal}\nruns in jobs are shown from their folders alone", file=sys.stderr)
     states = [run_state(folder, queued, _warn) for folder in folders]
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))
     elif not states:
-        print(f"no runs in {output_path}")
+        print(f"no runs in {output_path}; noether train makes one")
     else:
         console, table = Console(None, speaks=True), status_table(states)
         if not console.terminal.is_terminal:  # A program reads lines: one for each run, however long.

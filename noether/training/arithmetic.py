@@ -4,36 +4,13 @@ import time
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from noether.distributed.torch_internals import flop_counter
 from noether.training.build import Run
 from noether.training.rehearsal import loss_of, rehearsal_batch, restored_afterwards
 
 CEILING_S = 0.05
 """For so long matrix products are timed."""
-
-
-class FlopCounter(TorchDispatchMode):
-    """Counts operations by torch's own formulas.
-
-    Torch's FlopCounterMode does the same, and imports the compiler for it, which takes a process more than a second.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        formula = flop_registry.get(function._overloadpacket)
-        if formula is not None:
-            self.flops += formula(*args, **(kwargs or {}), out_val=result)
-        return result
 
 
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
@@ -49,13 +26,13 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
     device = run.group.device
     batch = rehearsal_batch(run.problem, run.plan.micro, device, run.precision)
     try:
-        with restored_afterwards(run.state.model, device), FlopCounter() as counter:
+        with restored_afterwards(run.state.model, device), flop_counter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for a figure.
     finally:
         run.state.model.zero_grad()
-    per_sample = counter.flops / run.plan.micro
+    per_sample = counter.get_total_flops() / run.plan.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0
     made = per_sample * run.plan.per_rank * time_use.get("updates", 0)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
-from noether.distributed.torch_internals import LightAdamW, LightSGD, WithoutCompiler
+from noether.distributed.torch_internals import LightAdamW, LightSGD, WithoutCompiler, foreach
 from noether.training.own_optimizer import build_own
 
 
@@ -80,12 +80,12 @@ class Lion(WithoutCompiler):
             [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
             for tensors in (parameters, gradients, momenta)
         )
-        directions = torch._foreach_lerp(momenta, gradients, 1 - beta1)
-        torch._foreach_sign_(directions)
+        directions = foreach.lerp(momenta, gradients, 1 - beta1)
+        foreach.sign_(directions)
         if weight_decay:
-            torch._foreach_mul_(parameters, 1 - lr * weight_decay)
-        torch._foreach_add_(parameters, directions, alpha=-lr)
-        torch._foreach_lerp_(momenta, gradients, 1 - beta2)
+            foreach.mul_(parameters, 1 - lr * weight_decay)
+        foreach.add_(parameters, directions, alpha=-lr)
+        foreach.lerp_(momenta, gradients, 1 - beta2)
 
 
 class Muon(WithoutCompiler):
@@ -119,13 +119,13 @@ class Muon(WithoutCompiler):
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - momentum)
-        ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov's form
+        foreach.lerp_(momenta, gradients, 1 - momentum)
+        ahead = foreach.lerp(gradients, momenta, momentum)  # Nesterov's form
         directions = orthogonal(torch.stack(ahead), steps).to(parameters[0].dtype)
         if weight_decay:
-            torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+            foreach.mul_(parameters, 1 - lr * weight_decay)
         # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps have about 0.2 (arXiv 2502.16982).
-        torch._foreach_add_(parameters, list(directions), alpha=-lr * 0.2 * max(parameters[0].shape) ** 0.5)
+        foreach.add_(parameters, list(directions), alpha=-lr * 0.2 * max(parameters[0].shape) ** 0.5)
 
 
 def orthogonal(matrices: Tensor, steps: int) -> Tensor:

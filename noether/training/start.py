@@ -9,7 +9,7 @@ from pathlib import Path
 from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
-from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others
+from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
@@ -154,6 +154,7 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
     RunFolder(config.output_path.expanduser()).check_writable()
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
+    leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
         request = TrainRequest(config, ResumeTarget(folder, None), data, plan.as_dict(), quiet=as_json)

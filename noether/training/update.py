@@ -14,7 +14,7 @@ from noether.checkpoints.state import TrainingState
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
-from noether.distributed.torch_internals import LightDDP
+from noether.distributed.torch_internals import LightDDP, foreach
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
@@ -224,7 +224,7 @@ class Clipping:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if not self._plain or not gradients:
             return get_total_norm(gradients)
-        out: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        out: Tensor = torch.linalg.vector_norm(torch.stack(foreach.norm(gradients)))
         return out
 
     @torch.no_grad()
@@ -239,7 +239,7 @@ class Clipping:
             clip_grads_with_norm_(self._parameters, self._largest, norm)
             return
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        torch._foreach_mul_(gradients, torch.clamp(self._largest / (norm + 1e-6), max=1.0))
+        foreach.mul_(gradients, torch.clamp(self._largest / (norm + 1e-6), max=1.0))
 
 
 class _LastGradient:

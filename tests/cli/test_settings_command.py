@@ -48,4 +48,7 @@ def test_the_lines_can_be_typed_and_the_json_be_read(capsys: pytest.CaptureFixtu
 )
 def test_the_help_of_one_setting_has_its_type_and_default(name: str, says: str, capsys) -> None:
     assert dispatch(["help", name]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{name}: {says}"
+    first, _, *uses = capsys.readouterr().out.splitlines()
+    assert first == f"{name}: {says}"
+    assert [line for line in uses if "configs/" in line] == uses
+    assert bool(uses) == (name in ("trainer.max_epochs", "schedule.warmup")), "what a file sets, and the default"

@@ -50,6 +50,10 @@ TYPED = {
     "train seed=1 my.yaml": "--hp my.yaml",
     "train precision=16-mixed": "trainer.precision=fp16",
     "train points_per_update.surface=64": "dataset.points_per_update.surface=64",
+    "train points_per_update.surfce=64": "dataset.points_per_update.surface=64",
+    "train dataset.pionts_per_update.surfce=64": "dataset.points_per_update.surface=64",
+    "train lr=-1": "optimizer.learning_rate=0.001",
+    "train save_every=0": "leave save_every out",
     "plan -m seed=1,1": "noether plan seed=1",
     "plan -m seed=1": "leave -m out",
     "train trainer.=3": "leave trainer.=3 out",
@@ -325,6 +329,7 @@ TYPED = {
 TO_BE_FILLED_IN = {
     "evaluate --json": "noether evaluate runs/NAME --json",
     "report": "noether report runs/NAME",
+    "completion": "noether completion bash",
     "predict runs/cars": "noether predict runs/cars --mesh FILE",
     "sensitivity runs/cars": "noether sensitivity runs/cars --mesh FILE",
     "predict runs/cars --mesh sub/nofile.stl": "--mesh FILE",

@@ -12,6 +12,7 @@ plain = inspect.unwrap
 inspect.unwrap = lambda method, **stop: plain(method, **stop) if stop else method
 del dist.distributed_c10d._set_pg_timeout
 from noether.distributed import torch_internals
+torch_internals._TOGETHER = "_no_name_of_torch_"  # The compiler itself needs those there are.
 answers = torch_internals._Answers
 torch_internals._Answers = lambda module, **known: answers(module=module)
 """

@@ -44,6 +44,12 @@ class Images:
         }[self.as_]
 
 
+class Stream(Images):
+    """Samples one after another, as a generator gives them."""
+
+    __len__ = None
+
+
 class Cars:
     """Points with a pressure and a velocity; `wrong` is what one of them lacks."""
 
@@ -131,6 +137,30 @@ class ScalarMetric(OnlyLoss):
         return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean()}
 
 
+class BatchMetric(OnlyLoss):
+    """One number for a batch, which passes for that of each sample where there is one."""
+
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean().reshape(1)}
+
+
+class SqueezedMetric(OnlyLoss):
+    """Right of several samples alone."""
+
+    def metrics(self, predictions, batch):
+        return {"loss": predictions["logits"].square().mean(dim=1).squeeze()}
+
+
+class DetachedLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return super().loss(predictions, batch).detach()
+
+
+class WithoutSelf(Task):
+    def loss(predictions, batch):
+        return predictions["logits"].mean()
+
+
 class FloatMetric(OnlyLoss):
     def metrics(self, predictions, batch):
         return {**super().metrics(predictions, batch), "accuracy": 0.5}
@@ -145,6 +175,7 @@ MISTAKES = {
     "tuples": ([*IMAGES, *ADAPTER, "dataset.as_=tuples"], "is not a dictionary", "tuple", "__getitem__"),
     "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
+    "no-length": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.Stream"], "no __len__", "Stream", "def __len__(self)"),
     "lists": ([*IMAGES, *ADAPTER, "dataset.as_=numbers"], "image of the samples", "a list", "torch.as_tensor"),
     "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
                         "~task.fields.volume_velocity"),
@@ -222,6 +253,10 @@ TASK_MISTAKES = {
     "WithoutLoss": "metrics-without-loss",
     "ScalarMetric": "metric-not-of-each-sample",
     "FloatMetric": "metric-not-of-each-sample",
+    "BatchMetric": "metric-not-of-each-sample",
+    "SqueezedMetric": "metric-not-of-each-sample",
+    "DetachedLoss": "loss-without-gradient",
+    "WithoutSelf": "task-method-arguments",
 }
 
 

@@ -33,7 +33,7 @@ STATES = {
         "waiting",
         "job 12 PENDING (BeginTime)",
     ),
-    "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"metrics": {}}}, None, "done", "result.json"),
+    "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"metrics": {}}}, None, "done", "evaluated"),
     "stopped": (
         {"attempt.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {"reason": "SIGTERM", "update": 3}},
         None,
@@ -46,7 +46,7 @@ STATES = {
     "job-gone-before-it-started": ({"job.json": {"job": "12"}}, None, "lost", "nothing has started it"),
     "cancelled-before-it-started": ({"job.json": {"job": "12"}, "cancelled": {}}, None, "stopped", "before it started"),
     "another-host": ({"attempt.json": ELSEWHERE}, None, "lost", "on n7"),
-    "unreadable-file": ({"attempt.json": {"pid": 3}, "result.json": {}}, None, "done", "result.json"),
+    "unreadable-file": ({"attempt.json": {"pid": 3}, "result.json": {}}, None, "done", "evaluated"),
 }
 
 

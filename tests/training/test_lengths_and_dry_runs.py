@@ -32,7 +32,7 @@ class Fails(nn.Module):
         raise RuntimeError("as it was written")
 class Told(Fails):
     def forward(self, batch):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
         time.sleep(60)
 """
 

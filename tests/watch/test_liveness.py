@@ -74,7 +74,7 @@ def submitted(folder: RunFolder) -> None:
         (elsewhere, 5, "running", "node7"),
         (elsewhere, LEAST_PATIENCE_S + 5, "silent", "node7"),
         (elsewhere_failed, 5, "failed", "exit code 1"),
-        (elsewhere_done, 5, "done", "result.json"),
+        (elsewhere_done, 5, "done", "evaluated"),
         (elsewhere_stopped, 5, "stopped", "SIGTERM"),
         (died_here, 5, "lost", "without a word"),
         (submitted, 5, "waiting", "job 17"),
