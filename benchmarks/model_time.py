@@ -4,11 +4,12 @@
 
 Two processes for each model take turns: noether's model in noether's update, and the model of plain_models.py in the
 loop that a good user of PyTorch writes (AdamW, clip_grad_norm_, AveragedModel, task and data the same). Both begin with
-the same weights and must predict the same. `small` is the size for two CPU cores on 8 samples of 256 points;
-`published` is the published size on one sample of `--points` points of each kind, by default a quarter of the
-published 3,586 and 4,096: all of them need 9 GB and minutes for plain attention. Ratios are of process CPU time on one
-thread, which other work on a machine disturbs least. Memory is what a process needs at most beyond what it had before
-the first update. `share` is matrix arithmetic as torch counts it against square products on one thread.
+the same weights and must predict the same. Where PhysicsNeMo is installed, its Transolver in that loop is a third.
+`small` is the size for two CPU cores on 8 samples of 256 points; `published` is the published size on one sample of
+`--points` points of each kind, by default a quarter of the published 3,586 and 4,096: all of them need 9 GB and
+minutes for plain attention. Ratios are of process CPU time on one thread, which other work on a machine disturbs
+least. Memory is what a process needs at most beyond what it had before the first update. `share` is matrix arithmetic
+as torch counts it against square products on one thread.
 """
 
 import itertools
@@ -18,6 +19,7 @@ import tempfile
 from typing import Any
 
 import torch
+from peer_models import PhysicsNeMoTransolver, installed_peer
 from plain_models import PLAIN
 from record import Arm, finish, parser, row, serve
 from torch import nn
@@ -71,10 +73,14 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
     return run, config, batches
 
 
+def sizes_of(config: Any) -> dict[str, Any]:
+    """Returns the sizes of a model."""
+    return {key: value for key, value in config.model.model_dump().items() if key not in ("kind", "layout")}
+
+
 def plain_copy(run: Run, config: Any) -> nn.Module:
-    """Returns the straightforward implementation with the weights of the run's model; SystemExit where it differs."""
-    options = config.model.model_dump(exclude={"kind"})
-    plain = PLAIN[config.model.kind](**{key: value for key, value in options.items() if key != "layout"})
+    """Returns the straightforward implementation with the weights of the run's model."""
+    plain = PLAIN[config.model.kind](**sizes_of(config))
     plain.load_state_dict(run.state.model.state_dict())
     return plain
 
@@ -87,14 +93,17 @@ def difference(plain: nn.Module, run: Run, batch: Any) -> float:
 
 
 def arm_of(kind: str, model: str, size: str, points: int) -> None:
-    """Is an arm: `ours` or `plain`, with `-predict` for predictions in place of updates."""
+    """Is an arm: `ours`, `plain` or `physicsnemo`, with `-predict` for predictions in place of updates."""
     what, _, predicts = kind.partition("-")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if what == "ours":
         keep_freed_memory()
     run, config, batches = prepared(model, size, points)
     task, turns = run.problem.task, itertools.cycle(batches)
-    network = run.state.model if what == "ours" else plain_copy(run, config)
+    if what == "physicsnemo":
+        network: nn.Module = PhysicsNeMoTransolver(**sizes_of(config))
+    else:
+        network = run.state.model if what == "ours" else plain_copy(run, config)
     if predicts:
 
         @torch.no_grad()
@@ -138,7 +147,8 @@ def compare(model: str, size: str, points: int, rounds: int, updates: int) -> li
     torch.set_num_threads(1)
     name, rows, found = f"{MODELS[model]}, {size}", [], {}
     for what in ("", "-predict"):
-        arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in ("plain", "ours")}
+        kinds = [kind for kind in ("plain", "ours", installed_peer(model)) if kind]
+        arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in kinds}
         try:
             for arm in arms.values():
                 arm.answer()
@@ -146,12 +156,19 @@ def compare(model: str, size: str, points: int, rounds: int, updates: int) -> li
         finally:
             for arm in arms.values():
                 arm.close()
-        ratios = [one["plain"]["cpu_ms"] / one["ours"]["cpu_ms"] for one in answers]
         said = "predictions" if what else "updates"
-        rows.append(row(f"{name}: {said} a second of noether / plain", ratios, None if what else GOAL))
+        for peer in kinds:
+            if peer != "ours":
+                ratios = [one[peer]["cpu_ms"] / one["ours"]["cpu_ms"] for one in answers]
+                goal = GOAL if peer == "plain" and not what else None
+                rows.append(row(f"{name}: {said} a second of noether / {peer}", ratios, goal))
         found[what] = answers
-    memory = [one["ours"]["memory_mib"] / one["plain"]["memory_mib"] for one in found[""][-1:]]
-    rows.append(row(f"{name}: memory of noether / plain", memory, 1.0, at_least=False))
+    for peer in kinds:
+        if peer != "ours":
+            memory = [one["ours"]["memory_mib"] / one[peer]["memory_mib"] for one in found[""][-1:]]
+            rows.append(
+                row(f"{name}: memory of noether / {peer}", memory, 1.0 if peer == "plain" else None, at_least=False)
+            )
     ceiling = max(matmul_ceiling(torch.device("cpu"), torch.float32) for _ in range(4))
     shares = [counter.get_total_flops() / (one["ours"]["cpu_ms"] / 1e3) / ceiling for one in found[""]]
     rows.append(row(f"{name}: share of the matmul ceiling", shares))
