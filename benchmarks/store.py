@@ -27,8 +27,8 @@ import torch
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset
-from noether.data.cases.layout import find_cases
 from noether.data.cases.make_case import CaseJob, make_case
+from noether.data.cases.steps import find_cases
 from noether.data.order import SampleKey
 from noether.data.points import PointSampler
 

@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -120,15 +122,24 @@ def read_mesh(path: Path) -> MeshFile:
     return MeshFile(points, triangles, quads, fitting)
 
 
-def output_of(reader: Any) -> Any:
-    """Returns what a reader of pyvista makes of its file. Raises ValueError with what VTK says is wrong with it."""
+@contextmanager
+def raising_what_vtk_says() -> Iterator[None]:
+    """Raises a ValueError with what VTK says is wrong; it would print that, and return the part that it could read."""
     pyvista = import_pyvista()
-    # Without the catcher VTK prints what is wrong with a file, and returns the part that it could read.
     with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
-        reader.reader.Update()
+        yield
     if caught.error_events:
         raise ValueError(str(caught.error_events[0].alert))
-    return pyvista.wrap(reader.reader.GetOutputDataObject(0))
+
+
+def output_of(reader: Any, time: float | None = None) -> Any:
+    """Returns what a reader of pyvista makes of its file, at a time. Raises ValueError with what VTK says is wrong."""
+    with raising_what_vtk_says():
+        if time is None:
+            reader.reader.Update()
+        else:
+            reader.reader.UpdateTimeStep(time)
+    return import_pyvista().wrap(reader.reader.GetOutputDataObject(0))
 
 
 def _unreadable(path: Path, seen: str) -> RequestError:

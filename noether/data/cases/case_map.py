@@ -44,6 +44,16 @@ class AxesMap(Section):
         return np.stack([np.cross(up, wind), up, wind])
 
 
+class AtTime(Section):
+    """A step by its time."""
+
+    time: float
+
+
+Step = Literal["last"] | int | AtTime
+"""Of a file's steps, the one to read: the last, one by its number from 0, or one by its time."""
+
+
 class FieldMap(Section):
     """One array of a file: what it is called there, and what turns it into its unit."""
 
@@ -67,10 +77,15 @@ class FieldMap(Section):
 class SetMap(Section):
     """One set of points of a case, and the fields on it."""
 
-    file: str = Field(description="Path with {case} for the case's name and * for anything within a folder's name.")
+    file: str = Field(
+        description="Path with {case} for the case's name, * for anything within a name, {step} for a step's number."
+    )
     kind: SetKind
     at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")
     patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
+    coordinates: list[str] = Field(
+        [], description="Of a CSV: its columns of x, y and z; empty: as they are usually called."
+    )
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")
     distance_to: str | None = Field(None, description="A surface set: each point is given the distance to it.")
     most_points: int | None = Field(None, gt=0, description="Points kept of a case at most, at random.")
@@ -121,6 +136,9 @@ class CaseMap(Section):
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
     length: str | float = Field("m", description="Unit of the files' positions: m, mm, cm, in, ft, or a number of m.")
+    step: Step | Literal["each"] = Field(
+        "last", description="Of several: last, a number from 0, {time: T}, or each: every step is a case."
+    )
     constants: dict[str, float] = Field(default_factory=dict)
     parameters: dict[str, NumberMap] = Field(default_factory=dict)
     outputs: dict[str, NumberMap] = Field(default_factory=dict)
@@ -132,6 +150,10 @@ class CaseMap(Section):
     def _names_exist(self) -> "CaseMap":
         if isinstance(self.length, str) and self.length not in LENGTHS:
             raise ValueError(f"length: {self.length!r} is not one of {', '.join(LENGTHS)} or a number of metres")
+        if self.step == "each" and (
+            self.parameters.setdefault("time", NumberMap(unit="s")).file or "time" in self.outputs
+        ):
+            raise ValueError("step: each makes `time` a parameter: a number from a file needs another name")
         numbers = {*self.constants, *self.parameters}
         for name in (*self.sets, *self.parameters, *self.outputs):
             if not _NAME.match(name):

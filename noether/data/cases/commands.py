@@ -7,7 +7,7 @@ from rich.table import Table
 
 from noether.common.console import Console
 from noether.data.cases.case_map import map_text, parse_map
-from noether.data.cases.draft import draft_map
+from noether.data.cases.draft import draft_map, words_of_steps
 from noether.data.cases.metadata import DATASET_FILE
 from noether.data.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.data.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
@@ -28,7 +28,7 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
         console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
         return ExitCode.DONE
     if dry_run:
-        jobs, there = plan_cases(source, folder, about)
+        jobs, there = plan_cases(source, folder, about, workers)
         console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
         console.say("would be prepared: " + (_names([job.case for job in jobs]) or "nothing"))
         console.say("dry run: nothing was written")
@@ -98,6 +98,8 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _block_table(template, block, found), sep="\n")
+    if survey.steps:
+        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
         console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")

@@ -85,6 +85,7 @@ def draft_map(survey: Survey) -> str:
         "",
         *(_axes(sets) if meaning.physics == "flow" else []),
         *_length(survey, sets, meaning),
+        *_step(survey),
         *(_DENSITY if is_kinematic else []),
         "parameters:           # numbers of each case that a model is given",
         *(parameters or ["  {}"]),
@@ -231,6 +232,26 @@ def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     why = "as the names say" if meaning.is_stated else "a guess"
     words = f"unit of the positions, {why}: m, mm, cm, in, ft; the longest is {size:.4g}"
     return [f"length: {meaning.length:<14}# {words}"]
+
+
+def words_of_steps(survey: Survey) -> str:
+    """Says of each file of several steps how many there are, and when."""
+    said = []
+    for template, cases in survey.steps.items():
+        counts = sorted(map(len, cases.values()))
+        count = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        first, last = (side(side(times) for times in cases.values()) for side in (min, max))
+        said.append(f"{template} has {count} steps, time {first:g} to {last:g}")
+    return "; ".join(said)
+
+
+def _step(survey: Survey) -> list[str]:
+    if not survey.steps:
+        return []
+    return [
+        f"# {words_of_steps(survey)}",
+        "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter",
+    ]
 
 
 def _forces(sets: list[_Set]) -> list[str]:

@@ -9,7 +9,8 @@ from noether.common.suggest import nearest
 from noether.data.cases.case_map import CaseMap
 from noether.errors import RequestError
 
-CASE = "{case}"
+CASE, STEP = "{case}", "{step}"
+NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 
 
 def list_files(root: Path) -> list[str]:
@@ -47,35 +48,44 @@ def list_files(root: Path) -> list[str]:
 
 
 def pattern_of(template: str) -> re.Pattern[str]:
-    """The template as a pattern over relative paths: {case} the same everywhere, * within a name, ** across folders."""
-    parts, seen = [], False
-    for piece in re.split(r"(\{case\}|\*\*/|\*)", os.path.normpath(template) if "**" not in template else template):
-        if piece == CASE:
-            parts.append("(?P=case)" if seen else "(?P<case>[^/]+)")
-            seen = True
+    """The template as a pattern over relative paths.
+
+    {case} is the same everywhere, and so is {step}, a number; * stands for anything within a name, **/ for any folders.
+    """
+    parts, named = [], {CASE: "(?P<case>[^/]+)", STEP: f"(?P<step>{NUMBER})"}
+    for piece in re.split(
+        r"(\{case\}|\{step\}|\*\*/|\*)", os.path.normpath(template) if "**" not in template else template
+    ):
+        if piece in (CASE, STEP):
+            parts.append(named[piece])
+            named[piece] = f"(?P={piece[1:-1]})"
         else:
             parts.append({"**/": "(?:.*/)?", "*": "[^/]*"}.get(piece, re.escape(piece)))
     return re.compile("".join(parts) + "$")
 
 
-def match_template(template: str, files: Iterable[str]) -> dict[str, list[str]]:
-    """The files that fit a template, by the name of their case; without {case}, all under the name ""."""
+def match_template(template: str, files: Iterable[str]) -> dict[str, dict[float | None, list[str]]]:
+    """The files that fit a template, by the name of their case and the number of their step, in the order of steps.
+
+    Without {case}, all are under the name ""; without {step}, under None.
+    """
     pattern = pattern_of(template)
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[float | None, list[str]]] = {}
     for file in files:
         if matched := pattern.match(file):
-            found.setdefault(matched["case"] if CASE in template else "", []).append(file)
-    return found
+            step = float(matched["step"]) if STEP in template else None
+            found.setdefault(matched["case"] if CASE in template else "", {}).setdefault(step, []).append(file)
+    return {case: dict(sorted(own.items(), key=lambda item: item[0] or 0.0)) for case, own in found.items()}
 
 
-def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
-    """The file of each set of each case: {case: {set: path}}; a set that a case lacks is not among them.
+def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float | None, Path]]]:
+    """The file of each step of each set of each case: {case: {set: {step: path}}}, as `match_template` names steps.
 
     Raises:
-        RequestError: the folder is missing, no file fits, or several files fit one set of one case.
+        RequestError: the folder is missing, no file fits, or several files fit one step of one set of one case.
     """
     files = list_files(root)
-    cases: dict[str, dict[str, Path]] = {}
+    cases: dict[str, dict[str, dict[float | None, Path]]] = {}
     for name, own in about.sets.items():
         if CASE not in own.file:
             raise RequestError(
@@ -85,15 +95,17 @@ def find_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Path]]:
                 expected="a path with {case} where the case's name stands",
                 fix=f"file: '{{case}}/{own.file}'",
             )
-        for case, paths in match_template(own.file, files).items():
-            if len(paths) > 1:
-                raise RequestError(
-                    "ambiguous-set-file",
-                    f"several files match the set {name} of case {case}",
-                    seen=", ".join(paths[:4]),
-                    expected=f"one file that fits {own.file}",
-                )
-            cases.setdefault(case, {})[name] = root / paths[0]
+        for case, steps in match_template(own.file, files).items():
+            for paths in steps.values():
+                if len(paths) > 1:
+                    raise RequestError(
+                        "ambiguous-set-file",
+                        f"several files match the set {name} of case {case}",
+                        seen=", ".join(paths[:4]),
+                        expected=f"one file that fits {own.file}",
+                        fix="{step} in its path, where the files are steps in time",
+                    )
+            cases.setdefault(case, {})[name] = {step: root / paths[0] for step, paths in steps.items()}
     if not cases:
         raise RequestError(
             "no-file-fits-map",

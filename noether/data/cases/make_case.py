@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from noether.data.cases.case_map import CaseMap, FieldMap, SetMap, turned
+from noether.data.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
+from noether.data.cases.layout import STEP
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
+from noether.data.cases.steps import run_of, step_of
 from noether.data.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.data.cases.tensors import invariant
 from noether.errors import RequestError
@@ -35,11 +37,11 @@ class CaseJob:
 
         Of files: names, sizes and times of change. Units stand in `dataset.json` alone.
         """
-        about = self.about.model_dump(mode="json", exclude={"split", "reader"})
-        described = [*about["parameters"].values(), *about["outputs"].values()]
-        described += [field for own in about["sets"].values() for field in own["fields"].values()]
+        about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
+        described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
+        described += [field for own in about["sets"].values() for field in own.get("fields", {}).values()]
         for own in described:
-            del own["unit"]
+            own.pop("unit", None)
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name, path in sorted(self.files.items()):
             # An OpenFOAM case is its whole folder: the fields lie beside the mesh.
@@ -67,11 +69,11 @@ class CaseJob:
 def refuse_missing_sets(job: CaseJob) -> None:
     """Refuses a case without a file for each set of the map. RequestError."""
     if missing := sorted(job.about.sets.keys() - job.files.keys()):
-        absent = job.about.sets[missing[0]].file.replace("{case}", job.case)
+        absent = job.about.sets[missing[0]].file.replace("{case}", run_of(job.about, job.case))
         raise RequestError(
             "set-file-missing",
             f"no file for the set {missing[0]}",
-            seen=f"no {absent}",
+            seen=f"no {absent}" + ("" if STEP not in absent else f" at the step of the map ({job.about.step})"),
             expected="a file for every set",
         )
 
@@ -79,10 +81,25 @@ def refuse_missing_sets(job: CaseJob) -> None:
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
     parameters, outputs = (
-        {name: case_number(described, name, job.case, job.root) for name, described in numbers.items()}
+        {name: _number(job, name, described) for name, described in numbers.items()}
         for numbers in (job.about.parameters, job.about.outputs)
     )
     return parameters, outputs
+
+
+def _number(job: CaseJob, name: str, described: NumberMap) -> float:
+    if job.about.step != "each" or name != "time" or described.file:
+        return case_number(described, name, run_of(job.about, job.case), job.root)
+    step = step_of(job.about, job.case)
+    if not isinstance(step, AtTime):
+        raise RequestError(
+            "case-without-steps",
+            f"case {job.case} has no steps in time",
+            seen=", ".join(map(str, sorted(job.files.values()))),
+            expected="with step: each, times that the files of all its sets have",
+            fix="step: last",
+        )
+    return step.time * described.scale
 
 
 def make_case(job: CaseJob) -> dict[str, Any]:
@@ -101,7 +118,7 @@ def make_case(job: CaseJob) -> dict[str, Any]:
     # Surfaces first: the sets around them are given the distance to them.
     with case_writer(job.out, job.case) as folder:
         for name, own in sorted(job.about.sets.items(), key=lambda item: item[1].kind != "surface"):
-            raw = read_set(job.files[name], own)
+            raw = read_set(job.files[name], own, step_of(job.about, job.case))
             if own.kind == "surface":
                 surfaces[name] = turned(job.about.rotation, job.about.metres)(np.asarray(raw.points, np.float64))
                 _check_size(job, name, surfaces[name])

@@ -16,11 +16,12 @@ from typing import Any
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.claims import Claims
 from noether.data.cases.job import PreparationJob, make
-from noether.data.cases.layout import find_cases, natural
+from noether.data.cases.layout import natural
 from noether.data.cases.make_case import CaseJob
 from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.preflight import refuse_at_once
 from noether.data.cases.splits import split_cases, unknown_names
+from noether.data.cases.steps import find_cases
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.shapenet_car_cases import car_jobs, shortfalls, split_cars
 from noether.data.shared_work import locked
@@ -51,11 +52,11 @@ class PreparedCases:
         return len(self.cases) - self.made - self.kept
 
 
-def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[PreparationJob], dict[str, Any]]:
+def plan_cases(root: Path, out: Path, about: CaseMap, workers: int = 1) -> tuple[list[PreparationJob], dict[str, Any]]:
     """Returns the cases to make, and what is there and current: {case: its case.json}. RequestError as `find_cases`."""
     jobs: list[PreparationJob] = []
     there = {}
-    for job in _every_job(root, out, about):
+    for job in _every_job(root, out, about, workers):
         if made := _current(job):
             there[job.case] = made
         else:
@@ -63,10 +64,10 @@ def plan_cases(root: Path, out: Path, about: CaseMap) -> tuple[list[PreparationJ
     return jobs, there
 
 
-def _every_job(root: Path, out: Path, about: CaseMap) -> Sequence[PreparationJob]:
+def _every_job(root: Path, out: Path, about: CaseMap, workers: int) -> Sequence[PreparationJob]:
     if about.reader == "shapenet_car":
         return car_jobs(root, out)
-    return [CaseJob(case, files, about, root, out) for case, files in find_cases(root, about).items()]
+    return [CaseJob(case, files, about, root, out) for case, files in find_cases(root, about, workers).items()]
 
 
 def _current(job: PreparationJob) -> dict[str, Any] | None:
@@ -98,7 +99,7 @@ def prepare_cases(
         RequestError: the map does not fit, a case is broken, or the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
-    jobs, cases = plan_cases(root, out, about)  # First, so that a wrong path leaves nothing behind.
+    jobs, cases = plan_cases(root, out, about, workers)  # First, so that a wrong path leaves nothing behind.
     if not skip_broken:
         refuse_at_once(jobs)
     with _writing_to(out):
@@ -137,8 +138,8 @@ def _splits(about: CaseMap, done: PreparedCases, root: Path) -> tuple[dict[str, 
     """The cases of each split, and what to notice of them, in words."""
     if about.reader == "shapenet_car":
         return split_cars(list(done.cases)), shortfalls(done.cases)
-    unknown = unknown_names(about.split, [*done.cases, *done.broken], root)
-    return split_cases(about.split, list(done.cases), root), unknown
+    unknown = unknown_names(about, [*done.cases, *done.broken], root)
+    return split_cases(about, list(done.cases), root), unknown
 
 
 def _claimed(jobs: Sequence[PreparationJob], claims: Claims, done: PreparedCases) -> Iterator[PreparationJob]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from noether.common.suggest import nearest
-from noether.data.cases.case_map import SplitMap
+from noether.data.cases.case_map import CaseMap, SplitMap
 from noether.data.cases.layout import natural
+from noether.data.cases.steps import run_of
 from noether.data.cases.tables import case_key, rows_by_case
 from noether.errors import RequestError
 
@@ -15,16 +16,25 @@ NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test
          "val": "validation", "valid": "validation"}  # fmt: skip
 
 
-def split_cases(about: SplitMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
+def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
     """Returns {train, validation, test}: the cases of each, in their natural order.
 
     A fraction is of all cases, drawn by the seed: the same for the same cases, whatever their order. Names in lists
-    that are not among the cases (broken ones, or those not fetched) are left out.
+    that are not among the cases (broken ones, or those not fetched) are left out. With `step: each`, runs are split:
+    all steps of one are in the same split.
 
     Raises:
         RequestError: a list's file or the column cannot be read, a case is in two lists, or too few remain.
     """
-    ordered = sorted(cases, key=natural)
+    runs: dict[str, list[str]] = {}
+    for case in cases:
+        runs.setdefault(run_of(about, case), []).append(case)
+    chosen = _split_runs(about.split, list(runs), root)
+    return {name: [case for run in own for case in runs[run]] for name, own in chosen.items()}
+
+
+def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, list[str]]:
+    ordered = sorted(runs, key=natural)
     if about.column:
         chosen = _by_column(about, ordered, root)
     else:
@@ -88,14 +98,14 @@ def _names_in(value: list[str] | str, root: Path) -> list[str]:
     return value
 
 
-def unknown_names(about: SplitMap, cases: Sequence[str], root: Path) -> list[str]:
+def unknown_names(about: CaseMap, cases: Sequence[str], root: Path) -> list[str]:
     """Says which names in the lists of a split are of no case, each with the nearest that is: a typing error, or a case
     that was not fetched."""
-    words, there = [], set(cases)
-    for name, value in (("test", about.test), ("validation", about.validation)):
-        named = [] if about.column or isinstance(value, float) else _names_in(value, root)
+    words, there = [], {run_of(about, case) for case in cases}
+    for name, value in (("test", about.split.test), ("validation", about.split.validation)):
+        named = [] if about.split.column or isinstance(value, float) else _names_in(value, root)
         if unknown := [case for case in named if case and case not in there]:
-            meant = nearest(unknown[0], list(cases))
+            meant = nearest(unknown[0], there)
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             words.append(f"split.{name} names no case: {unknown[0]}{f' (is it {meant}?)' if meant else ''}{more}")
     return words

@@ -13,7 +13,7 @@ import numpy as np
 from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
-from noether.data.cases.mesh_source import SUFFIXES, is_surface, read_blocks
+from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside, is_surface, read_blocks, read_times
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.tables import Row, case_key, other_sheets, read_table
 from noether.data.surviving_pool import surviving_map
@@ -68,7 +68,8 @@ class Survey:
     """All that was found.
 
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
-    looked_at: the cases whose meshes were read; odd: what is odd, in words.
+    steps: {template: {case: times}} of files of several; looked_at: the cases whose meshes were read; odd: what is odd,
+    in words.
     """
 
     root: Path
@@ -77,6 +78,7 @@ class Survey:
     blocks: dict[tuple[str, str], dict[str, BlockFacts]] = field(default_factory=dict)
     numbers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     tables: dict[str, TableFacts] = field(default_factory=dict)
+    steps: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
 
 
@@ -85,7 +87,7 @@ def survey_folder(
 ) -> Survey:
     """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
     files = list_files(root)
-    grouping = group_files(files)
+    grouping = group_files(files, {file for file in files if file.endswith(BY_CONTENT) and is_mesh_inside(root / file)})
     if not grouping.cases:
         raise RequestError(
             "no-cases-found",
@@ -94,17 +96,18 @@ def survey_folder(
             expected="meshes: " + " ".join(SUFFIXES) + ", or OpenFOAM's constant/polyMesh",
             fix=f"ls {root}/*      (shows what lies there; the folder above the cases is asked for)",
         )
-    survey = Survey(root, grouping, _within_budget(root, grouping))
+    survey = Survey(root, grouping, _within_budget(root, grouping), steps=grouping.steps)
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()
             for case, path in own.items() if case in survey.looked_at]  # fmt: skip
-    for done, ((template, case, path), found) in enumerate(
-        surviving_map(look_at, jobs, max(1, min(workers, len(jobs)))), 1
-    ):
+    for done, ((template, case, path), found) in enumerate(surviving_map(look_at, jobs, min(workers, len(jobs))), 1):
         if isinstance(found, RequestError):
             survey.odd.append(f"case {case}: {found.summary if path in found.summary else f'{path}: {found.summary}'} "
                               f"({found.seen})")  # fmt: skip
         else:
-            for facts in found:
+            times, blocks = found
+            if len(times) > 1:
+                survey.steps.setdefault(template, {})[case] = times
+            for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
         progress(done, len(jobs))
     _read_numbers(survey)
@@ -112,10 +115,10 @@ def survey_folder(
     return survey
 
 
-def look_at(job: tuple[str, str, str]) -> list[BlockFacts]:
-    """The facts of every block of one file. RequestError: it cannot be read."""
-    facts = []
-    for block in read_blocks(Path(job[2])):
+def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
+    """The times of one file's steps, and the facts of every block at the last. RequestError: it cannot be read."""
+    path, facts = Path(job[2]), []
+    for block in read_blocks(path):
         mesh = block.mesh
         arrays = [_array_facts(at, name, np.asarray(data[name])) for at, data in
                   (("cells", mesh.cell_data), ("points", mesh.point_data)) for name in list(data)]  # fmt: skip
@@ -124,7 +127,7 @@ def look_at(job: tuple[str, str, str]) -> list[BlockFacts]:
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
         facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found))
-    return facts
+    return read_times(path), facts
 
 
 def _has_volume(mesh: object) -> bool:

@@ -8,10 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from noether.errors import RequestError, one_line
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
+SEPARATED_BY = 1_000  # lines show which mark separates values
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
@@ -29,6 +32,27 @@ def read_table(path: Path) -> list[Row]:
             columns.
     """
     return _read(path, _changed(path))
+
+
+def read_columns(path: Path, text: bytes | None = None) -> dict[str, np.ndarray]:
+    """Returns a CSV's columns of numbers (N,) by name; those whose first value is none are left out.
+
+    text: what to read in place of the file. RequestError: a line has another number of values, or other values.
+    """
+    separator, lines = _separator_and_lines(_text(path, text))
+    if len(lines) < 2:
+        return {}
+    names = [name.lstrip("# ") for name in _fields(lines[:1], separator)[0]]
+    if separator != ",":
+        lines = [line.replace(",", ".") for line in lines]
+    own = [place for place, value in enumerate(_fields(lines[1:2], separator)[0]) if _is_number(value)]
+    try:
+        values = (
+            np.loadtxt(lines[1:], delimiter=separator, usecols=own, ndmin=2, quotechar='"') if own else np.empty((0, 0))
+        )
+    except ValueError as error:
+        raise _unreadable(path, one_line(error), "numbers in every line") from None
+    return {names[place]: values[:, index] for index, place in enumerate(own) if place < len(names)}
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
@@ -81,13 +105,16 @@ def _indexed(path: Path, changed: int, column: str) -> dict[str, list[Row]]:
 
 
 def _separated(text: str) -> Iterable[list[str]]:
-    lines = [line for line in text.splitlines() if line.strip()]
-    if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
-        separator, lines = said[1], lines[1:]
-    else:
-        separator = _separator(lines)
+    separator, lines = _separator_and_lines(text)
     rows = _fields(lines, separator)
     return rows if separator == "," else [[_with_point(value) for value in row] for row in rows]
+
+
+def _separator_and_lines(text: str) -> tuple[str, list[str]]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
+        return said[1], lines[1:]
+    return _separator(lines[:SEPARATED_BY]), lines
 
 
 def _separator(lines: list[str]) -> str:
@@ -145,9 +172,9 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, content: bytes | None = None) -> str:
     try:
-        content = path.read_bytes()
+        content = path.read_bytes() if content is None else content
     except OSError as error:
         raise _unreadable(path, str(error), "a table") from None
     encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")  # as Excel saves
@@ -157,6 +184,14 @@ def _text(path: Path) -> str:
         except UnicodeDecodeError as error:
             problem = str(error)
     raise _unreadable(path, problem, "text in UTF-8")
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:

@@ -8,7 +8,7 @@ import yaml
 from simulated_cases import MAP
 
 from noether.data.cases.case_map import map_text, parse_map, ready_maps
-from noether.data.cases.layout import find_cases
+from noether.data.cases.steps import find_cases
 from noether.errors import RequestError
 from tests.refusal import refusal
 

@@ -11,10 +11,14 @@ import pytest
 import pyvista
 from simulated_cases import air
 
-from noether.data.cases.case_map import SetMap
+from noether.data.cases.case_map import SetMap, parse_map
+from noether.data.cases.draft import draft_map
 from noether.data.cases.grouping import group_files
-from noether.data.cases.mesh_source import read_blocks, read_set
+from noether.data.cases.mesh_blocks import read_blocks
+from noether.data.cases.mesh_source import read_set
+from noether.data.cases.survey import survey_folder
 from noether.errors import RequestError
+from tests.refusal import refusal
 
 
 def image(path: Path) -> None:
@@ -49,6 +53,12 @@ def exodus(path: Path) -> None:
     writer.Write()
 
 
+def tecplot(path: Path) -> None:
+    mesh = pyvista.to_meshio(_with_fields(air(1.0, 6)))
+    mesh.cell_data = {}
+    meshio.write(path, mesh, file_format="tecplot")
+
+
 def pieces(path: Path) -> None:
     from vtkmodules.vtkIOParallelXML import vtkXMLPUnstructuredGridWriter
 
@@ -59,17 +69,6 @@ def pieces(path: Path) -> None:
     writer.Write()
 
 
-def times(path: Path) -> None:
-    """A series of two steps, of which the last counts."""
-    steps = []
-    for step, factor in enumerate((0.0, 1.0)):
-        mesh = _with_fields(air(1.0, 6))
-        mesh.point_data["T"] = factor * mesh.point_data["T"]
-        mesh.save(path.with_name(f"{path.stem}_{step}.vtu"))
-        steps.append(f'<DataSet timestep="{step}" part="0" file="{path.stem}_{step}.vtu"/>')
-    path.write_text(f'<VTKFile type="Collection" version="0.1"><Collection>{"".join(steps)}</Collection></VTKFile>')
-
-
 def _with_fields(mesh):
     mesh.clear_data()
     mesh.point_data["T"] = 300 + np.asarray(mesh.points)[:, 0]
@@ -77,8 +76,8 @@ def _with_fields(mesh):
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    ".vti": image, ".vtr": rectilinear, ".vts": structured, ".vtkhdf": unstructured, ".pvtu": pieces, ".pvd": times,
-    ".exo": exodus, ".xdmf": by_meshio, ".med": by_meshio, ".vtk": unstructured,
+    ".vti": image, ".vtr": rectilinear, ".vts": structured, ".vtkhdf": unstructured, ".pvtu": pieces,
+    ".plt": tecplot, ".dat": tecplot, ".exo": exodus, ".xdmf": by_meshio, ".med": by_meshio, ".vtk": unstructured,
 }  # fmt: skip
 
 
@@ -110,13 +109,75 @@ def test_the_mesh_of_a_deck_is_read(suffix: str, tmp_path: Path) -> None:
     assert np.ptp(np.asarray(block.mesh.points), axis=0) == pytest.approx([1, 2, 3], rel=1e-4)
 
 
-@pytest.mark.parametrize("suffix", [".msh", ".inp", ".bdf", ".med", ".exo", ".vti", ".pvd", ".vtkhdf", ".xdmf"])
+def as_paraview_writes(path: Path, cloud: pyvista.PolyData) -> None:
+    from vtkmodules.vtkCommonDataModel import vtkTable
+    from vtkmodules.vtkIOCore import vtkDelimitedTextWriter
+
+    table, writer = vtkTable(), vtkDelimitedTextWriter()
+    vectors = {"U": cloud.point_data["U"], "Points": cloud.points}
+    columns = {f"{name}:{i}": values[:, i] for name, values in vectors.items() for i in range(3)}
+    for name, values in {"p": cloud.point_data["p"], **columns}.items():
+        table.AddColumn(pyvista.convert_array(np.array(values), name))
+    writer.SetInputData(table)
+    writer.SetFileName(str(path))
+    writer.Write()
+
+
+def as_a_spreadsheet_does(path: Path, cloud: pyvista.PolyData) -> None:
+    names = ["X (m)", "Y (m)", "Z (m)", "p", "U[i]", "U[j]", "U[k]", "Region"]
+    rows = [*np.column_stack([cloud.points, cloud.point_data["p"], cloud.point_data["U"]])]
+    lines = [";".join(names), *[";".join(f"{value:.7g}".replace(".", ",") for value in row) + ";air" for row in rows]]
+    path.write_text("\n".join(lines))
+
+
+def with_other_names(path: Path, cloud: pyvista.PolyData) -> None:
+    rows = np.column_stack([cloud.point_data["p"], cloud.points, cloud.point_data["U"]])
+    np.savetxt(path, rows, delimiter=",", header="p,east,north,height,Ux,Uy,Uz")
+
+
+CLOUDS = {
+    "paraview": (as_paraview_writes, []),
+    "spreadsheet": (as_a_spreadsheet_does, []),
+    "other-names": (with_other_names, ["east", "north", "height"]),
+}
+
+
+@pytest.mark.parametrize(("write", "coordinates"), CLOUDS.values(), ids=CLOUDS)
+def test_a_cloud_of_points_is_read_from_csv(write, coordinates: list[str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for case in ("a", "b", "c"):
+        cloud = pyvista.PolyData(rng.random((9, 3)))
+        cloud.point_data["p"], cloud.point_data["U"] = rng.random(9), rng.random((9, 3))
+        (tmp_path / case).mkdir()
+        write(tmp_path / case / "cloud.csv", cloud)
+        (tmp_path / case / "inlet.csv").write_text(f"speed,x,y,z\n{len(case)},1,2,3")
+    fields = {"p": {"array": "p"}, "u": {"array": "U", "components": 3}}
+    own = SetMap.model_validate({"file": "{case}/cloud.csv", "kind": "points", "fields": fields})
+    found = read_set(tmp_path / "c" / "cloud.csv", own.model_copy(update={"coordinates": coordinates}))
+    assert found.points == pytest.approx(np.asarray(cloud.points), rel=1e-5)
+    assert found.fields["u"] == pytest.approx(np.asarray(cloud.point_data["U"]), rel=1e-5)
+    if coordinates:  # nobody can guess
+        with refusal("no-coordinates"):
+            read_set(tmp_path / "c" / "cloud.csv", own)
+        return
+    survey = survey_folder(tmp_path, workers=0)
+    assert survey.grouping.numbers.keys() == {"{case}/inlet.csv"}
+    drafted = parse_map(draft_map(survey), "m").sets["points"]
+    assert (drafted.file, {field.array for field in drafted.fields.values()}) == (own.file, {"p", "U"})
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [".msh", ".inp", ".bdf", ".med", ".exo", ".vti", ".pvd", ".vtkhdf", ".xdmf", ".series", ".plt", ".frd", ".csv"],
+)
 def test_a_file_of_other_bytes_is_refused_in_words(suffix: str, tmp_path: Path, capfd) -> None:
     path = tmp_path / f"case{suffix}"
     path.write_bytes(b"neither\x00 this nor that\n" * 40)
     with pytest.raises(RequestError) as refused:
         read_blocks(path)
-    assert refused.value.code in ("case-file-unreadable", "case-file-without-points")
+    assert refused.value.code in (
+        "case-file-unreadable", "case-file-without-points", "no-coordinates",
+    )  # fmt: skip
     assert capfd.readouterr().err.count("\n") <= 1
 
 

@@ -16,6 +16,7 @@ from conftest import REPOSITORY
 from noether.data.cases.case_map import map_text, parse_map
 from noether.data.cases.dataset import open_cases
 from noether.data.cases.draft import draft_map
+from noether.data.cases.mesh_blocks import read_blocks, read_times
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
@@ -117,6 +118,22 @@ def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
     assert {"drag_coefficient", "lift_coefficient"} <= set(about.outputs)
     assert {"slant_angle", "wind_speed", "reference_area"} <= set(about.parameters)
     assert about.forces is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved: Path, tmp_path: Path) -> None:
+    case = Path(shutil.copytree(solved / "case_0000", tmp_path / "case"))
+    half = shutil.copytree(case / str(ITERATIONS), case / str(ITERATIONS // 2))
+    (half / "p").write_text(re.sub(r"internalField.*?;", "internalField uniform 7;", (half / "p").read_text(), count=1,
+                                   flags=re.DOTALL))  # fmt: skip
+    for converter in ("foamToVTK", "foamToEnsight"):
+        subprocess.run([converter, "-time", f"{ITERATIONS // 2},{ITERATIONS}"], cwd=case, check=True, timeout=100,
+                       capture_output=True, env={"WM_PROJECT_DIR": "/usr/share/openfoam", **os.environ})  # fmt: skip
+    for name in ("constant/polyMesh", "VTK/case.vtm.series", "EnSight/case.case"):
+        assert read_times(case / name)[-2:] == [ITERATIONS // 2, ITERATIONS], name
+        first, last = (read_blocks(case / name, None, step)[0].mesh.cell_data["p"] for step in (-2, "last"))
+        assert (set(first), len(set(last)) > 100) == ({7}, True), name
 
 
 @pytest.mark.slow

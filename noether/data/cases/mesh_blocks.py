@@ -1,0 +1,239 @@
+"""The meshes of a file, at one of its steps, in any format that VTK, meshio or noether reads."""
+
+import contextlib
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from noether.data.cases.case_map import AtTime, Step
+from noether.data.cases.clouds import is_cloud, read_cloud
+from noether.data.cases.frd import FrdFile
+from noether.data.mesh_files import import_pyvista, output_of, raising_what_vtk_says
+from noether.errors import RequestError, one_line
+
+SHAPES = (".stl", ".obj", ".ply")
+VTK_SUFFIXES = (
+    ".vtp", ".vtu", ".vtm", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", ".pvtu", ".pvd", ".series", ".exo", ".ex2",
+    *SHAPES, ".case", ".encas", ".cgns", ".foam", ".plt", ".tec",
+)  # fmt: skip
+DECKS = (".msh", ".inp", ".bdf", ".nas")
+"""Meshes that solvers read: they count only where no results lie beside them."""
+MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
+SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".frd", ".npz")
+BY_CONTENT = (".csv", ".dat")
+"""Meshes or numbers: `is_mesh_inside` tells them apart."""
+TECPLOT = re.compile(rb"\s*(#.*\s+)*(TITLE|FILETYPE|VARIABLES|ZONE)\b", re.IGNORECASE)
+
+
+class Block(NamedTuple):
+    """One mesh of a file, by the name of its block or patch ("" where a file has only one)."""
+
+    name: str
+    mesh: Any
+
+
+def read_blocks(
+    path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
+) -> list[Block]:
+    """Reads every mesh of a file at a step; `arrays` are those to read (None: all), `coordinates` as of `read_cloud`.
+
+    Raises:
+        RequestError: the file is missing, of an unknown format, or cannot be read, or has no such step.
+    """
+    with _refusing(path):
+        suffix = path.suffix.lower()
+        if suffix == ".npz":
+            mesh = _from_arrays(path)
+        elif suffix == ".csv":
+            mesh = read_cloud(path, coordinates)
+        elif suffix == ".frd":
+            results = FrdFile(path)
+            mesh = results.mesh(chosen(results.times, step, path))
+        else:
+            mesh = _read_by_meshio(path) if _is_for_meshio(path) else _read_by_vtk(path, arrays, step)
+    blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
+    if not blocks:
+        raise RequestError(
+            "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
+        )
+    return blocks
+
+
+def read_times(path: Path) -> list[float]:
+    """Returns the times of a file's steps, in order; none where it has no time. RequestError as `read_blocks`."""
+    with _refusing(path):
+        if path.suffix.lower() == ".frd":
+            return FrdFile(path).times
+        return [] if path.suffix.lower() in (".npz", ".csv") or _is_for_meshio(path) else _times(_opened(path))
+
+
+def is_mesh_inside(path: Path) -> bool:
+    """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
+    if path.suffix.lower() == ".csv":
+        return is_cloud(path)
+    with path.open("rb") as file:
+        return TECPLOT.match(file.read(4096)) is not None
+
+
+def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
+    """Returns which of the times a step is; the only one is every step. RequestError: there is no such step."""
+    if step == "last" or len(times) < 2:
+        return len(times) - 1
+    if isinstance(step, AtTime):
+        for index, time in enumerate(times):
+            if math.isclose(time or 0.0, step.time, rel_tol=1e-6, abs_tol=1e-12):
+                return index
+    elif -len(times) <= step < len(times):
+        return step % len(times)
+    seen = f"time {step.time:g}" if isinstance(step, AtTime) else f"step {step}"
+    raise RequestError(
+        "no-such-step",
+        f"{path} has no {seen}",
+        seen=f"{len(times)} steps, at times {', '.join(f'{time:g}' for time in times[:3])} … {times[-1]:g}",
+        expected=f"last, each, a number from 0 to {len(times) - 1}, or one of those times",
+        fix="step: last      (or step: {time: T}, in the map)",
+    )
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Refuses a file that is not there, of an unknown format, or on whose bytes a reader fails."""
+    if not path.exists() or (path.name != "polyMesh" and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
+        seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
+        raise RequestError(
+            "case-file-unreadable",
+            f"{path} cannot be read",
+            seen=seen,
+            expected=", ".join((*SUFFIXES, *BY_CONTENT)) + " or constant/polyMesh",
+        )
+    try:
+        yield
+    except RequestError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
+        raise RequestError(
+            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
+        ) from None
+
+
+def _opened(path: Path) -> Any:
+    """The reader of a file by VTK, which has read the file's header. Raises what is wrong with it."""
+    pyvista = import_pyvista()
+    if path.suffix in (".exo", ".ex2") and not path.open("rb").read(4).startswith((b"CDF", b"\x89HDF")):
+        raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
+    # VTK finds a case's folder by the file that every case has.
+    if path.name == "polyMesh":
+        reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
+    elif path.suffix.lower() in (".plt", ".tec", ".dat"):
+        if path.open("rb").read(4) == b"#!TD":
+            raise ValueError("a binary file of Tecplot, which only Tecplot reads")
+        reader = pyvista.TecplotReader(path)
+    else:
+        reader = pyvista.get_reader(path)
+    if isinstance(reader, pyvista.OpenFOAMReader):
+        reader.cell_to_point_creation = False
+        reader.enable_all_patch_arrays()
+    if isinstance(reader, pyvista.XdmfReader) and reader.number_grids > 1:
+        reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
+    if not _is_list(reader):
+        with raising_what_vtk_says():
+            reader.reader.UpdateInformation()
+    return reader
+
+
+def _is_list(reader: Any) -> bool:
+    """Whether a reader is pyvista's own of a list of files, which it reads in Python."""
+    pyvista = import_pyvista()
+    return isinstance(reader, pyvista.PVDReader | pyvista.SeriesReader)
+
+
+def _times(reader: Any) -> list[float]:
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline as Pipeline
+
+    if _is_list(reader):
+        return list(reader.time_values)
+    about = reader.reader.GetOutputInformation(0)
+    return list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
+
+
+def _read_by_vtk(path: Path, arrays: set[str] | None, step: Step) -> Any:
+    reader = _opened(path)
+    times = _times(reader)
+    time = times[chosen(times, step, path)] if times else None
+    if _is_list(reader):
+        reader.set_active_time_value(time)
+        with raising_what_vtk_says():
+            return reader.read()
+    if arrays is not None:
+        _choose_arrays(reader, arrays)
+    return output_of(reader, time)
+
+
+def _is_for_meshio(path: Path) -> bool:
+    """meshio reads what VTK does not; of XDMF, whose steps it does not read, the files without."""
+    if path.suffix.lower() == ".xdmf":
+        grids = ElementTree.parse(path).iter("Grid")
+        return not any(grid.get("CollectionType") == "Temporal" for grid in grids)
+    return path.suffix.lower() in MESHIO_SUFFIXES
+
+
+def _read_by_meshio(path: Path) -> Any:
+    """SystemExit: meshio ends the program on files that it cannot read."""
+    import meshio
+
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+        try:
+            mesh = meshio.read(path)
+            mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+            return import_pyvista().from_meshio(mesh)
+        except SystemExit:
+            raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
+
+
+def _from_arrays(path: Path) -> Any:
+    pyvista = import_pyvista()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        cloud = pyvista.PointSet(arrays.pop("points"))
+        for name, values in arrays.items():
+            cloud.point_data[name] = values
+    except Exception as error:  # NumPy and pyvista raise what their parsers meet
+        expected = "`points` (N, 3) and arrays with as many rows"
+        raise RequestError(
+            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected=expected
+        ) from None
+    return cloud
+
+
+def _choose_arrays(reader: Any, arrays: set[str]) -> None:
+    for kind in ("cell", "point"):
+        if hasattr(reader, f"{kind}_array_names") and hasattr(reader, f"disable_all_{kind}_arrays"):
+            getattr(reader, f"disable_all_{kind}_arrays")()
+            for name in set(getattr(reader, f"{kind}_array_names")) & arrays:
+                getattr(reader, f"enable_{kind}_array")(name)
+
+
+def _blocks(mesh: Any, name: str) -> Iterator[Block]:
+    if not hasattr(mesh, "n_blocks"):
+        if hasattr(mesh, "dimensions"):  # images and grids whose cells follow from their points
+            mesh = mesh.cast_to_unstructured_grid()
+        if mesh is not None:
+            yield Block(name, mesh)
+        return
+    for index in range(mesh.n_blocks):
+        yield from _blocks(mesh[index], mesh.get_block_name(index) or f"block_{index}")
+
+
+def is_surface(mesh: Any) -> bool:
+    """Whether a mesh is made of faces: PolyData with polygons, or a grid whose cells are all flat."""
+    if hasattr(mesh, "n_strips"):
+        return bool(mesh.GetNumberOfPolys() or mesh.n_strips)
+    kinds = set(np.unique(mesh.celltypes).tolist()) if hasattr(mesh, "celltypes") else {12}
+    return bool(kinds) and kinds <= {5, 6, 7, 8, 9, 22, 23, 28}

@@ -1,0 +1,173 @@
+"""Files of several steps in time: one step is chosen, or every step is a case that knows its time."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import meshio
+import numpy as np
+import pytest
+import pyvista
+from vtkmodules.util.vtkAlgorithm import VTKPythonAlgorithmBase
+from vtkmodules.vtkCommonDataModel import vtkUnstructuredGrid
+from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline as Pipeline
+from vtkmodules.vtkIOExodus import vtkExodusIIWriter
+from vtkmodules.vtkIOHDF import vtkHDFWriter
+
+from noether.data.cases.case_map import AtTime, SetMap, Step, parse_map
+from noether.data.cases.dataset import open_cases
+from noether.data.cases.draft import draft_map
+from noether.data.cases.grouping import group_files
+from noether.data.cases.mesh_source import read_set
+from noether.data.cases.prepare import plan_cases, prepare_cases
+from noether.data.cases.survey import survey_folder
+from tests.refusal import refusal
+
+TIMES = (0.0, 0.5, 2.0)
+
+
+def block(time: float) -> pyvista.UnstructuredGrid:
+    """Hexahedra whose temperature is the time."""
+    mesh = pyvista.ImageData(dimensions=(5, 4, 3)).cast_to_unstructured_grid()
+    mesh.point_data["T"] = np.full(mesh.n_points, 300 + time)
+    return mesh
+
+
+class Changing(VTKPythonAlgorithmBase):
+    """Gives VTK's writers the mesh at every time."""
+
+    def __init__(self) -> None:
+        super().__init__(nInputPorts=0, nOutputPorts=1, outputType="vtkUnstructuredGrid")
+
+    def RequestInformation(self, request, inputs, outputs) -> int:
+        outputs.GetInformationObject(0).Set(Pipeline.TIME_STEPS(), TIMES, len(TIMES))
+        outputs.GetInformationObject(0).Set(Pipeline.TIME_RANGE(), (TIMES[0], TIMES[-1]), 2)
+        return 1
+
+    def RequestData(self, request, inputs, outputs) -> int:
+        about = outputs.GetInformationObject(0)
+        time = about.Get(Pipeline.UPDATE_TIME_STEP()) if about.Has(Pipeline.UPDATE_TIME_STEP()) else TIMES[0]
+        mesh = vtkUnstructuredGrid.GetData(outputs)
+        mesh.ShallowCopy(block(time))
+        mesh.GetInformation().Set(mesh.DATA_TIME_STEP(), time)
+        return 1
+
+
+def by_vtk(path: Path) -> None:
+    source, writer = Changing(), vtkExodusIIWriter() if path.suffix == ".exo" else vtkHDFWriter()
+    writer.SetInputConnection(source.GetOutputPort())
+    writer.SetFileName(str(path))
+    writer.SetWriteAllTimeSteps(True)
+    writer.Write()
+
+
+def by_meshio(path: Path) -> None:
+    mesh = pyvista.to_meshio(block(0))
+    with meshio.xdmf.TimeSeriesWriter(path, data_format="XML") as writer:
+        writer.write_points_cells(mesh.points, mesh.cells)
+        for time in TIMES:
+            writer.write_data(time, point_data={"T": np.full(len(mesh.points), 300 + time)})
+
+
+def pieces(path: Path) -> Sequence[tuple[float, str]]:
+    names = [f"{path.name.partition('.')[0]}_{step}.vtu" for step in range(len(TIMES))]
+    for time, name in zip(TIMES, names, strict=True):
+        block(time).save(path.with_name(name))
+    return list(zip(TIMES, names, strict=True))
+
+
+def collection(path: Path) -> None:
+    steps = [f'<DataSet timestep="{time}" part="0" file="{name}"/>' for time, name in pieces(path)]
+    path.write_text(f'<VTKFile type="Collection" version="0.1"><Collection>{"".join(steps)}</Collection></VTKFile>')
+
+
+def series(path: Path) -> None:
+    """ParaView's list of numbered files."""
+    files = [{"name": name, "time": time} for time, name in pieces(path)]
+    path.write_text(json.dumps({"file-series-version": "1.0", "files": files}))
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    ".pvd": collection, ".vtu.series": series, ".exo": by_vtk, ".vtkhdf": by_vtk, ".xdmf": by_meshio,
+}  # fmt: skip
+ABOUT = SetMap.model_validate({"file": "{case}", "kind": "volume", "at": "points", "fields": {"t": {"array": "T"}}})
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"case{suffix}"
+    WRITERS[suffix](path)
+    asked: tuple[Step, ...] = ("last", 1, -3, AtTime(time=0.5))
+    for step, time in zip(asked, (2.0, 0.5, 0.0, 0.5), strict=True):
+        assert set(read_set(path, ABOUT, step).fields["t"][:, 0]) == {300 + time}, step
+    for step in (3, AtTime(time=0.6)):
+        with refusal("no-such-step") as caught:
+            read_set(path, ABOUT, step)
+        assert "3 steps" in caught.value.seen
+
+
+def write_runs(root: Path, suffix: str, count: int = 5) -> Path:
+    for run in range(count):
+        (root / f"run_{run}").mkdir(parents=True)
+        (WRITERS.get(suffix) or pieces)(root / f"run_{run}" / f"flow{suffix}")
+        pyvista.Sphere().save(root / f"run_{run}" / "shape.stl")
+        (root / f"run_{run}" / "numbers.json").write_text(json.dumps({"speed": 20 + run}))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("suffix", "template", "times"),
+    [(".pvd", "{case}/flow.pvd", ["0", "0.5", "2"]), (".vtu", "{case}/flow_{step}.vtu", ["0", "1", "2"])],
+)
+def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, times: list[str], tmp_path: Path) -> None:
+    root, out = write_runs(tmp_path / "source", suffix), tmp_path / "out"
+    text = draft_map(survey_folder(root, workers=0))
+    assert "has 3 steps" in text
+    assert parse_map(text, "m").sets["volume"].file == template
+    assert prepare_cases(root, out, text, "m", workers=0, skip_broken=False).made == 5  # the last alone
+    text = text.replace("step: last", "step: each")
+    done = prepare_cases(root, out, text, "m", workers=0, skip_broken=False)
+    assert set(done.cases) == {f"run_{run}@{time}" for run in range(5) for time in times}
+    together = [{name.partition("@")[0] for name in own} for own in done.splits.values()]
+    assert sum(map(len, together)) == len(set.union(*together)) == 5
+    train, _, _ = open_cases(out)
+    for index in range(len(train)):
+        sample, time = train[index], float(train.cases[index].partition("@")[2])
+        assert (float(sample["time"]), len(sample["volume_temperature"])) == (time, 60)
+        assert float(sample["volume_temperature"][0]) == 300 + TIMES[times.index(f"{time:g}")]
+    assert plan_cases(root, out, parse_map(text, "m"), 0)[0] == []
+
+
+def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
+    root = write_runs(tmp_path / "source", ".pvd")
+    text = draft_map(survey_folder(root, workers=0))
+    block(0).save(root / "run_3" / "flow_9.vtu")
+    (root / "run_3" / "flow.pvd").write_text((root / "run_3" / "flow.pvd").read_text().replace("0.5", "0.6"))
+    with refusal("no-such-step") as caught:
+        prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: {time: 0.5}"), "m",
+                      workers=0, skip_broken=False)  # fmt: skip
+    assert "run_3" in str(caught.value)
+    (root / "run_3" / "flow.pvd").write_text("<VTKFile")
+    done = prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: each"), "m",
+                         workers=0, skip_broken=True)  # fmt: skip
+    assert list(done.broken) == ["run_3"]
+    assert len(done.cases) == 12
+
+
+GROUPS = {
+    "a-number-in-the-name": ([f"run_{i}/a_{step:04d}.vtu" for i in range(4) for step in range(6)],
+                             {"{case}/a_{step}.vtu": 4}),
+    "steps-that-differ": ([f"run_{i}/{i * step}/a.vtu" for i in range(1, 5) for step in range(6)],
+                          {"{case}/{step}/a.vtu": 4}),
+    "a-series-of-blocks": ([f"run_{i}/VTK/{name}" for i in range(4) for step in (10, 20, 30) for name in
+                            (f"run_{i}_{step}.vtm", f"run_{i}_{step}/internal.vtu", f"run_{i}.vtm.series")],
+                           {"{case}/VTK/{case}.vtm.series": 4}),
+    "shapes-are-no-steps": ([f"run_{i}/part_{n}.stl" for i in range(9) for n in range(5)],
+                            {f"{{case}}/part_{n}.stl": 9 for n in range(5)}),
+    "a-number-of-the-case": ([f"run_{i}/flow_{i}.vtu" for i in range(9)], {"run_{case}/flow_{case}.vtu": 9}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "templates"), GROUPS.values(), ids=GROUPS)
+def test_numbered_files_of_a_case_are_its_steps(files: list[str], templates: dict[str, int]) -> None:
+    assert {template: len(cases) for template, cases in group_files(files).meshes.items()} == templates
