@@ -1,21 +1,34 @@
-"""How right the gradients of a run on the built-in cars are: held against the potential flow, which knows them exactly.
+"""How right a run on the built-in cars is about itself: the gradient of its lift, and which shapes it does not know.
 
     python benchmarks/uncertainty.py RUN [RUN …] [--rounds CARS]
 
-A row is the cosine between the gradient of a model's lift with respect to a test car's three semi-axes and the exact
-one, on a fixed reference area: median and range over the cars (30). One row for each run.
+The cosine between the gradient of the model's lift with respect to a test car's three semi-axes and the exact one,
+which the potential flow knows, on a fixed reference area: median and range over the cars (30, or `--rounds`). And how
+well the distance from the training shapes tells these cars from as many of which one of half length, height, half
+width and yaw lies outside the range that is trained on, by 10 to 50 and by 25 to 100 % of its width: AUROC.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from record import finish, parser, row
 
 import noether
-from noether.data.ellipsoid_car import EllipsoidCar, draw_car
+from noether.data.ellipsoid_car import (
+    HALF_LENGTH_RANGE,
+    HALF_WIDTH_RANGE,
+    HEIGHT_RANGE,
+    YAW_RANGE,
+    EllipsoidCar,
+    draw_car,
+)
+from noether.evaluation.ensemble import shape_distance
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Shape
+from noether.evaluation.trained import shape_batch
 
+RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
 STEP = 1e-5  # m, of the exact lift's central differences
 
 
@@ -52,6 +65,31 @@ def cosine_of_lift(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
     return float(own @ exact / np.linalg.norm(own) / np.linalg.norm(exact))
 
 
+def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> EllipsoidCar:
+    """Returns a car of which the quantity `index` (of four, in turn) lies outside its range by a share of its width."""
+    name, (low, high) = list(RANGES.items())[index % len(RANGES)]
+    rng = np.random.default_rng([index, round(100 * by[1])])
+    # A length below its range by that much would be none.
+    beyond = rng.uniform(*by) * (high - low) * (1 if name != "yaw" or rng.random() < 0.5 else -1)
+    return replace(car, **{name: high + beyond if beyond > 0 else low + beyond})
+
+
+def distance_of(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
+    """Returns how far a car is from the shapes that a run was trained on."""
+    directions, faces = half_sphere()
+    shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
+    ensemble = run.calibrated
+    found = shape_distance(ensemble, [shape_batch(member, shape, {}, {}) for member in ensemble.members])
+    if found is None:
+        raise SystemExit("this model has no latent")
+    return found
+
+
+def auroc(inside: list[float], beyond: list[float]) -> float:
+    """Returns the probability that a shape outside has the larger distance."""
+    return float(np.mean(np.array(beyond)[:, None] > np.array(inside)[None, :]))
+
+
 def main() -> None:
     own = parser(__doc__)
     own.add_argument("runs", nargs="+", type=Path)
@@ -62,6 +100,11 @@ def main() -> None:
         cars = [draw_car(run.config.dataset.seed, "test", index) for index in range(options.rounds or 30)]
         found = [cosine_of_lift(run, car) for car in cars]
         rows.append(row(f"{folder.name}: cosine with the exact gradient of lift", found, 0.95))
+        inside = [distance_of(run, car) for car in cars]
+        for by in ((0.1, 0.5), (0.25, 1.0)):
+            beyond = [distance_of(run, outside(car, index, by)) for index, car in enumerate(cars)]
+            share = f"{by[0]:.0%} to {by[1]:.0%} of a range"
+            rows.append(row(f"{folder.name}: AUROC of shapes outside by {share}", [auroc(inside, beyond)], 0.95))
     finish("uncertainty", rows, options.json)
 
 

@@ -213,9 +213,9 @@ def latent(member: TrainedModel, batch: Batch) -> np.ndarray:
 
 
 def shape_distance(ensemble: Ensemble, batches: Sequence[Batch]) -> float | None:
-    """Returns the share of the validation split's shapes that are nearer to the training shapes than a shape is.
+    """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
 
-    batches: of one case, as each member is asked. None: the models have no latent.
+    batches: of one case, as each member is asked.
     """
     known = ensemble.record["distance"]
     if known is None:
@@ -224,4 +224,11 @@ def shape_distance(ensemble: Ensemble, batches: Sequence[Batch]) -> float | None
         distances(fitted, latent(member, to_device(batch, member.device, member.precision.weights))[None])[0]
         for fitted, member, batch in zip(known["members"], ensemble.members, batches, strict=True)
     ]
-    return float(np.mean(np.asarray(known["validation"]) < np.mean(found)))
+    return float(np.mean(found))
+
+
+def share_nearer(ensemble: Ensemble, distance: float | None) -> float | None:
+    """Returns the share of the validation split's shapes that are nearer to the training shapes than `distance`."""
+    return (
+        None if distance is None else float(np.mean(np.asarray(ensemble.record["distance"]["validation"]) < distance))
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noether.common.console import Console
 from noether.evaluation.conformal import LEVELS
-from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance
+from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance, share_nearer
 from noether.evaluation.members import read_calibration, record_path
 from noether.evaluation.shape_input import FileAxes, Shape
 from noether.evaluation.start import ChosenModel
@@ -84,7 +84,7 @@ def predict_together(
         {label: float(own[0]) for label, own in scalars.items()},
         spreads,
         half_widths,
-        shape_distance(ensemble, batches) if calibration is not None else None,
+        share_nearer(ensemble, shape_distance(ensemble, batches)) if calibration is not None else None,
     )
 
 

@@ -62,7 +62,8 @@ class LoadedRun:
         return [load_trained(one, torch.device("cpu")) for one in self._members]
 
     @cached_property
-    def _calibrated(self) -> Ensemble:
+    def calibrated(self) -> Ensemble:
+        """The runs with what the validation split says of their errors, which the first use finds out and keeps."""
         known = read_calibration(record_path(self._members)) is not None
         data = None if known else prepare_data(self.config)
         return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
@@ -131,7 +132,7 @@ class LoadedRun:
         own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
-        calibration = None if interval is None else (self._calibrated, interval)
+        calibration = None if interval is None else (self.calibrated, interval)
         words = self._ensemble, turned, others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
         answer: dict[str, Any] = {**files.back(found.fields), "points": own.points}
