@@ -1,12 +1,15 @@
 """Plates really solved by CalculiX: drafted as a solid, and their tensors are those of the solver."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import pyvista
 from conftest import REPOSITORY
 
 from noether.data.cases.case_map import parse_map
@@ -54,3 +57,34 @@ def test_cases_that_are_there_are_not_made_again(solved: Path) -> None:
                           timeout=100, check=True, capture_output=True, text=True)  # fmt: skip
     assert "4 cases are there, 0 to make" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in solved.rglob("*.vtu")} == before
+
+
+@pytest.mark.slow
+def test_a_prediction_on_an_unseen_plate_overlays_the_solvers_result_node_by_node(
+    solved: Path, noether, tmp_path: Path
+) -> None:
+    for words in (
+        ("data", "inspect", solved, "--out", "cases.yaml"),
+        ("data", "prepare", solved, "prepared", "--map", "cases.yaml"),
+        ("train", "dataset=cases", "dataset_root=prepared", "output_path=runs", "run_id=plates", "accelerator=cpu",
+         "trainer.max_updates=20", "tracker.tensorboard=false", "tracker.report=false"),
+    ):  # fmt: skip
+        done = noether(*map(str, words), cwd=tmp_path)
+        assert done.code == 0, done.out + done.err
+    about = json.loads((tmp_path / "prepared" / "dataset.json").read_text())
+    (unseen,) = about["splits"]["test"]
+    parameters = ",".join(f"{name}={value}" for name, value in about["cases"][unseen]["parameters"].items())
+    own = solved / unseen / "result.vtu"
+    done = noether("predict", "runs/plates", "--mesh", str(own), "--set", parameters, "--out", "p.vtu", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    solution, overlay = pyvista.read(own), pyvista.read(tmp_path / "p.vtu")
+    assert np.array_equal(overlay.points, solution.points)  # in mm, in the solver's order
+    assert np.array_equal(overlay.cells, solution.cells)
+    assert all(np.array_equal(overlay[name], solution[name]) for name in ("U", "S", "S_Mises"))
+    metrics = json.loads((tmp_path / "runs" / "plates" / "result.json").read_text())["metrics"]
+    for field, array in (("displacement", "U"), ("stress", "S"), ("von_mises", "S_Mises")):
+        error = np.linalg.norm(overlay[f"volume_{field}_prediction"] - solution[array]) / np.linalg.norm(
+            solution[array]
+        )
+        # Of this one case, in the solver's units and components, it is the error that the run measured itself.
+        assert error == pytest.approx(metrics[f"volume_{field}/relative_l2"], rel=1e-3)
