@@ -47,7 +47,6 @@ MACHINES = (
     "tests/evaluation/test_intervals.py::test_several",
     "tests/evaluation/test_intervals.py::test_the_notebook",
     "tests/evaluation/test_sensitivity.py::test_the_command",
-    "tests/evaluation/test_export.py::test_models_whose",
     "tests/evaluation/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
     "tests/models/test_point_models.py::test_exports",

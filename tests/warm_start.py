@@ -2,8 +2,8 @@
 
 A start is a fork of that process: interpreter and imports are shared, and everything after them is as of
 `python -m noether`: arguments, folder, environment, exit code. The product's own fork server does the same for ranks.
-Started in the ordinary way are commands that need no torch, those whose variables say how Python or torch is loaded,
-and every test with a scheduler, a launcher, an image, or the fixture `start`.
+Started in the ordinary way are a few commands, those whose variables say how Python or torch is loaded, and every test
+with a scheduler, a launcher, an image, or the fixture `start`.
 """
 
 import contextlib
@@ -25,13 +25,14 @@ from typing import IO
 
 from noether.common.processes import living_descendants
 
-COMMANDS = ("train", "evaluate", "predict", "export")
+COLD = ("doctor", "init", "lint", "watch", "tensorboard")
 READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG", "TMPDIR", "CUDA_")
 ABORT_S = 3.0
 MODULES = (
     "torch",
     "torch.distributed",
     "torch.optim",
+    "pyvista",
     "scipy.spatial",
     "hydra.utils",
     "fire",
@@ -62,7 +63,7 @@ class WarmStart:
     def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
         """Returns whether a command may be started in this way."""
         read = (name for name in more if name != "PYTHONPATH" and name.startswith(READ_AT_IMPORT))
-        return arguments[0] in COMMANDS and not any(read)
+        return arguments[0] not in COLD and not any(read)
 
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float

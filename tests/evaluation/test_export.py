@@ -5,23 +5,21 @@ import json
 import os
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from shapenet_car_runs import SMALL, train_on
 
 from noether.checkpoints.named import named_weights
 from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
 
-pytest_plugins = ("shapenet_car_runs",)
-
-
-OLD_RUN = Path(__file__).with_name("old_runs") / "upt"
+OLD_RUNS = Path(__file__).with_name("old_runs")
+OLD_RUN = OLD_RUNS / "upt"
 RELEASED = Path(__file__).parents[1] / "checkpoints" / "released" / "0.1.0" / "export"
 
 
@@ -58,8 +56,8 @@ def check_export(run: Path, noether, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_upt_is_exported(shapenet_run, noether, tmp_path: Path) -> None:
-    check_export(shapenet_run.folder, noether, tmp_path / "upt")
+def test_upt_is_exported(noether, tmp_path: Path) -> None:
+    check_export(OLD_RUN, noether, tmp_path / "upt")
     model = load_exported(tmp_path / "upt", trust=True)
     arrays = arrays_for(model.inputs, 50)
     more = {**arrays, "geometry_points": np.concatenate([arrays["geometry_points"]] * 2)}
@@ -68,27 +66,14 @@ def test_upt_is_exported(shapenet_run, noether, tmp_path: Path) -> None:
         model({**arrays, "geometry_points": arrays["geometry_points"][:9]})
     with refusal("export-input-missing"):
         model({"geometry_points": arrays["geometry_points"]})
-    refused = noether("export", str(shapenet_run.folder), str(tmp_path))
+    refused = noether("export", str(OLD_RUN), str(tmp_path))
     assert (refused.code, "is not an export" in refused.err) == (2, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("experiment", "overrides"),
-    [
-        pytest.param(
-            "ab_upt",
-            ["model.dim=48", "model.physics_depth=1", "model.branch_depth=1", "model.supernodes=32"],
-            id="ab-upt",
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param("transolver", ["model.dim=64", "model.depth=1"], id="transolver"),
-    ],
-)
-def test_models_whose_points_attend_to_points_are_exported(experiment, overrides, prepared, noether, tmp_path) -> None:
-    common = [setting for setting in SMALL if not setting.startswith(("model.", "trainer.ema"))]
-    run = train_on(prepared, noether, tmp_path, experiment, *common, *overrides, "trainer.max_updates=2")
-    check_export(run.folder, noether, tmp_path / "export")
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["ab_upt", "transolver"])
+def test_models_whose_points_attend_to_points_are_exported(kind: str, noether, tmp_path: Path) -> None:
+    check_export(OLD_RUNS / kind, noether, tmp_path / "export")
 
 
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
@@ -160,10 +145,10 @@ def test_a_folder_that_cannot_be_made_is_refused(noether, tmp_path: Path) -> Non
     assert "[export-folder-not-made]" in done.err
 
 
-def test_of_two_exports_to_one_folder_one_is_whole(noether, start, tmp_path: Path) -> None:
+def test_of_two_exports_to_one_folder_one_is_whole(noether, tmp_path: Path) -> None:
     out = tmp_path / "export"
-    others = [start("export", str(OLD_RUN), str(out), "--weights-only") for _ in range(2)]
-    codes = [other.wait(timeout=120) for other in others]
-    assert 0 in codes
+    with ThreadPoolExecutor() as side_by_side:
+        done = list(side_by_side.map(lambda _: noether("export", str(OLD_RUN), str(out), "--weights-only"), range(2)))
+    assert 0 in [one.code for one in done]
     assert load_exported(out).inputs
     assert [path.name for path in tmp_path.iterdir()] == ["export"]

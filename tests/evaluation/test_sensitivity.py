@@ -21,6 +21,8 @@ from tests.refusal import refusal
 REPOSITORY = Path(__file__).parents[2]
 OLD_RUNS = Path(__file__).with_name("old_runs")
 CPU = torch.device("cpu")
+FEW = "model.supernodes=16 model.radius=200.0"
+SIZES = {"upt": f"{FEW} model.encoder_depth=1 model.decoder_depth=1", "ab_upt": FEW}
 
 
 def half_ellipsoid(polar: int = 9, azimuth: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -40,8 +42,7 @@ POINTS = DIRECTIONS * [0.9, 1.0, 2.0] + np.random.default_rng(2).normal(0, 0.01,
 def model_of(kind: str, learned: int) -> TrainedModel:
     """A model with its first weights, in float64, of a field, an output of the case, a scalar and a parameter."""
     torch.manual_seed(0)
-    small = "model.dim=48 model.heads=2"
-    size = f"{small} model.supernodes=16 model.radius=200.0" if kind in ("upt", "ab_upt") else small
+    size = "model.dim=48 model.heads=2 " + SIZES.get(kind, "model.depth=2")
     config = load_config([f"model={kind}_small", *size.split(), "dataset.points_per_update={surface: 32, volume: 32}"])
     shown = {"surface_points": "surface_points", "surface_normals": "surface_normals", "surface_area": "surface_area"}
     task = FieldsTask(

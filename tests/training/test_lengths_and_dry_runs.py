@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 
 
 @pytest.mark.slow
@@ -43,7 +44,7 @@ def test_a_dry_run_that_fails_leaves_nothing(model: str, ranks: int, code: int, 
     (tmp_path / "own.py").write_text(MODEL)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    words = ("train", "--dry-run", f"model.kind=own.{model}", "accelerator=cpu", f"devices={ranks}")
+    words = ("train", "--dry-run", "--hp", str(TINY), f"model.kind=own.{model}", f"devices={ranks}")
     done = noether(*words, cwd=tmp_path, TMPDIR=str(scratch))
     assert done.code == code, done.out + done.err
     assert ("as it was written" if code == 1 else "SIGTERM") in done.err
