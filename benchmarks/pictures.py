@@ -49,9 +49,9 @@ class Shot:
 
 SHOTS = (
     Shot("watch-one.png", ("upt-4",), part=("#glance", "#figures")),
-    Shot("watch-three.png", ("upt-4", "upt-10", "upt-15"), part=("#glance", "#time"), smoothing="0.6"),
+    Shot("watch-three.png", ("upt-4", "upt-10", "upt-15"), part=("#glance", "#figure-tables"), smoothing="0.6"),
     Shot("watch-thirty.png", ("upt-4", "upt-10", "upt-15"), part=("#all-runs", "#curves")),
-    Shot("watch-dark.png", ("upt-4", "upt-10", "upt-15"), dark=True, part=("#curves", "#time")),
+    Shot("watch-dark.png", ("upt-4", "upt-10", "upt-15"), dark=True, part=("#curves", "#figure-tables")),
     Shot("watch-400px.png", ("upt-4",), width=400, part=("#glance", "#figures")),
 )
 
@@ -89,6 +89,7 @@ def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = F
 
 def photograph(page: Page, path: Path, part: tuple[str, str] | None = None) -> None:
     """Writes a page, or what lies between the tops of two of its parts, in few enough colours to be small."""
+    page.evaluate("scrollTo(0, 0)")  # What stays at the top of the window is at the top of the picture.
     shot = Image.open(io.BytesIO(page.screenshot(full_page=part is not None, type="png"))).convert("RGB")
     if part:
         first, end = (page.locator(one).bounding_box() for one in part)

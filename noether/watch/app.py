@@ -164,10 +164,9 @@ def _number(text: str | None, otherwise: float) -> float:
 
 def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     evaluations = [run.last_evaluation() for run in runs]
-    of = [
-        f"{run.name}: {one.split} split, {one.weights} weights, update {one.update:,}" if one else ""
-        for run, one in zip(runs, evaluations, strict=True)
-    ]
+    told = [f"{one.split} split, {one.weights} weights, update {one.update:,}" if one else "" for one in evaluations]
+    alike = len(set(told)) == 1
+    of = told[:1] if alike else [f"{run.name}: {one}" for run, one in zip(runs, told, strict=True) if one]
     return {"of": of, "figures": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
 
 

@@ -34,7 +34,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
             "noether watch needs a package that is not installed",
             seen=f"no module {error.name}",
             expected="the extra watch: starlette and uvicorn",
-            fix="pip install '.[watch]'      (in noether's checkout)",
+            fix="pip install starlette uvicorn      (or, in noether's checkout: pip install '.[watch]')",
         ) from None
     with contextlib.closing(_listen(port)) as listening:
         token = secrets.token_urlsafe(24)

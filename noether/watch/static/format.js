@@ -3,12 +3,12 @@
 const EN_DASH = "–";
 const plain = new Intl.NumberFormat("en-GB");
 
-/** A figure with so many significant digits. */
-export function number(value, digits = 4) {
+/** A figure with so many significant digits, the zeros at its end left out beyond the `least`. */
+export function number(value, digits = 4, least = 1) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e\+?/, "e");
-  return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits }).format(value);
+  return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits, minimumSignificantDigits: least }).format(value);
 }
 
 export const count = (value) => (typeof value === "number" ? plain.format(value) : EN_DASH);
@@ -21,8 +21,8 @@ export function share(value) {
   return `${value === 0 || Math.abs(value) >= 1e-4 ? (100 * value).toFixed(2) : number(100 * value, 3)}\u202f%`;
 }
 
-/** A metric's value, without its unit but for the sign of a percentage. */
-export const figure = (metric, value) => (metric.unit === "%" ? share(value) : number(value));
+/** A metric's value as precise as any other, without its unit but for the sign of a percentage. */
+export const figure = (metric, value) => (metric.unit === "%" ? share(value) : number(value, 4, 4));
 
 /** A tick of a metric's axis. */
 export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : number(value, 3));

@@ -58,7 +58,7 @@ export function drawRuns() {
   const cells = rows.map((row) => [row.key, ...all.map((one) => one.of(row) ?? null)]);
   fill("runs-table", [all.map((one) => one.title), cells, state.by, state.down], () => h("table", { class: "wide" },
     h("thead", {}, h("tr", {}, all.map((one) => h("th", { class: one.n ? "n" : null, "aria-sort": one.name === state.by ? (state.down ? "descending" : "ascending") : "none" },
-      h("button", { type: "button", class: "sort", click: () => sort(one.name) }, one.title, one.name === state.by ? (state.down ? " ↓" : " ↑") : ""))))),
+      h("button", { type: "button", class: "sort", click: () => sort(one.name) }, one.title.replaceAll(".", ".\u200b"), one.name === state.by ? (state.down ? " ↓" : " ↑") : ""))))),
     h("tbody", {}, rows.map((row) => h("tr", {}, all.map((one, place) => {
       const value = one.of(row);
       const text = value === null || value === undefined ? "–" : one.text ? one.text(value) : String(value);
