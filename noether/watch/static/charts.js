@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { count, figure, number, tickText, tickTime, titled } from "./format.js";
+import { count, figure, number, percent, tickText, tickTime, titled } from "./format.js";
 
 const HEIGHT = 208;
 const SYNC = "updates";
@@ -183,8 +183,8 @@ export class TimeStrip {
     const names = Object.keys(times.bands);
     const where = index === null || index === undefined || !times.x.length ? "" : `${places(this.chart.along).text(times.x[place])}: `;
     this.chart.value.replaceChildren(where, ...(times.x.length ? names.map((name, number) => {
-      const part = h("span", { title: name }, tickText(SHARE_OF_TIME, times.bands[name][place]));
-      part.style.setProperty("--key", `var(--${BAND_COLOURS[number]})`);
+      const part = h("span", { title: name }, percent(times.bands[name][place], 2));
+      part.style.setProperty("--key", `var(--${BAND_COLOURS[number] === "line" ? "ink" : BAND_COLOURS[number]})`); // Pale.
       return part;
     }) : []));
   }
