@@ -28,7 +28,6 @@ HEADING = "## How often it is right"
 """What stands above it in docs/lint.md is written by hand."""
 EVERY_RULE = Requested(slurm=22.05)
 """With what depends on Slurm's version, as the verdicts were given."""
-RULES_HEAD = ("## The rules", "", "`found` counts those scripts, and what was false or missed in them.", "")
 
 
 @dataclass(frozen=True)
@@ -70,22 +69,29 @@ _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.e
 
 
 def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yields the table of rules: what each is about, and how often it was reported, false and missed."""
+    """Yields a line for each rule that was reported or missed: how often, and how often it was false."""
     findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
     missed = Counter(text.split()[1] for script in scripts for text in script.missed)
-    yield from ("| rule | level | why | found |", "|---|---|---|---|")
     for rule in RULES:
         verdicts = Counter(verdict for code, verdict in findings if code == rule.code)
-        counts = {"": verdicts.total(), " false": verdicts["false"], " missed": missed[rule.code]}
-        found = ", ".join(f"{number}{what}" for what, number in counts.items() if number)
+        counts = {"found": verdicts.total(), "false": verdicts["false"], "missed": missed[rule.code]}
+        if any(counts.values()):
+            yield f"{rule.code} {rule.name}: " + ", ".join(
+                f"{number} {what}" for what, number in counts.items() if number
+            )
+
+
+def rules_table() -> Iterator[str]:
+    """Yields the table of rules in docs/lint.md; `--format sarif` links to its rows."""
+    yield from ("## The rules", "", "| rule | level | why |", "|---|---|---|")
+    for rule in RULES:
         why = rule.why.replace("|", "\\|")
-        anchor = f'<a id="{rule.code.lower()}-{rule.name}"></a>'
-        yield f"| {anchor}{rule.code} {rule.name} | {rule.level} | {why} | {found} |"
+        yield f'| <a id="{rule.code.lower()}-{rule.name}"></a>{rule.code} {rule.name} | {rule.level} | {why} |'
 
 
 def page(scripts: Sequence[Judged]) -> str:
     """Returns docs/lint.md: what is written by hand, how often the linter is right, and the rules."""
-    return PAGE.read_text().partition(HEADING)[0] + summary(scripts) + "\n".join([*RULES_HEAD, *by_rule(scripts), ""])
+    return PAGE.read_text().partition(HEADING)[0] + summary(scripts) + "\n".join([*rules_table(), ""])
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
