@@ -1,6 +1,7 @@
 """Points, faces and values of a mesh file, read through pyvista (VTK), or refused in words; and NumPy's own files."""
 
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -128,8 +129,9 @@ def raising_what_vtk_says() -> Iterator[None]:
     pyvista = import_pyvista()
     with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
         yield
-    if caught.error_events:
-        raise ValueError(str(caught.error_events[0].alert))
+    if said := [re.sub(r" *\(0x[0-9a-f]+\)", "", str(event.alert)) for event in caught.error_events]:
+        # The pipeline says only that a reader failed, the reader why.
+        raise ValueError(next((words for words in said if "returned failure for request" not in words), said[0]))
 
 
 def output_of(reader: Any, time: float | None = None) -> Any:

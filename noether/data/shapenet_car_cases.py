@@ -5,7 +5,7 @@ A car is a folder `param{0..8}/<id>`, with the raw archive's three files or with
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,12 +58,12 @@ class CarJob:
                 digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
         return digest.hexdigest()
 
-    def check(self) -> None:
-        """Refuses a car that lacks a file. RequestError."""
+    def problems(self) -> Iterator[RequestError]:
+        """Yields the files that the car lacks."""
         wanted = RAW_FILES if self._is_raw else [f"{key}.pt" for key in PUBLISHED]
         for name in wanted:
             if not (self.folder / name).is_file():
-                raise RequestError(
+                yield RequestError(
                     "shapenet-file-missing",
                     f"{self.folder / name} is missing",
                     seen="no such file",
@@ -72,7 +72,8 @@ class CarJob:
 
     def make(self) -> dict[str, Any]:
         """Makes the car, and returns what its `case.json` says. RequestError: a file is broken or does not fit."""
-        self.check()
+        for problem in self.problems():
+            raise problem
         arrays = make_car(self.folder) if self._is_raw else read_published(self.folder)
         sets = {}
         with case_writer(self.out, self.case) as folder:

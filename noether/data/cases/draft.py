@@ -47,7 +47,8 @@ class _Set:
     at: str
     patches: list[str]
     fields: dict[str, ArrayFacts]
-    others: list[str]
+    others: dict[str, ArrayFacts]
+    """Fields of the same meshes that are only at the other place: at points, or at cells."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             at = "cells" if kind != "points" and at_cells else "points"
             fields = _named((array for array in arrays if array.at == at), physics)
             kept = {array.name for array in fields.values()}
-            others = [array.name for array in arrays if array.at != at and array.name not in kept]
+            others = _named((array for array in arrays if array.at != at and array.name not in kept), physics)
             patches = wanted if any(wanted) else []
             name = _set_name(kind, template, found)
             found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others))
@@ -207,8 +208,11 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         if is_kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
         lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}")
-    if own.others:
-        lines.append(f"      # not at {own.at}, and left out: {', '.join(own.others)}")
+    if own.others and own.kind != "points":
+        at = "points" if own.at == "cells" else "cells"
+        second = replace(own, name=f"{at}_of_{own.name}", at=at, fields=own.others, others={})
+        lines += [f"  # What is at {at} only can be a set beside it, or in its place:",
+                  *(f"  # {line[2:]}" for line in _set_lines(second, sets, meaning, order, is_kinematic))]  # fmt: skip
     return lines
 
 

@@ -1,7 +1,10 @@
 """A case to prepare, whatever reads it: meshes by a map, or a data set's own files."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
+
+from noether.errors import RequestError
 
 
 class PreparationJob(Protocol):
@@ -19,8 +22,8 @@ class PreparationJob(Protocol):
     def mark(self) -> str:
         """Changes whenever the case must be made again."""
 
-    def check(self) -> None:
-        """Refuses what can be known to be wrong before the files are read. RequestError."""
+    def problems(self) -> Iterator[RequestError]:
+        """Yields what can be known to be wrong before the files are read."""
 
     def make(self) -> dict[str, Any]:
         """Makes the case and returns what its `case.json` says. RequestError: a file is broken or does not fit."""

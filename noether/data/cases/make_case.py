@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from noether.data.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
+from noether.data.cases.headers import header_problems, refusals
 from noether.data.cases.layout import STEP
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
@@ -50,10 +52,13 @@ class CaseJob:
                 digest.update(f"{name} {file.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
 
-    def check(self) -> None:
-        """Refuses a case that lacks a file of a set, or a number, before any mesh is read. RequestError."""
-        refuse_missing_sets(self)
-        numbers_of(self)
+    def problems(self) -> Iterator[RequestError]:
+        """Yields what is wrong before any mesh is read: files and numbers that are not there, and `header_problems`."""
+        yield from refusals(partial(refuse_missing_sets, self))
+        for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
+            yield from refusals(partial(_number, self, name, described))
+        for name, path in self.files.items():
+            yield from header_problems(path, self.about.sets[name])
 
     def make(self) -> dict[str, Any]:
         """Makes the case, as `make_case`."""

@@ -1,5 +1,6 @@
 """One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from noether.data.cases.case_map import SetMap, Step
+from noether.data.cases.case_map import FieldMap, SetMap, Step
 from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.data.cases.mesh_blocks import Block, is_surface, read_blocks
 from noether.data.mesh_files import to_numpy
 from noether.errors import RequestError
+
+Arrays = Mapping[str, Mapping[str, int]]
+"""The components of each array at `cells` and at `points`."""
 
 
 @dataclass
@@ -75,21 +79,41 @@ def _is_wanted(block: Block, about: SetMap) -> bool:
     return is_cloud or (block.mesh.n_cells > 0 and not is_surface(block.mesh))
 
 
+def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:
+    """Refuses a file without the array of a field, or with another number of components. RequestError.
+
+    there: {place: {array: components}} of the file.
+    """
+    other = "points" if at == "cells" else "cells"
+    if own.array not in there[at]:
+        is_there = own.array in there[other]
+        raise RequestError(
+            "no-such-array",
+            f"{path} has no array {own.array!r} at {at}" + (f" of {block}" if block else ""),
+            seen=(", ".join(there[at]) or "no arrays") + (f"; it is there at {other}" if is_there else ""),
+            expected=f"{own.array}, which the map calls {name}",
+            fix=f"at: {other}" if is_there else "",
+        )
+    components = 6 if own.tensor else own.components
+    if components and there[at][own.array] != components:
+        raise RequestError(
+            "array-components",
+            f"{own.array} in {path} has {there[at][own.array]} components",
+            seen=f"{there[at][own.array]} at {at}",
+            expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""),
+        )
+
+
 def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
     """The map's fields (count, C) at the cells or the points of a mesh."""
     data = {"cells": block.mesh.cell_data, "points": block.mesh.point_data}
-    other = "points" if at == "cells" else "cells"
+    there = {
+        place: {name: own[name].reshape(len(own[name]), -1).shape[1] for name in list(own)}
+        for place, own in data.items()
+    }
     fields = {}
     for name, own in about.fields.items():
-        if own.array not in data[at]:
-            is_there = own.array in data[other]
-            raise RequestError(
-                "no-such-array",
-                f"{path} has no array {own.array!r} at {at}" + (f" of {block.name}" if block.name else ""),
-                seen=(", ".join(data[at].keys()) or "no arrays") + (f"; it is there at {other}" if is_there else ""),
-                expected=f"{own.array}, which the map calls {name}",
-                fix=f"at: {other}" if is_there else "",
-            )
+        refuse_array(path, name, own, at, there, block.name)
         values = np.asarray(data[at][own.array])
         values = values[:, None] if values.ndim == 1 else values
         if values.dtype.kind not in "fiub" or len(values) != count:
@@ -98,14 +122,6 @@ def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dic
                 f"{own.array} in {path} cannot be used",
                 seen=f"{values.dtype} {values.shape}",
                 expected=f"numbers for {count} {at}",
-            )
-        components = 6 if own.tensor else own.components
-        if components and values.shape[1] != components:
-            raise RequestError(
-                "array-components",
-                f"{own.array} in {path} has {values.shape[1]} components",
-                seen=str(values.shape),
-                expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""),
             )
         fields[name] = values
     return fields

@@ -100,8 +100,11 @@ def prepare_cases(
     """
     about = parse_map(map_text, map_name)
     jobs, cases = plan_cases(root, out, about, workers)  # First, so that a wrong path leaves nothing behind.
+    unknown = (
+        [] if about.reader == "shapenet_car" else unknown_names(about, [*cases, *(job.case for job in jobs)], root)
+    )
     if not skip_broken:
-        refuse_at_once(jobs)
+        refuse_at_once(jobs, unknown)
     with _writing_to(out):
         done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)

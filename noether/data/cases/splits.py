@@ -12,6 +12,7 @@ from noether.data.cases.steps import run_of
 from noether.data.cases.tables import case_key, rows_by_case
 from noether.errors import RequestError
 
+SHOWN = 5  # unknown names of a split
 NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation",
          "val": "validation", "valid": "validation"}  # fmt: skip
 
@@ -105,9 +106,10 @@ def unknown_names(about: CaseMap, cases: Sequence[str], root: Path) -> list[str]
     for name, value in (("test", about.split.test), ("validation", about.split.validation)):
         named = [] if about.split.column or isinstance(value, float) else _names_in(value, root)
         if unknown := [case for case in named if case and case not in there]:
-            meant = nearest(unknown[0], there)
-            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-            words.append(f"split.{name} names no case: {unknown[0]}{f' (is it {meant}?)' if meant else ''}{more}")
+            near = {case: nearest(case, there) for case in unknown[:SHOWN]}
+            said = [f"{case} (is it {meant}?)" if meant else case for case, meant in near.items()]
+            more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
+            words.append(f"split.{name} names no case: {', '.join(said)}{more}")
     return words
 
 

@@ -1,5 +1,6 @@
 """A folder of cases is grouped by names, listed and drafted as a map that prepare takes as it is."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,20 @@ def test_the_draft_is_taken_as_it_is(tmp_path: Path) -> None:
     train, _, validation = open_cases(tmp_path / "out")
     assert len(validation) == 1
     assert float(train[0]["volume_points"].abs().max()) < 5  # metres
+
+
+def test_what_is_at_points_alone_is_offered_beside_what_is_at_cells(tmp_path: Path) -> None:
+    root = write_cases(tmp_path / "source", 3)
+    for path in root.glob("*/volume.vtu"):
+        mesh = pyvista.read(path)
+        mesh.point_data["k"] = np.arange(mesh.n_points, dtype=float)
+        mesh.save(path)
+    text = draft_map(survey_folder(root, workers=0))
+    head, _, rest = text.partition("  # points_of_volume:")
+    taken = "".join(f"{line}\n" for line in rest.splitlines())
+    about = parse_map(f"{head}  points_of_volume:{re.sub(r'(?m)^  # ', '  ', taken)}", "m")
+    assert (about.sets["volume"].at, set(about.sets["volume"].fields)) == ("cells", {"velocity", "temperature"})
+    assert (about.sets["points_of_volume"].at, set(about.sets["points_of_volume"].fields)) == ("points", {"k"})
 
 
 def test_a_name_may_hold_a_digit_that_is_no_decimal(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from simulated_cases import LAYOUTS, MAP, write_case, write_cases
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset, check_cases, open_cases
 from noether.data.cases.make_case import make_case
+from noether.data.cases.mesh_blocks import read_blocks
 from noether.data.cases.prepare import plan_cases, prepare_cases
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
@@ -163,7 +164,7 @@ def test_a_broken_case_is_named_and_the_rest_goes_on_when_asked(breaks, words, s
     text = MAP.replace("{array: p, unit: Pa}", "{array: p, unit: Pa, components: 1}")
     with pytest.raises(RequestError) as refused:
         prepare(root, tmp_path / "out", text)
-    assert "run_3" in refused.value.summary
+    assert "run_3" in str(refused.value)
     assert words in str(refused.value)
     assert "--skip-broken" in refused.value.fix
     assert not (tmp_path / "out" / "dataset.json").exists()
@@ -209,18 +210,41 @@ def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: 
     root = Path(shutil.copytree(source, tmp_path / "source"))
     (root / "run_1" / "volume.vtu").unlink()
     (root / "run_4" / "numbers.json").write_text('{"drag": 1}')
-    with refusal("set-file-missing") as told:
-        prepare(root, tmp_path / "out")
-    assert "run_1" in told.value.seen
-    assert "run_4" in told.value.seen
+    (root / "run_5" / "numbers.json").write_text('{"inlet": {}}')  # neither its parameter nor its output
+    no_array(root / "run_0")
+    torn(root / "run_2")
+    ascii_with_more_components(root / "run_3")
+    text = re.sub(r"(?m)^split:.*$", "split: {test: [run_1, rum_2], validation: [run_3]}", MAP)
+    with refusal("no-such-array") as told:
+        prepare(root, tmp_path / "out", text.replace("{array: T, unit: K}", "{array: T, unit: K, components: 1}"))
+    lines = told.value.seen.splitlines()
+    assert [re.findall(r"run_\d", line)[0] for line in lines] == [
+        "run_0", "run_1", "run_2", "run_3", "run_4", "run_5", "run_5", "run_2"]  # fmt: skip
+    assert "rum_2 (is it run_2?)" in lines[-1]
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_of_a_split_that_no_case_has_is_said(source: Path, tmp_path: Path) -> None:
+def ascii_with_more_components(folder: Path) -> None:
+    mesh = pyvista.read(folder / "volume.vtu")
+    mesh.cell_data["T"] = np.zeros((mesh.n_cells, 2))
+    mesh.save(folder / "volume.vtu", binary=False)
+
+
+def test_a_name_of_a_split_that_no_case_has_is_refused_or_said(source: Path, tmp_path: Path) -> None:
     text = re.sub(r"(?m)^split:.*$", "split: {test: [run_1, rum_2], validation: [run_3]}", MAP)
-    (said,) = prepare(source, tmp_path / "out", text).warnings
-    assert "rum_2" in said
-    assert "run_2" in said
+    with refusal("split-names-no-case") as refused:
+        prepare(source, tmp_path / "out", text)
+    (said,) = prepare(source, tmp_path / "out", text, skip_broken=True).warnings
+    assert "rum_2 (is it run_2?)" in refused.value.seen == said
+
+
+def test_what_vtk_says_of_a_file_is_told_without_the_addresses_of_its_objects(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "volume.vtu"
+    path.write_bytes((source / "run_0" / "volume.vtu").read_bytes()[:-900])
+    with refusal("case-file-unreadable") as refused:
+        read_blocks(path)
+    assert "0x" not in str(refused.value)
+    assert "vtk" in refused.value.seen
 
 
 def test_the_store_is_the_same_whatever_the_number_of_processes(source: Path, prepared: Path, tmp_path: Path) -> None:
