@@ -74,17 +74,15 @@ def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: boo
 
 def table(results: dict[str, Any]) -> str:
     """Returns every row that has a goal, in Markdown."""
-    lines = ["| what | median | rounds' range | goal | |", "|---|---|---|---|---|"]
+    lines = ["| what | median (rounds' range) | goal |", "|---|---|---|"]
     for content in results.values():
         for row in content["rows"]:
             good = reached(row)
             if good is None:
                 continue
             goal = f"{'≥' if row['at_least'] else '≤'} {row['goal']:g}"
-            spread = f"{row['low']:.3f} to {row['high']:.3f}"
-            lines.append(
-                f"| {row['what']} | {row['median']:.3f} | {spread} | {goal} | {'' if good else '**missed**'} |"
-            )
+            measured = f"{row['median']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            lines.append(f"| {row['what']} | {measured} | {goal}{'' if good else ', **missed**'} |")
     return "\n".join(lines)
 
 
