@@ -1,5 +1,6 @@
 """One precision for one figure, wherever it is written: percentages with two decimals, others with four digits."""
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -20,6 +21,11 @@ def finite(value: Any, otherwise: Any = None) -> Any:
 def counted(number: int, word: str) -> str:
     """A number and its noun: 1 node, 2 nodes."""
     return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts as a list in words: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
 def percentage(share: float) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-from noether.common.numbers import counted, finite
+from noether.common.numbers import counted, finite, listed
 from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics
 from noether.runs.records import mapping
 from noether.runs.results import metrics_of
@@ -86,7 +86,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     for name, facts in result["scalars"].items():
         lines += scalar_lines(name, values, known, facts)
     if unbeaten := unbeaten_baselines(result):
-        lines.append(f"the model does not beat {' and '.join(unbeaten)}")
+        lines.append(f"the model does not beat {', nor '.join(unbeaten)}")
     return [*lines, _pace(result)]
 
 
@@ -104,7 +104,7 @@ def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
             and (other := finite(others.get(name))) is not None
             and (own >= other if known[name].better == "lower" else own <= other)
         ]
-        unbeaten += [f"the {label} in {', '.join(better)}"] if better else []
+        unbeaten += [f"the {label} in {listed(better)}"] if better else []
     return unbeaten
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from noether.common.numbers import finite
+from noether.common.numbers import finite, listed
 from noether.report.numbers import count_text, duration_parts, number, percent, score_text, short_number, value_text
-from noether.report.phrases import full_stop, heading, in_words, listed, plural, weights_name
+from noether.report.phrases import full_stop, heading, in_words, plural, weights_name
 from noether.report.run import ReportedRun
 
 TEMPLATES = Environment(

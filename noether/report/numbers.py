@@ -17,7 +17,9 @@ TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times
 
 
 def value_text(value: Any, metric: Metric) -> str:
-    """Text of a metric's value, without its unit."""
+    """Text of a metric's value, without its unit: as precise wherever it stands."""
+    if metric.label in ("R²", "Spearman", "R² of the true field"):
+        return score_text(value)
     return percent(value) if metric.unit == "%" else number(value, DIGITS)
 
 
@@ -58,7 +60,7 @@ def score_text(value: float | None) -> str:
     """A score whose best value is 1: four decimals, more where they would be nines; never rounded up to 1."""
     if value is None or not isfinite(value):
         return "undefined"
-    digits = 4 if value < 0.9999 else 6
+    digits = 6 if 0.9999 <= value <= 1 else 4
     return f"{min(value, 1 - 10.0**-digits) if value < 1 else value:.{digits}f}".replace("-", "−")
 
 

@@ -1,6 +1,5 @@
 """Names, lists and counts as the report's sentences write them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from noether.report.numbers import count_text
@@ -20,11 +19,6 @@ def heading(name: str) -> str:
 def full_stop(text: str) -> str:
     """A text as a sentence: a capital at the start, one full stop at the end."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Parts as a list in words: "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
 def plural(value: Any, one: str) -> str:

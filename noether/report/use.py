@@ -7,10 +7,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from noether.common.numbers import listed
 from noether.config.sweep import override_value
 from noether.report.elements import fill
 from noether.report.numbers import percent, short_number, value_text
-from noether.report.phrases import in_words, listed
+from noether.report.phrases import in_words
 from noether.report.run import ReportedRun
 
 

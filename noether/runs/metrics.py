@@ -54,9 +54,13 @@ class Metric:
         return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
 
     def text(self, value: float | None, spread: float | None = None) -> str:
-        """A value with its unit, and the standard deviation of several."""
-        texts = [self.bare_text(one) for one in (value, *(() if spread is None else (spread,)))]
-        return " ".join(filter(None, (" ± ".join(texts), self.unit.removesuffix("%"))))
+        """A value with its unit, and the standard deviation of several, to the decimals of the value."""
+        text = self.bare_text(value)
+        if spread is not None:
+            rounded = format(spread, f".{len(text.partition('.')[2])}f")
+            fits = self.unit != "%" and "e" not in text and float(rounded) > 0
+            text += f" ± {rounded if fits else self.bare_text(spread)}"
+        return " ".join(filter(None, (text, self.unit.removesuffix("%"))))
 
 
 class Metrics(dict[str, Metric]):

@@ -17,7 +17,7 @@ pytest_plugins = ("report_fixtures",)
     [
         (0.03, 0.2, 0.9, "R² <b>0.9931</b>."),
         (0.3, 0.2, 0.9, "It does not beat the nearest training shape in surface pressure."),
-        (0.9, 0.2, 0.9, "in surface pressure and the mean field in surface pressure."),
+        (0.9, 0.2, 0.9, "in surface pressure, nor the mean field in surface pressure."),
     ],
     ids=["beats both", "loses to the nearest shape", "no better than the mean"],
 )
