@@ -165,7 +165,7 @@ def test_charts_and_table_show_losses_and_are_the_same_twice(tmp_path):
     assert "old" not in text
     assert text.startswith("before")
     assert text.endswith("after\n")
-    assert "| 0.700 | 0.630 to 0.770 | ≥ 0.85 | **missed** |" in text
+    assert "| 0.700 (0.630 to 0.770) | ≥ 0.85, **missed** |" in text
     assert "1 rank: ms" not in text
     charts.draw(results, images, page)
     assert (page.read_text(), (images / "performance-loop.svg").read_bytes()) == (text, drawn)
