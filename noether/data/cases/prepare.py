@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.claims import Claims
 from noether.data.cases.job import PreparationJob, make
-from noether.data.cases.layout import natural
 from noether.data.cases.make_case import CaseJob
 from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.preflight import refuse_at_once
 from noether.data.cases.splits import split_cases, unknown_names
-from noether.data.cases.steps import find_cases
+from noether.data.cases.steps import find_cases, in_order
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.shapenet_car_cases import car_jobs, shortfalls, split_cars
 from noether.data.shared_work import locked
@@ -128,7 +128,7 @@ def prepare_cases(
                     time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        done.cases = {case: cases[case] for case in sorted(cases, key=lambda case: (natural(case), case))}
+        done.cases = {case: cases[case] for case in sorted(cases, key=partial(in_order, about))}
         done.splits, noticed = _splits(about, done, root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}

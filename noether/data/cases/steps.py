@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from noether.data.cases.case_map import AtTime, CaseMap, Step
-from noether.data.cases.layout import files_of_cases
+from noether.data.cases.layout import files_of_cases, natural
 from noether.data.cases.mesh_blocks import chosen, read_times
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
@@ -33,6 +33,12 @@ def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]
 def run_of(about: CaseMap, case: str) -> str:
     """What files and tables call a case: with `step: each`, its name without the time."""
     return case.rpartition("@")[0] or case if about.step == "each" else case
+
+
+def in_order(about: CaseMap, case: str) -> tuple[list[tuple[int, str]], float, str]:
+    """A key by which run_2 comes before run_10, and the steps of a run follow their times."""
+    run = run_of(about, case)
+    return natural(run), float(case.rpartition("@")[2]) if run != case else 0.0, case
 
 
 def step_of(about: CaseMap, case: str) -> Step:

@@ -127,7 +127,7 @@ def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, tim
     assert prepare_cases(root, out, text, "m", workers=0, skip_broken=False).made == 5  # the last alone
     text = text.replace("step: last", "step: each")
     done = prepare_cases(root, out, text, "m", workers=0, skip_broken=False)
-    assert set(done.cases) == {f"run_{run}@{time}" for run in range(5) for time in times}
+    assert list(done.cases) == [f"run_{run}@{time}" for run in range(5) for time in times]
     together = [{name.partition("@")[0] for name in own} for own in done.splits.values()]
     assert sum(map(len, together)) == len(set.union(*together)) == 5
     train, _, _ = open_cases(out)
