@@ -28,7 +28,7 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
         console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
         return ExitCode.DONE
     if dry_run:
-        jobs, there = plan_cases(source, folder, about, workers)
+        jobs, there = plan_cases(source, folder, about, workers, skip_broken=skip_broken)
         console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
         console.say("would be prepared: " + (_names([job.case for job in jobs]) or "nothing"))
         console.say("dry run: nothing was written")

@@ -24,7 +24,8 @@ ELEMENTS = {
 }  # fmt: skip
 """{type of element: VTK's cell, the element's nodes in VTK's order}"""
 FLOATS = {2: "<f4", 3: "<f8"}  # of binary formats; nodes are always in double precision
-VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d+|nan|inf)", re.IGNORECASE)
+VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
+"""A number in %12.5E, which may touch the next, and be one wider where its exponent has three digits."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
 MARK = re.compile(rb"^ -[12]", re.MULTILINE)
 

@@ -52,8 +52,13 @@ class PreparedCases:
         return len(self.cases) - self.made - self.kept
 
 
-def plan_cases(root: Path, out: Path, about: CaseMap, workers: int = 1) -> tuple[list[PreparationJob], dict[str, Any]]:
-    """Returns the cases to make, and what is there and current: {case: its case.json}. RequestError as `find_cases`."""
+def plan_cases(
+    root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
+) -> tuple[list[PreparationJob], dict[str, Any]]:
+    """Returns the cases to make, and what is there and current: {case: its case.json}.
+
+    RequestError as `find_cases`, and, where broken cases are not to be skipped, `refuse_at_once`.
+    """
     jobs: list[PreparationJob] = []
     there = {}
     for job in _every_job(root, out, about, workers):
@@ -61,6 +66,10 @@ def plan_cases(root: Path, out: Path, about: CaseMap, workers: int = 1) -> tuple
             there[job.case] = made
         else:
             jobs.append(job)
+    if not skip_broken:
+        has_own_split = about.reader == "shapenet_car"
+        names = [*there, *(job.case for job in jobs)]
+        refuse_at_once(jobs, [] if has_own_split else unknown_names(about, names, root))
     return jobs, there
 
 
@@ -99,12 +108,8 @@ def prepare_cases(
         RequestError: the map does not fit, a case is broken, or the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
-    jobs, cases = plan_cases(root, out, about, workers)  # First, so that a wrong path leaves nothing behind.
-    unknown = (
-        [] if about.reader == "shapenet_car" else unknown_names(about, [*cases, *(job.case for job in jobs)], root)
-    )
-    if not skip_broken:
-        refuse_at_once(jobs, unknown)
+    # First, so that a wrong path leaves nothing behind.
+    jobs, cases = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
         done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)

@@ -97,6 +97,14 @@ def test_results_are_those_that_others_read(kind: str, solved: Path) -> None:
     assert 2 * first == pytest.approx(np.asarray(block.mesh.point_data["DISP"]), abs=1e-6)
 
 
+@pytest.mark.parametrize("tiny", ["1.00000E-100", "-1.00000E-100"])
+def test_numbers_that_touch_each_other_are_two(tiny: str, solved: Path, tmp_path: Path) -> None:
+    text = (solved / "FILE.frd").read_text().replace("1.00000E+00 0.00000E+00", f"1.00000E+00{tiny}", 1)
+    (tmp_path / "case.frd").write_text(text)
+    (block,) = read_blocks(tmp_path / "case.frd")
+    assert block.mesh.points[1].tolist() == pytest.approx([1, float(tiny), 0], abs=0)
+
+
 def test_the_draft_knows_the_fields(solved: Path, tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
