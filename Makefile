@@ -50,7 +50,7 @@ GPU_RESULTS = benchmarks/results/$(shell date +%F)-gpu
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow and not machines" $(ARGS)
 
-# Kills, damages, frozen starts, refusing disks and mutated files, each as often as docs/fault-tolerance.md names: hours
+# Kills, damages, frozen starts, refusing disks and mutated files, each as often as CONTRIBUTING.md names: hours
 # on two cores. Each is a command of its own, with a first case and a number of cases.
 # make faults PART="kill --first 50 --seeds 50" makes one part alone, as each job of the nightly workflow does.
 faults: $(READY)
