@@ -57,7 +57,7 @@ def guessed_coordinates(columns: Sequence[str]) -> list[str]:
 def is_cloud(path: Path) -> bool:
     """Whether a table is a cloud, by its first lines: coordinates, and more than one row of numbers."""
     with path.open("rb") as file:
-        head = b"".join(islice(file, 3))
+        head = b"".join(islice(file, 4))
     try:
         columns = read_columns(path, head)
     except RequestError:

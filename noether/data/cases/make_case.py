@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,6 +14,7 @@ import numpy as np
 from noether.data.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
 from noether.data.cases.headers import header_problems, refusals
 from noether.data.cases.layout import STEP
+from noether.data.cases.mesh_blocks import files_behind
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
 from noether.data.cases.steps import run_of, step_of
@@ -46,10 +48,9 @@ class CaseJob:
             own.pop("unit", None)
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name, path in sorted(self.files.items()):
-            # An OpenFOAM case is its whole folder: the fields lie beside the mesh.
-            for file in sorted(path.parent.parent.rglob("*")) if path.name == "polyMesh" else [path]:
+            for file in files_behind(path):
                 stat = file.stat()
-                digest.update(f"{name} {file.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+                digest.update(f"{name} {os.path.relpath(file, self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
 
     def problems(self) -> Iterator[RequestError]:

@@ -26,9 +26,12 @@ DECKS = (".msh", ".inp", ".bdf", ".nas")
 """Meshes that solvers read: they count only where no results lie beside them."""
 MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
 SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".frd", ".npz")
+LISTS = (".pvd", ".series", ".vtm", ".pvtu", ".xdmf")
+NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([\w./-]+):/""")
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
-TECPLOT = re.compile(rb"\s*(#.*\s+)*(TITLE|FILETYPE|VARIABLES|ZONE)\b", re.IGNORECASE)
+TECPLOT = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
+"""How the first line of Tecplot's text begins."""
 
 
 class Block(NamedTuple):
@@ -73,12 +76,27 @@ def read_times(path: Path) -> list[float]:
         return [] if path.suffix.lower() in (".npz", ".csv") or _is_for_meshio(path) else _times(_opened(path))
 
 
+def files_behind(path: Path, depth: int = 2) -> list[Path]:
+    """The files that a mesh is made of: the folder of an OpenFOAM case, a list and the files that it names, or one.
+
+    depth: of lists that name lists, as a .vtm.series does.
+    """
+    if path.name == "polyMesh":  # the fields lie beside it
+        return sorted(path.parent.parent.rglob("*"))
+    if path.suffix.lower() not in LISTS or not depth:
+        return [path]
+    names = [next(filter(None, found)) for found in NAMED.findall(path.read_text(errors="replace"))]
+    named = sorted(path.parent / name for name in {*names})
+    return [path, *(behind for file in named if file.is_file() for behind in files_behind(file, depth - 1))]
+
+
 def is_mesh_inside(path: Path) -> bool:
     """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
     if path.suffix.lower() == ".csv":
         return is_cloud(path)
     with path.open("rb") as file:
-        return TECPLOT.match(file.read(4096)) is not None
+        lines = [line.strip().upper() for line in file.read(4096).splitlines()]
+    return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(TECPLOT)
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:

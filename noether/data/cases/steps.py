@@ -32,20 +32,29 @@ def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]
 
 def run_of(about: CaseMap, case: str) -> str:
     """What files and tables call a case: with `step: each`, its name without the time."""
-    return case.rpartition("@")[0] or case if about.step == "each" else case
+    return _run_and_time(about, case)[0]
 
 
 def in_order(about: CaseMap, case: str) -> tuple[list[tuple[int, str]], float, str]:
     """A key by which run_2 comes before run_10, and the steps of a run follow their times."""
-    run = run_of(about, case)
-    return natural(run), float(case.rpartition("@")[2]) if run != case else 0.0, case
+    run, time = _run_and_time(about, case)
+    return natural(run), time or 0.0, case
 
 
 def step_of(about: CaseMap, case: str) -> Step:
     """The step at which a case's files are read; with `step: each`, the time in its name."""
     if about.step != "each":
         return about.step
-    return AtTime(time=float(case.rpartition("@")[2])) if run_of(about, case) != case else "last"
+    time = _run_and_time(about, case)[1]
+    return "last" if time is None else AtTime(time=time)
+
+
+def _run_and_time(about: CaseMap, case: str) -> tuple[str, float | None]:
+    if about.step == "each" and "@" in case:
+        run, _, time = case.rpartition("@")
+        with suppress(ValueError):
+            return run, float(time)
+    return case, None
 
 
 def _case_of_each_step(found: dict[str, dict[str, dict[float | None, Path]]], workers: int) -> dict[str, Files]:

@@ -1,6 +1,7 @@
 """Files of several steps in time: one step is chosen, or every step is a case that knows its time."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -136,6 +137,9 @@ def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, tim
         assert (float(sample["time"]), len(sample["volume_temperature"])) == (time, 60)
         assert float(sample["volume_temperature"][0]) == 300 + TIMES[times.index(f"{time:g}")]
     assert plan_cases(root, out, parse_map(text, "m"), 0)[0] == []
+    os.utime(root / "run_2" / "flow_1.vtu", (1, 1))
+    changed = {job.case for job in plan_cases(root, out, parse_map(text, "m"), 0)[0]}
+    assert changed == {f"run_2@{time}" for time in (times if suffix == ".pvd" else times[1:2])}
 
 
 def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
@@ -148,9 +152,10 @@ def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
                       workers=0, skip_broken=False)  # fmt: skip
     assert "run_3" in str(caught.value)
     (root / "run_3" / "flow.pvd").write_text("<VTKFile")
+    (root / "run_3").rename(root / "run@3rd")
     done = prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: each"), "m",
                          workers=0, skip_broken=True)  # fmt: skip
-    assert list(done.broken) == ["run_3"]
+    assert list(done.broken) == ["run@3rd"]
     assert len(done.cases) == 12
 
 
