@@ -145,22 +145,22 @@ def _opened(path: Path) -> Any:
     pyvista = import_pyvista()
     if path.suffix in (".exo", ".ex2") and not path.open("rb").read(4).startswith((b"CDF", b"\x89HDF")):
         raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
-    # VTK finds a case's folder by the file that every case has.
-    if path.name == "polyMesh":
-        reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
-    elif path.suffix.lower() in (".plt", ".tec", ".dat"):
-        if path.open("rb").read(4) == b"#!TD":
-            raise ValueError("a binary file of Tecplot, which only Tecplot reads")
-        reader = pyvista.TecplotReader(path)
-    else:
-        reader = pyvista.get_reader(path)
-    if isinstance(reader, pyvista.OpenFOAMReader):
-        reader.cell_to_point_creation = False
-        reader.enable_all_patch_arrays()
-    if isinstance(reader, pyvista.XdmfReader) and reader.number_grids > 1:
-        reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
-    if not _is_list(reader):
-        with raising_what_vtk_says():
+    with raising_what_vtk_says():
+        # VTK finds a case's folder by the file that every case has.
+        if path.name == "polyMesh":
+            reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
+        elif path.suffix.lower() in (".plt", ".tec", ".dat"):
+            if path.open("rb").read(4) == b"#!TD":
+                raise ValueError("a binary file of Tecplot, which only Tecplot reads")
+            reader = pyvista.TecplotReader(path)
+        else:
+            reader = pyvista.get_reader(path)
+        if isinstance(reader, pyvista.OpenFOAMReader):
+            reader.cell_to_point_creation = False
+            reader.enable_all_patch_arrays()
+        if isinstance(reader, pyvista.XdmfReader) and reader.number_grids > 1:
+            reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
+        if not _is_list(reader):
             reader.reader.UpdateInformation()
     return reader
 
