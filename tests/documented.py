@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-GENERATED = ("commands.md", "configuration.md", "errors.md", "lint.md")
+GENERATED = ("commands.md", "configuration.md", "errors.md", "lint-rules.md")
 PROGRAMS = ("noether", "noether-train", "noether-train-submit-job", "make", "docker", "apptainer", "srun", "python",
             "gh", "cosign", "source", "OMP_NUM_THREADS=1")  # fmt: skip
 DATA = (

@@ -1,8 +1,8 @@
-"""How often the linter is right about strangers' job scripts: the rules in docs/lint.md, and the page itself.
+"""How often the linter is right about strangers' job scripts, and docs/lint-rules.md, which says so.
 
     python benchmarks/lint/precision.py                    # the rules, with the verdicts in public_scripts.yaml
     python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
-    python benchmarks/lint/precision.py --page             # writes both into docs/lint.md
+    python benchmarks/lint/precision.py --page             # writes docs/lint-rules.md
 
 The scripts themselves are other people's and are not kept here: the list names repository and path. FOLDER holds what
 you have downloaded of them; what is not there is taken from the list as it stands.
@@ -23,9 +23,7 @@ from noether.lint.rules import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("public_scripts.yaml")
-PAGE = REPOSITORY / "docs" / "lint.md"
-HEADING = "## How often it is right"
-"""What stands above it in docs/lint.md is written by hand."""
+PAGE = REPOSITORY / "docs" / "lint-rules.md"
 EVERY_RULE = Requested(slurm=22.05)
 """With what depends on Slurm's version, as the verdicts were given."""
 
@@ -47,13 +45,13 @@ def read_list(path: Path = LIST) -> list[Judged]:
 
 
 def summary(scripts: Sequence[Judged]) -> str:
-    """Returns how often all rules together are right, as a section of docs/lint.md."""
+    """Returns how often all rules together are right, as a section of the page."""
     verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
     errors, warnings = (sum(n for (of, _), n in verdicts.items() if of == level) for level in ("error", "warning"))
     repositories = len({script.repository for script in scripts})
     return "\n".join(
         [
-            HEADING,
+            "## How often it is right",
             "",
             f"{len(scripts)} public job scripts of {repositories} repositories, found by search and judged by reading",
             f"(`benchmarks/lint/public_scripts.yaml`): {errors} errors, {verdicts['error', 'false']} of them false;",
@@ -82,16 +80,22 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def rules_table() -> Iterator[str]:
-    """Yields the table of rules in docs/lint.md; `--format sarif` links to its rows."""
-    yield from ("## The rules", "", "| rule | level | why |", "|---|---|---|")
+    """Yields the table of rules; `--format sarif` links to its rows."""
+    yield from (
+        "# The rules of `noether lint`",
+        "",
+        "`make docs` writes this page. What a level means, and how a rule is silenced: [Lint](lint.md).",
+        "",
+    )
+    yield from ("| rule | level | why |", "|---|---|---|")
     for rule in RULES:
         why = rule.why.replace("|", "\\|")
         yield f'| <a id="{rule.code.lower()}-{rule.name}"></a>{rule.code} {rule.name} | {rule.level} | {why} |'
 
 
 def page(scripts: Sequence[Judged]) -> str:
-    """Returns docs/lint.md: what is written by hand, how often the linter is right, and the rules."""
-    return PAGE.read_text().partition(HEADING)[0] + summary(scripts) + "\n".join([*rules_table(), ""])
+    """Returns docs/lint-rules.md: the rules, and how often the linter is right."""
+    return "\n".join([*rules_table(), "", summary(scripts).rstrip(), ""])
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
@@ -109,7 +113,7 @@ def main() -> int:
     """Prints the table or writes the page; with a folder, returns 1 where findings differ from the list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--page", action="store_true", help="write docs/lint.md")
+    parser.add_argument("--page", action="store_true", help="write docs/lint-rules.md")
     asked = parser.parse_args()
     scripts = read_list()
     if asked.page:

@@ -61,7 +61,8 @@ def _sarif(reports: Sequence[Report]) -> dict[str, Any]:
     """Returns a log by SARIF 2.1.0 (OASIS), as code scanning services read it."""
     rules = [
         {"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
-         "defaultConfiguration": {"level": rule.level}, "helpUri": f"docs/lint.md#{rule.code.lower()}-{rule.name}"}
+         "defaultConfiguration": {"level": rule.level},
+         "helpUri": f"docs/lint-rules.md#{rule.code.lower()}-{rule.name}"}
         for rule in RULES
     ]  # fmt: skip
     results = [

@@ -1,4 +1,4 @@
-"""The table of rules, from which docs/lint.md is written."""
+"""The table of rules, from which docs/lint-rules.md is written."""
 
 # ruff: noqa: E501  (a table: each rule on one line)
 
