@@ -104,7 +104,7 @@ class Component:
         wanted = f"{self.base.__module__}.{self.base.__qualname__}" if self.base is not None else "a class"
         return RequestError(
             "component-wrong-class",
-            f"{self.section}.kind={self.kind} is not a {self.section}",
+            f"{self.section}.kind={self.kind} is not {'an' if self.section == 'optimizer' else 'a'} {self.section}",
             seen=f"{found!r}, of type {type(found).__name__}",
             expected=f"a class derived from {wanted}, or a function that returns one",
             fix=self._one_of_that_module() or f"derive {self.kind} from {wanted}",

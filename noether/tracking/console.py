@@ -66,7 +66,7 @@ class ConsoleTracker(Tracker):
         elif row["kind"] == "time_use":
             self._console.say(time_line(row))
         elif row["kind"] == "note":
-            self._console.warn(row["text"])
+            (self._console.say if row.get("asked_for") else self._console.warn)(row["text"])
 
     def _values(self, values: Mapping[str, float]) -> str:
         """The loss, and the shares of 1 that say most beside it."""

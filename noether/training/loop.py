@@ -150,14 +150,18 @@ class Loop:
         ending = [type(one).__name__ for one in self.callbacks if one.after_evaluation(self.built, metrics)]
         if ending := self.built.group.from_first(ending) or []:
             progress.ended = True
-            self._log("note", text=f"the run ends after update {progress.updates}: {', '.join(ending)} said so")
+            self._log(
+                "note",
+                text=f"the run ends after update {progress.updates}: {', '.join(ending)} said so",
+                asked_for=True,
+            )
 
     def _count_in_vain(self, improved: bool) -> None:
         progress, trainer = self.built.state.progress, self.built.config.trainer
         progress.evaluations_in_vain = 0 if improved else progress.evaluations_in_vain + 1
-        if progress.updates < self.built.length.total_updates and self.built.is_over():
+        if progress.updates < self.built.length.total_updates and self.built.is_over() and not progress.ended:
             what = f"{progress.evaluations_in_vain} evaluations without a better {trainer.select_by}"
-            self._log("note", text=f"the run ends after update {progress.updates}: {what}")
+            self._log("note", text=f"the run ends after update {progress.updates}: {what}", asked_for=True)
 
     def _due(self, interval: Interval | None) -> Callable[[int], bool]:
         if interval is None:
