@@ -16,7 +16,7 @@ def evaluate(
     Args:
         split: test, validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
-        json: print the figures as one JSON object
+        json: print the metrics as one JSON object
     """
     from noether.evaluation.start import WantedModel, evaluate_here
 

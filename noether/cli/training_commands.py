@@ -46,7 +46,7 @@ def train(
             "json-needs-dry-run",
             "--json needs --dry-run",
             seen="train --json",
-            expected="the figures of a run are in its result.json, those of a sweep in NAME.sweep.json",
+            expected="the metrics of a run are in its result.json, those of a sweep in NAME.sweep.json",
             fix="noether train --dry-run --json",
         )
     if multirun:

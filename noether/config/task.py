@@ -1,4 +1,4 @@
-"""Settings of the task: the fields or classes to predict, with their units, weights and derived figures."""
+"""Settings of the task: the fields or classes to predict, with units and weights, and numbers derived from them."""
 
 from typing import Annotated, Literal
 

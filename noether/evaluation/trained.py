@@ -87,7 +87,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
             "predict and export need a model of fields at points",
             seen=f"task.kind={config.task.kind}",
             expected="a run with task.kind=fields",
-            fix="noether evaluate RUN      (the figures of a run of any task)",
+            fix="noether evaluate RUN      (the metrics of a run of any task)",
         )
     load_task_state(task, checkpoint)
     if shape_key(task.seen.points) is None:

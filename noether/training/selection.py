@@ -19,7 +19,7 @@ def selection_metric(name: str, summary: Mapping[str, float], known: Metrics) ->
     metric = name.removeprefix("-")
     if metric not in summary:
         raise RequestError(
-            "no-such-figure",
+            "no-such-metric",
             f"no metric {metric} to select checkpoints by",
             seen=f"trainer.select_by={name}",
             expected=f"one of {', '.join(sorted(summary))}",

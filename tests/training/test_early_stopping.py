@@ -70,7 +70,7 @@ def test_any_figure_selects_the_best_checkpoint(select_by, sign, devices, train)
 @pytest.mark.parametrize(
     ("overrides", "code"),
     [
-        (("trainer.select_by=volume_velocity/relativ_l2", "devices=2"), "no-such-figure"),
+        (("trainer.select_by=volume_velocity/relativ_l2", "devices=2"), "no-such-metric"),
         (("trainer.stop_after=2", "dataset.validation_fraction=0"), "stop-without-validation"),
     ],
     ids=["unknown-figure", "nothing-to-validate-on"],
