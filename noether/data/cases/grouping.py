@@ -95,8 +95,9 @@ def _by_folder(file: str, place: int) -> str | None:
     parts = file.split("/")
     if place >= len(parts) - 1 or "polyMesh" in parts[place] or parts[place] == "constant":
         return None
-    alone = rf"(?<![^\W_]){re.escape(parts[place])}(?![^\W_])"
-    return "/".join(re.sub(alone, CASE, part) if i > place else CASE if i == place else part
+    own = parts[place]
+    alone = rf"(?<![^\W_]){re.escape(own)}(?![^\W_])"
+    return "/".join(CASE if i == place else re.sub(alone, CASE, part) if i > place and own in part else part
                     for i, part in enumerate(parts))  # fmt: skip
 
 
