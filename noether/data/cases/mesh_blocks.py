@@ -27,7 +27,7 @@ DECKS = (".msh", ".inp", ".bdf", ".nas")
 MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
 SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".frd", ".npz")
 LISTS = (".pvd", ".series", ".vtm", ".pvtu", ".xdmf")
-NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([\w./-]+):/""")
+NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([\w./-]+\.h(?:5|df5?)):/""")
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
 TECPLOT = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
@@ -85,9 +85,12 @@ def files_behind(path: Path, depth: int = 2) -> list[Path]:
         return sorted(path.parent.parent.rglob("*"))
     if path.suffix.lower() not in LISTS or not depth:
         return [path]
-    names = [next(filter(None, found)) for found in NAMED.findall(path.read_text(errors="replace"))]
-    named = sorted(path.parent / name for name in {*names})
-    return [path, *(behind for file in named if file.is_file() for behind in files_behind(file, depth - 1))]
+    return [path, *(behind for file in _named_in(path) if file.is_file() for behind in files_behind(file, depth - 1))]
+
+
+def _named_in(path: Path) -> list[Path]:
+    found = NAMED.findall(path.read_text(errors="replace"))
+    return sorted({path.parent / name for names in found for name in names if name})
 
 
 def is_mesh_inside(path: Path) -> bool:
@@ -145,6 +148,8 @@ def _opened(path: Path) -> Any:
     pyvista = import_pyvista()
     if path.suffix in (".exo", ".ex2") and not path.open("rb").read(4).startswith((b"CDF", b"\x89HDF")):
         raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
+    if path.suffix == ".xdmf" and (gone := [file.name for file in _named_in(path) if not file.is_file()]):
+        raise ValueError(f"it names {gone[0]}, which is not there")  # The library of XDMF prints a page, too.
     with raising_what_vtk_says():
         # VTK finds a case's folder by the file that every case has.
         if path.name == "polyMesh":

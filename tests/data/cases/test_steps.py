@@ -62,9 +62,9 @@ def by_vtk(path: Path) -> None:
     writer.Write()
 
 
-def by_meshio(path: Path) -> None:
+def by_meshio(path: Path, form: str = "XML") -> None:
     mesh = pyvista.to_meshio(block(0))
-    with meshio.xdmf.TimeSeriesWriter(path, data_format="XML") as writer:
+    with meshio.xdmf.TimeSeriesWriter(path, data_format=form) as writer:
         writer.write_points_cells(mesh.points, mesh.cells)
         for time in TIMES:
             writer.write_data(time, point_data={"T": np.full(len(mesh.points), 300 + time)})
@@ -105,6 +105,17 @@ def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None
         with refusal("no-such-step") as caught:
             read_set(path, ABOUT, step)
         assert "3 steps" in caught.value.seen
+
+
+def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)  # where meshio writes case.h5
+    by_meshio(tmp_path / "case.xdmf", "HDF")
+    assert set(read_set(tmp_path / "case.xdmf", ABOUT, 1).fields["t"][:, 0]) == {300.5}
+    (tmp_path / "case.h5").unlink()
+    with refusal("case-file-unreadable") as refused:
+        read_set(tmp_path / "case.xdmf", ABOUT)
+    assert "case.h5" in refused.value.seen
+    assert capfd.readouterr().err == ""
 
 
 def write_runs(root: Path, suffix: str, count: int = 5) -> Path:
