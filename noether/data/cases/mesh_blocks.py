@@ -28,6 +28,7 @@ MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
 SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".frd", ".npz")
 LISTS = (".pvd", ".series", ".vtm", ".pvtu", ".xdmf")
 NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([\w./-]+\.h(?:5|df5?)):/""")
+MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
 TECPLOT = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
@@ -59,7 +60,7 @@ def read_blocks(
             results = FrdFile(path)
             mesh = results.mesh(chosen(results.times, step, path))
         else:
-            mesh = _read_by_meshio(path) if _is_for_meshio(path) else _read_by_vtk(path, arrays, step)
+            mesh = _read_by_meshio(path, step) if _is_for_meshio(path) else _read_by_vtk(path, arrays, step)
     blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
     if not blocks:
         raise RequestError(
@@ -71,9 +72,12 @@ def read_blocks(
 def read_times(path: Path) -> list[float]:
     """Returns the times of a file's steps, in order; none where it has no time. RequestError as `read_blocks`."""
     with _refusing(path):
-        if path.suffix.lower() == ".frd":
+        suffix = path.suffix.lower()
+        if suffix == ".frd":
             return FrdFile(path).times
-        return [] if path.suffix.lower() in (".npz", ".csv") or _is_for_meshio(path) else _times(_opened(path))
+        if suffix == ".med":
+            return _times_in_names(_by_meshio(path))
+        return [] if suffix in (".npz", ".csv") or _is_for_meshio(path) else _times(_opened(path))
 
 
 def files_behind(path: Path, depth: int = 2) -> list[Path]:
@@ -206,17 +210,35 @@ def _is_for_meshio(path: Path) -> bool:
     return path.suffix.lower() in MESHIO_SUFFIXES
 
 
-def _read_by_meshio(path: Path) -> Any:
-    """SystemExit: meshio ends the program on files that it cannot read."""
+def _read_by_meshio(path: Path, step: Step) -> Any:
+    mesh = _by_meshio(path)
+    mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+    if times := _times_in_names(mesh):
+        time = times[chosen(times, step, path)]
+        for data in (mesh.point_data, mesh.cell_data):
+            for name, found in [(name, MED_STEP.match(name)) for name in data]:
+                if found and float(found[2]) == time:
+                    data[found[1]] = data[name]
+                if found:
+                    del data[name]
+    return import_pyvista().from_meshio(mesh)
+
+
+def _by_meshio(path: Path) -> Any:
+    """meshio ends the program on files that it cannot read."""
     import meshio
 
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
         try:
-            mesh = meshio.read(path)
-            mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
-            return import_pyvista().from_meshio(mesh)
+            return meshio.read(path)
         except SystemExit:
             raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
+
+
+def _times_in_names(mesh: Any) -> list[float]:
+    """The times of a .med, which meshio puts into the names of its arrays."""
+    found = (MED_STEP.match(name) for name in (*mesh.point_data, *mesh.cell_data))
+    return sorted({float(match[2]) for match in found if match})
 
 
 def _from_arrays(path: Path) -> Any:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import h5py
 import meshio
 import numpy as np
 import pytest
@@ -70,6 +71,25 @@ def by_meshio(path: Path, form: str = "XML") -> None:
             writer.write_data(time, point_data={"T": np.full(len(mesh.points), 300 + time)})
 
 
+def med(path: Path) -> None:
+    """By meshio, which writes one step; SALOME has all steps of a field in one group."""
+    mesh = pyvista.to_meshio(block(TIMES[0]))
+    mesh.cell_data = {}
+    meshio.write(path, mesh)
+    with h5py.File(path, "r+") as file:
+        steps = file["CHA/T"]
+        (first,) = steps
+        for number, time in enumerate(TIMES[1:], 2):
+            steps.copy(first, name := f"{number:020d}{number:020d}")
+            steps[name].attrs["PDT"] = time
+            steps[name].visititems(lambda _, item, time=time: _add(item, time))
+
+
+def _add(item: h5py.Dataset | h5py.Group, time: float) -> None:
+    if isinstance(item, h5py.Dataset):
+        item[...] += time
+
+
 def pieces(path: Path) -> Sequence[tuple[float, str]]:
     names = [f"{path.name.partition('.')[0]}_{step}.vtu" for step in range(len(TIMES))]
     for time, name in zip(TIMES, names, strict=True):
@@ -89,7 +109,7 @@ def series(path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    ".pvd": collection, ".vtu.series": series, ".exo": by_vtk, ".vtkhdf": by_vtk, ".xdmf": by_meshio,
+    ".pvd": collection, ".vtu.series": series, ".exo": by_vtk, ".vtkhdf": by_vtk, ".xdmf": by_meshio, ".med": med,
 }  # fmt: skip
 ABOUT = SetMap.model_validate({"file": "{case}", "kind": "volume", "at": "points", "fields": {"t": {"array": "T"}}})
 
