@@ -1,15 +1,19 @@
 """Starts `noether` from a process that has imported torch, so that hundreds of tests need not import it again.
 
 A start is a fork of that process: interpreter and imports are shared, and everything after them is as of
-`python -m noether`: arguments, folder, environment, exit code. The product's own fork server does the same for ranks.
+`python -m noether`: arguments, folder, environment, exit code. The product's own fork server does the same for ranks,
+and is itself a fork here.
 Started in the ordinary way are a few commands, those whose variables say how Python or torch is loaded, and every test
 with a scheduler, a launcher, an image, or the fixture `start`.
 """
 
 import contextlib
+import faulthandler
 import gc
 import importlib
+import itertools
 import json
+import multiprocessing.util
 import os
 import runpy
 import select
@@ -25,13 +29,15 @@ from typing import IO
 
 from noether.common.processes import living_descendants
 
-COLD = ("doctor", "init", "lint", "watch", "tensorboard")
+COLD = ("doctor", "init", "lint", "tensorboard")
 READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", "LC_", "LANG", "TMPDIR", "CUDA_")
 ABORT_S = 3.0
+SPAWN = multiprocessing.util.spawnv_passfds
 MODULES = (
     "torch",
     "torch.distributed",
     "torch.optim",
+    "matplotlib.figure",
     "pyvista",
     "scipy.spatial",
     "hydra.utils",
@@ -144,6 +150,31 @@ def serve(address: str) -> None:
                     pass
 
 
+def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int]) -> int:
+    """Starts multiprocessing's fork server by a fork; everything else as `spawnv_passfds`, which this stands for.
+
+    As in a new program, no signal has a handler, and no file is open but the standard ones and those passed.
+    """
+    if not arguments[-1].startswith("from multiprocessing.forkserver import main;"):
+        return SPAWN(executable, arguments, passed)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    with contextlib.suppress(BaseException):
+        faulthandler.disable()
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        gc.collect()  # What is collected later must not close a file by a number that has come to mean another.
+        edges = sorted({2, *passed, os.sysconf("SC_OPEN_MAX")})
+        for low, high in itertools.pairwise(edges):
+            os.closerange(low + 1, high)
+        exec(arguments[-1], {})
+    os._exit(1)
+
+
 def _keep(line: socket.socket) -> None:
     """Starts the command and tells its number and its exit code; returns in the process that runs it."""
     _, (out, err), _, _ = socket.recv_fds(line, 1, 2)
@@ -167,6 +198,7 @@ def _keep(line: socket.socket) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    multiprocessing.util.spawnv_passfds = _fork_server
     # As `python -m` in that folder has it.
     own = os.environ.get("PYTHONPATH", "")
     sys.path[:1] = [request["cwd"], *filter(None, own.split(os.pathsep))]
