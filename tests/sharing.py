@@ -38,6 +38,7 @@ MACHINES = (
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.
     "tests/doctor/test_doctor.py",
+    "tests/doctor/test_doctor_page.py",
     "tests/faults/",
     "tests/environments/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume_many_ranks.py",

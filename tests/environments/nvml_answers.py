@@ -1,9 +1,11 @@
-"""Prints as JSON what plan, the start of train and the doctor say where the NVIDIA driver is as it is.
+"""Prints what plan, the start of train and the doctor say in each of several states of the NVIDIA driver.
 
-Started with the stub of NVML first among the libraries, by test_nvidia_driver.py.
+Started with the stub of NVML first among the libraries, by test_nvidia_driver.py: each argument is a state of the stub
+and a CUDA_VISIBLE_DEVICES, or nothing, as JSON, and is answered by a fork of its own with a line of JSON.
 """
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -45,13 +47,20 @@ def started() -> list[str]:
     return names
 
 
-facts = gather_facts([("output", str(Path.cwd()), "output_path")])
-doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
-json.dump(
-    {
+def answers() -> dict[str, Any]:
+    facts = gather_facts([("output", str(Path.cwd()), "output_path")])
+    doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
+    return {
         "plan": answer(planned),
         "train": answer(started),
         "doctor": [[found.level, found.seen, found.fix] for found in doctor],
-    },
-    sys.stdout,
-)
+    }
+
+
+for state, mask in map(json.loads, sys.argv[1:]):
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        continue
+    os.environ |= {"NVML_STUB": state} if mask is None else {"NVML_STUB": state, "CUDA_VISIBLE_DEVICES": mask}
+    print(json.dumps(answers()), flush=True)
+    os._exit(0)

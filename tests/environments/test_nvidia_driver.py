@@ -47,35 +47,45 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
-    """The limit of each is waited out, which takes most of a minute."""
-    test_plan_train_and_doctor_give_one_answer(
-        "hang", None, "driver-hangs", "error", "no answer within", library, tmp_path
-    )
-
-
-@pytest.mark.parametrize(("state", "mask", "expected", "level", "words"), SITUATIONS.values(), ids=SITUATIONS.keys())
-def test_plan_train_and_doctor_give_one_answer(
-    state: str, mask: str | None, expected: Answer, level: str, words: str, library: Path, tmp_path: Path
-) -> None:
+def ask(library: Path, folder: Path, *states: tuple[str, str | None]) -> list[dict[str, Any]]:
+    """What plan, train and doctor say in each state of the driver, with that CUDA_VISIBLE_DEVICES."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "SLURM_"))}
-    environ |= {"LD_LIBRARY_PATH": str(library), "NVML_STUB": state, "PYTHONPATH": str(REPOSITORY)}
-    if mask is not None:
-        environ["CUDA_VISIBLE_DEVICES"] = mask
-    started = time.monotonic()
+    environ |= {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, str(HERE / "nvml_answers.py")],
-        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, str(HERE / "nvml_answers.py"), *map(json.dumps, states)],
+        env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == len(states), done.stderr
+    return told
+
+
+@pytest.fixture(scope="module")
+def told(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    states = [situation[:2] for situation in SITUATIONS.values()]
+    return dict(zip(SITUATIONS, ask(library, tmp_path_factory.mktemp("asked"), *states), strict=True))
+
+
+def check(told: dict[str, Any], expected: Answer, level: str, words: str) -> None:
     for command in ("plan", "train"):
         answer = told[command]
         assert answer.get("devices", answer.get("code")) == expected, command
     assert [found for found in told["doctor"] if found[0] == level and words in found[1]], told["doctor"]
     if level == "ok":
         assert {found[0] for found in told["doctor"]} == {"ok"}
+
+
+def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
+    """The limit of each is waited out, which takes most of a minute."""
+    started = time.monotonic()
+    check(ask(library, tmp_path, ("hang", None))[0], "driver-hangs", "error", "no answer within")
     assert time.monotonic() - started < 3 * 20, "each of the three within 20 s"
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_plan_train_and_doctor_give_one_answer(situation: str, told: dict[str, dict[str, Any]]) -> None:
+    check(told[situation], *SITUATIONS[situation][2:])
 
 
 def run_plan(state: str, library: Path, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,7 @@ def host(environ) -> Iterator[Host]:
     holder = subprocess.Popen(["unshare", "--mount", "--uts", "sleep", "280"])
     try:
         wait_until("namespaces", lambda: other_namespace(holder.pid))
-        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", **PAUSE}
+        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **PAUSE}
         host = Host(holder, own)
         host.run("hostname", "n9")
         yield host
@@ -91,7 +91,7 @@ def other_namespace(pid: int) -> bool:
 def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     words = ["--hp", str(LINES), f"output_path={folder}", "run_id=calm", *WIDE]
-    done = noether("train", *words, cwd=OWN, OMP_NUM_THREADS="1", PYTHONPATH=f"{REPOSITORY}:{OWN}")
+    done = noether("train", *words, cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}")
     assert done.code == 0, done.err
     return final_hashes(RunFolder(folder / "calm"))
 

@@ -70,7 +70,7 @@ def hosts(environ) -> Iterator[Hosts]:
         message = "only root can lay a cable between two hosts here, and needs iproute2 for it"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
     holders = [subprocess.Popen(["unshare", "--net", "--uts", "sleep", "280"]) for _ in ADDRESSES]
-    own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", "PAUSE_S": "0.1"}
+    own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "PAUSE_S": "0.1"}
     two = Hosts(holders, own)
     try:
         here = os.readlink("/proc/self/ns/uts")
@@ -93,7 +93,7 @@ def hosts(environ) -> Iterator[Hosts]:
 def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     words = ["--hp", str(OWN / "lines.yaml"), f"output_path={folder}", "run_id=calm", "devices=2"]
-    done = noether("train", *words, cwd=OWN, OMP_NUM_THREADS="1", PYTHONPATH=f"{REPOSITORY}:{OWN}")
+    done = noether("train", *words, cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}")
     assert done.code == 0, done.err
     return final_hashes(RunFolder(folder / "calm"))
 

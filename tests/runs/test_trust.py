@@ -134,7 +134,7 @@ RUNS_CODE = re.compile(
 )
 PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
-    "data/shapenet_car.py": "tensors, with weights_only=True",
+    "data/shapenet_car_cases.py": "tensors, with weights_only=True",
     "distributed/control.py": "objects of ranks, signed with the secret of the run",
     "evaluation/exported.py": "a graph, with trust=True",
     "workers/preload.py": "modules of ours, by constants",

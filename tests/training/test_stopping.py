@@ -28,7 +28,7 @@ def words(output: Path, name: str, *overrides: str) -> list[str]:
 @pytest.fixture
 def begin(environ, tmp_path, start_process) -> Callable[..., subprocess.Popen[str]]:
     def run(*overrides: str, **variables: str) -> subprocess.Popen[str]:
-        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1", **variables}
+        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **variables}
         command = [sys.executable, "-m", "noether", "train", *words(tmp_path, "run", *overrides)]
         return start_process(command, env=own, cwd=OWN, stderr=subprocess.STDOUT)
 
@@ -38,8 +38,7 @@ def begin(environ, tmp_path, start_process) -> Callable[..., subprocess.Popen[st
 @pytest.fixture
 def finish(noether, tmp_path) -> Callable[..., str]:
     def run(name: str, *overrides: str) -> str:
-        variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}", "OMP_NUM_THREADS": "1"}
-        done = noether("train", *words(tmp_path, name, *overrides), cwd=OWN, **variables)
+        done = noether("train", *words(tmp_path, name, *overrides), cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}")
         assert done.code == 0, done.out + done.err
         return done.out
 
