@@ -42,7 +42,7 @@ def import_pyvista() -> ModuleType:
             "meshes are read and written through pyvista, which is not installed here",
             seen=str(error),
             expected="noether with its extra `mesh`",
-            fix="pip install pyvista meshio openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
+            fix="pip install pyvista meshio h5py openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
         ) from None
     from vtkmodules.vtkCommonCore import vtkLogger
 

@@ -156,7 +156,7 @@ def _opened(path: Path) -> Iterator[Any]:
             f"{path} cannot be read: Excel's tables are read through openpyxl, which is not installed here",
             seen=str(error),
             expected="noether with its extra `mesh`, or the table as CSV",
-            fix="pip install pyvista meshio openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
+            fix="pip install pyvista meshio h5py openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
         ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
