@@ -1,6 +1,7 @@
 """What a newcomer types wrongly, the fix that each answer shows, and that fix typed.
 
-`train` goes as far as its plan, and a model's commands as far as the process that would load the model.
+`train` goes as far as its plan, a model's commands as far as the process that would load the model, and `report` as far
+as its page.
 """
 
 import shlex
@@ -377,6 +378,7 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(tmp_path)
     for place in ("start", "shape_request"):
         monkeypatch.setattr(f"noether.evaluation.{place}.run_here", lambda *request: 0)
+    monkeypatch.setattr("noether.report.write_report", lambda folder: folder.report)
     return tmp_path
 
 

@@ -345,7 +345,7 @@ def test_a_flipped_byte_in_any_file_of_a_checkpoint_is_seen_and_the_one_before_i
     noether, undisturbed, tmp_path
 ) -> None:
     words = ["--hp", str(LINES), f"output_path={tmp_path}", "run_id=run", "resume=auto", *WIDE]
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}:{OWN}"}
+    variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}"}
     assert noether("train", *words, cwd=OWN, **variables).code == 0
     folder = RunFolder(tmp_path / "run")
     before, newest = list_checkpoints(folder.checkpoints)
