@@ -81,15 +81,15 @@ def train(ask, tmp_path: Path):
     "kind", [pytest.param(kind, marks=[pytest.mark.nightly] if kind == "transformer" else []) for kind in MODELS]
 )
 def test_every_model_trains_on_fields_of_three_sets_and_predicts_them(kind, train, ask, tmp_path: Path) -> None:
-    train(*MODELS[kind], "trainer.evaluation_chunk_size=7", "tracker.report=true")
+    train(*MODELS[kind], "trainer.evaluation_chunk_size=7", f"tracker.report={str(kind == 'upt').lower()}")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     fields = {"surface_pressure", "surface_wall_shear", "surface_temperature", "volume_velocity", "probe_turbulence"}
     assert set(result["fields"]) == fields == {one["of"] for one in result["described"]} - set(result["scalars"])
     assert {"drag", "drag_coefficient"} == set(result["scalars"])
     assert all(f"surface_pressure/on {part}/pooled_relative_l2" in result["metrics"] for part in ("nose", "tail"))
     assert "surface_wall_shear/weighted_relative_l2" in result["metrics"]
-    report = (tmp_path / "run" / "report.html").read_text()
-    assert "surface temperature" in report.lower()
+    if kind == "upt":
+        assert "surface temperature" in (tmp_path / "run" / "report.html").read_text().lower()
 
 
 def test_predict_writes_every_field_and_says_what_lies_outside_of_training(train, ask, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_predict_writes_every_field_and_says_what_lies_outside_of_training(train
 
 
 def test_export_has_every_output(train, ask, tmp_path: Path) -> None:
-    train(*MODELS["transformer"])
+    train(*MODELS["upt"])
     done = ask("export", str(tmp_path / "run"), str(tmp_path / "out"))
     assert done.code == 0, done.err
     loaded = load_exported(tmp_path / "out", trust=True)
