@@ -27,7 +27,7 @@ from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.metrics import Metrics
-from noether.runs.records import mean_rate, number, read_metrics, write_record
+from noether.runs.records import mean_rate, number, read_metrics, read_record, write_record
 from noether.runs.results import VERSION
 from noether.tasks.base import Predictions, SampleMetrics
 from noether.workers.context import WorkerContext
@@ -160,6 +160,9 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             "world_size": checkpoint.world_size,
         }
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
+    if request.split == "test":  # What the training took is known from the training alone.
+        before = read_record(folder.result)
+        result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
     with refusals_told(folder.path):
         write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
     if request.as_json:

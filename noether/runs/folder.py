@@ -6,7 +6,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,10 +159,19 @@ def is_run(folder: Path) -> bool:
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
-    """Returns the run under `output_path` whose checkpoints changed last, or None; none that was started over."""
+    """Returns the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
     folders = [
         path
         for path in output_path.glob("*/checkpoints")
         if REPLACED not in path.parent.name and path.is_dir() and any(path.glob("update-*"))
     ]
-    return RunFolder(max(folders, key=lambda folder: folder.stat().st_mtime).parent) if folders else None
+    return RunFolder(max(folders, key=_last_saved).parent) if folders else None
+
+
+def _last_saved(checkpoints: Path) -> float:
+    """When the newest checkpoint was written; the folder's own time changes when one is removed, too."""
+    times = [0.0]
+    for path in checkpoints.glob("update-*"):
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times)

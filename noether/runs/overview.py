@@ -11,7 +11,7 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import declared_in
-from noether.runs.records import Row, is_count, mapping, number, read_metrics, read_record
+from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_metrics, read_record
 from noether.runs.results import metrics_of, read_result
 
 HEADLINES_SHOWN = 2
@@ -130,8 +130,7 @@ def run_state(
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
-    last = next((mapping(row, "metrics") for row in reversed(rows) if row["kind"] == "evaluation"), {})
-    metrics, known = metrics_of(result) if result.get("metrics") else (last, declared_in(plan))
+    metrics, known = metrics_of(result) if result.get("metrics") else (last_evaluation(rows), declared_in(plan))
     planned = mapping(plan, "length").get("total_updates")
     total = planned if is_count(planned) else None
     return RunState(

@@ -7,7 +7,7 @@ Everything that cannot be read is left out and named, with file and line.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -115,6 +115,15 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
             if number < len(lines):
                 warn(f"{path}:{number} is damaged and skipped: {error}")
     return rows
+
+
+def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
+    """Returns the metrics of the last evaluation, of the weights that are selected by; empty where there is none.
+
+    Of one evaluation these come first (averaged weights, where there are any).
+    """
+    every = [row for row in rows if row["kind"] == "evaluation"]
+    return next((mapping(row, "metrics") for row in every if row["update"] == every[-1]["update"]), {})
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:

@@ -78,4 +78,5 @@ def _resumed(typed: Mapping[str, Any]) -> RunFolder | None:
         default = RunConfig.model_fields["output_path"].default
         place = typed.get("output_path") or compose_settings().get("output_path", default)
         return newest_run(Path(str(place)).expanduser())
-    return RunFolder(split_checkpoint(Path(named).expanduser())[0])
+    path = Path(named).expanduser()
+    return RunFolder(split_checkpoint(path.resolve() if path.is_symlink() else path)[0])

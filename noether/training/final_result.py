@@ -15,6 +15,7 @@ from noether.evaluation.final import RunEvaluation
 from noether.evaluation.tables import result_tables
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.records import write_record
+from noether.runs.resuming import continue_line
 from noether.training.arithmetic import measure_arithmetic
 from noether.training.open_run import OpenRun
 
@@ -39,7 +40,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
             f"the result of the run cannot be written to {run.folder.path}; training is complete and saved\n"
             f"  seen      {refusal.seen}\n"
             f"  expected  {refusal.expected}\n"
-            "  fix       make room, then {continue_line(run.folder.path)}: only the evaluation is repeated"
+            f"  fix       make room, then {continue_line(run.folder.path)}: only the evaluation is repeated"
         ) from None
     # A launcher may end what is left a while after the first rank has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)

@@ -22,7 +22,6 @@ MOST_CURVES = 400
 CLOCK = 300
 """Points of the line from updates to epochs and time."""
 _NOT_A_CURVE = (*POSITION, "time")
-_LOSS = "loss"
 
 
 class _Curve:
@@ -63,7 +62,8 @@ class History:
 
     curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). epochs,
     seconds: over updates, the latter since 1970. recent: the last 20 training rows. hosts: of the ranks
-    that were once the slowest. rows: how many were taken.
+    that were once the slowest. rows: how many were taken. selected_by: the metric that says which evaluation is the
+    best, and 1 where lower values of it are, else −1.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class History:
     epoch: float | None = None
     last: Evaluation | None = None
     best: Evaluation | None = None
+    selected_by: tuple[str, float] = ("loss", 1.0)
     hosts: dict[int, str] = field(default_factory=dict)
     whole_time: Row = field(default_factory=dict)
 
@@ -115,8 +116,9 @@ class History:
         # Of one evaluation the selected weights come first (averaged ones, where there are any).
         if self.last is None or self.last.update != this.update:
             self.last = this
-        loss, lowest = number(metrics, _LOSS), number(self.best.metrics, _LOSS) if self.best else None
-        if loss is not None and this is self.last and (lowest is None or loss < lowest):
+        name, sign = self.selected_by
+        own, before = number(metrics, name), number(self.best.metrics, name) if self.best else None
+        if own is not None and this is self.last and (before is None or sign * own < sign * before):
             self.best = this
 
     def _add_numbers(self, split: str, weights: str, update: int, values: Mapping[str, Any]) -> None:

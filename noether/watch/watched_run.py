@@ -14,7 +14,7 @@ from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics, declared_in
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, seconds_left
-from noether.runs.records import Row, is_count, mapping, number, read_record
+from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_record
 from noether.runs.results import as_now, metrics_of
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.history import Evaluation, History
@@ -91,6 +91,7 @@ class WatchedRun:
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
+                "selected_by": history.selected_by[0],
                 "pictures": [] if brief else [picture.described() for picture in self.pictures.listing()],
                 "settings": {} if brief else self.settings(),
                 "environment": {} if brief else self._environment(),
@@ -138,8 +139,8 @@ class WatchedRun:
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
         rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
-        last = next((mapping(row, "metrics") for row in reversed(rows) if row["kind"] == "evaluation"), {})
-        return {"key": self.key, "metrics": self.final_metrics() or finite_values(last), "settings": self.settings()}
+        metrics = self.final_metrics() or finite_values(last_evaluation(rows))
+        return {"key": self.key, "metrics": metrics, "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
         """Returns split, weights, metric, update and value of all that was logged."""
@@ -173,6 +174,7 @@ class WatchedRun:
             rows, anew = self._followed.read()
             if anew:
                 self._history = History()
+            self._history.selected_by = self._selected_by()
             self._history.add(rows)
             if self._followed.offset >= self._followed.size or time.monotonic() > until:
                 return
@@ -222,10 +224,27 @@ class WatchedRun:
             at = self.folder.checkpoints.stat().st_mtime_ns
             if self._seen_checkpoints[0] != at:
                 rows = describe_checkpoints(self.folder, verify=False)[-CHECKPOINTS_SHOWN:]
-                self._seen_checkpoints = (at, [{**asdict(row), "saved": time.time() - row.age_s} for row in rows])
+                sign, now = self._history.selected_by[1], time.time()
+                self._seen_checkpoints = (
+                    at,
+                    [
+                        {
+                            **asdict(row),
+                            "metric": None if row.metric is None else sign * row.metric,
+                            "saved": now - row.age_s,
+                        }
+                        for row in rows
+                    ],
+                )
         except OSError:
             return []
         return self._seen_checkpoints[1]
+
+    def _selected_by(self) -> tuple[str, float]:
+        """The metric that selects checkpoints, and 1 where lower values of it are better, else −1."""
+        name = self.settings().get("trainer.select_by", "loss")
+        metric = name.removeprefix("-")
+        return metric, -1.0 if metric != name or self.known[metric].better == "higher" else 1.0
 
     def _result(self) -> dict[str, Any]:
         return as_now(dict(self._record(self.folder.result)))

@@ -115,11 +115,17 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info:
     return "\n".join(lines)
 
 
-def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path) -> str:
-    """Return the one line of a parent process without rank 0: that of rank 0 says the rest."""
+def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path | None) -> str:
+    """Return the one line of a parent process without rank 0: that of rank 0 says the rest.
+
+    error_file: what stays of an own rank's report; where nothing does, all that it says is shown here.
+    """
     message = failure.message.partition("\n")[0]
     verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
+    if failure.rank in own and error_file is None:
+        words = shown(failure.message, failure.code) if failure.kind == "refused" else failure.message
+        return f"noether: rank {failure.rank} on {failure.host}{verb} {words}"
     if failure.rank in own:
         return f"noether: {who} (in full: {error_file})"
     return f"noether: rank {listed(own)} ends with the run: {who}"

@@ -197,7 +197,9 @@ class _Watch:
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
         if isinstance(self._link, Spoke) and (failure is self._link.verdict or failure.kind == "lost"):
-            return describe_briefly(failure, self._ranks.workers, error_file(self._run_logs, failure.rank))
+            stays = self._ranks.context.run_info.logs_stay
+            kept = error_file(self._run_logs, failure.rank) if stays else None
+            return describe_briefly(failure, self._ranks.workers, kept)
         doing = {rank: entry.message for rank, entry in self._doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from noether.config.compose import dump_config, load_config
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder
+from noether.runs.folder import RunFolder, newest_run
 from noether.runs.resuming import continue_line, load_run_config, on_own_settings
 from noether.runs.trust import mark_own
 
@@ -28,11 +29,12 @@ def make_run(parent: Path, name: str, *words: str) -> RunFolder:
 
 @pytest.mark.parametrize(
     "resume",
-    ["{run}", "{run}/checkpoints/update-000000004", "latest"],
-    ids=["the-run", "one-of-its-checkpoints", "the-newest"],
+    ["{run}", "{run}/checkpoints/update-000000004", "{run}/../best", "latest"],
+    ids=["the-run", "one-of-its-checkpoints", "a-link-to-one", "the-newest"],
 )
 def test_a_resumed_run_keeps_its_settings_but_for_what_is_typed(resume: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, "cars")
+    (tmp_path / "best").symlink_to(run.checkpoints / "update-000000004")
     config = load_run_config(
         ["trainer.max_updates=20", f"resume={resume.format(run=run.path)}", f"output_path={tmp_path}"], None
     )
@@ -48,6 +50,18 @@ def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_pat
     assert (config.resume, config.output_path) == (str(tmp_path / "new/cars"), tmp_path / "new")
     config = load_run_config([f"resume={tmp_path / 'new/cars'}"], None)
     assert config.output_path == tmp_path / "new"
+
+
+def test_the_newest_run_is_the_one_that_saved_last_and_not_the_one_that_was_tidied_up(tmp_path: Path) -> None:
+    for age, name in ((200, "old"), (100, "new")):
+        run = make_run(tmp_path, name)
+        (run.checkpoints / "update-000000002").mkdir()
+        for path in run.checkpoints.iterdir():
+            os.utime(path, (time.time() - age, time.time() - age))
+    (tmp_path / "old" / "checkpoints" / "update-000000002").rmdir()
+    found = newest_run(tmp_path)
+    assert found is not None
+    assert found.path.name == "new"
 
 
 @pytest.mark.parametrize("words", [("resume=auto", "run_id=cars"), ("resume=null",), ()], ids=["auto", "null", "unset"])

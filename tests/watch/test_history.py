@@ -74,6 +74,14 @@ def test_best_and_last_evaluation_are_of_the_selected_weights() -> None:
     assert history.thinned(9, 0, 99)["validation", "raw", "loss"] == ([10, 20], [0.1, 0.2])
 
 
+def test_the_best_evaluation_is_that_of_the_metric_that_selects() -> None:
+    history = History(selected_by=("accuracy", -1.0))
+    for update, accuracy in ((10, 0.7), (20, 0.9), (30, 0.8)):
+        row = evaluation(update, update / 10)
+        history.add([{**row, "metrics": {**row["metrics"], "accuracy": accuracy}}])
+    assert history.best.update == 20
+
+
 def test_shares_of_the_time_sum_to_one_also_when_thinned() -> None:
     history = History()
     parts = {"forward": 1.0, "backward": 2.0, "reduction": 0.5, "data": 0.1, "other": 0.4}

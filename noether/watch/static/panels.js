@@ -83,7 +83,7 @@ export function ranks(run, onLog) {
 export function checkpoints(run) {
   if (!run.checkpoints.length) return;
   fill("checkpoint-table", run.checkpoints, (rows) => table(
-    ["checkpoint", { text: "epoch", kind: "n" }, { text: "validation loss", kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
+    ["checkpoint", { text: "epoch", kind: "n" }, { text: run.selected_by === "loss" ? "validation loss" : run.selected_by, kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
     [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: number(row.epoch, 4), kind: "n" }, { text: number(row.metric, 4), kind: "n" },
       { text: bytes(row.size), kind: "n" }, clock(row.saved), [row.best ? "best" : "", row.latest ? "latest" : ""].filter(Boolean).join(", ")])));
 }
