@@ -11,7 +11,7 @@ from typing import NoReturn
 from noether import __version__
 from noether.cli.commands import ALONE, GROUPS, VERBS
 from noether.cli.help import command_help, group_help, overview
-from noether.common.container import fix_in_container, image_engine
+from noether.common.container import as_typed_here, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.common.shown import shown_text
 from noether.common.signals import leave_when_told
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         set_process_defaults()
         code = dispatch(arguments)
     except NoetherError as error:
-        _show(_as_typed_here(error))
+        _show(as_typed_here(error))
         code = error.exit_code
     except PermissionError as error:
         if not error.filename:
             raise
-        _show(_as_typed_here(_no_permission(error)))
+        _show(as_typed_here(_no_permission(error)))
         code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
@@ -105,15 +105,6 @@ def _is_utf8(name: str) -> bool:
 
 def _show(error: NoetherError) -> None:
     print(shown_text(f"noether: {shown(str(error), error.code)}"), file=sys.stderr)
-
-
-def _as_typed_here(error: NoetherError) -> NoetherError:
-    """Returns a refusal whose fix is what this container's user types."""
-    engine = image_engine(os.environ)
-    if not engine or not isinstance(error, RequestError):
-        return error
-    fix = fix_in_container(error.fix, error.mount, engine, os.environ)
-    return RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
 
 
 def _no_permission(error: PermissionError) -> RequestError:

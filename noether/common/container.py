@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from noether.common.process_defaults import IMAGE_RECORD
+from noether.errors import NoetherError, RequestError
 
 NEVER_MOUNTED = ("", "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "work")
 """First parts of paths that no fix offers to mount: the host's root ("") and its system, and the image's own folder,
@@ -62,6 +63,15 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
         volume, what = (f"-v {mount}:{mount} ", ", with the folder") if offered else ("", "")
         given = f'{engine} run --user "$(id -u):$(id -g)" {volume}…      (as its owner{what})'
     return f"{given}\n{fix}" if fix else given
+
+
+def as_typed_here(error: NoetherError) -> NoetherError:
+    """Returns a refusal whose fix is what the user of this container of the project's image types; else the same."""
+    engine = image_engine(os.environ)
+    if not engine or not isinstance(error, RequestError):
+        return error
+    fix = fix_in_container(error.fix, error.mount, engine, os.environ)
+    return RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
 
 
 def _image(environ: Mapping[str, str]) -> str:

@@ -11,9 +11,11 @@ import signal
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from noether.common.container import as_typed_here
+from noether.common.process_defaults import set_process_defaults
 from noether.config.compose import validate
 from noether.environments.slurm.queue import SlurmError, clean_environment, run_slurm
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, NoetherError, shown
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task
 from noether.runs.records import is_count, read_record
@@ -43,9 +45,11 @@ class TrainJob:
         if is_first and not restarts:
             folder.cancelled.unlink(missing_ok=True)
         try:
+            set_process_defaults()
             code = train_here(config)
         except NoetherError as error:
-            print(f"noether: {error}", flush=True)
+            error = as_typed_here(error)
+            print(f"noether: {shown(str(error), error.code)}", flush=True)
             code = int(error.exit_code)
         if code == ExitCode.DONE:
             return code

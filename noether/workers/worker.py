@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from noether.common.container import as_typed_here
 from noether.common.freed_memory import keep_freed_memory
 from noether.common.limits import most_processes, refused_processes, too_few_processes
 from noether.common.plain_file import open_to_append
@@ -110,7 +111,8 @@ def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport
     if isinstance(error, InterruptedStartError):
         return _report(context, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
-        report = _report(context, "refused", str(error), "", int(error.exit_code))
+        # In the words of this host's container, which the process that shows them may not be in.
+        report = _report(context, "refused", str(as_typed_here(error)), "", int(error.exit_code))
         return replace(report, code=error.code, follows="lost-peer" if isinstance(error, EndedByAnother) else "")
     if isinstance(error, KeyboardInterrupt):
         return _report(context, "interrupted", "interrupted", "", 128 + signal.SIGINT)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from noether.common import container
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.errors import RequestError
 from noether.workers.context import RunInfo, WorkerContext, WorkerReport
@@ -183,3 +184,12 @@ def test_a_full_disk_does_not_hide_the_failure(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
     write_error_file(ending(0, "failed", 1), tmp_path / "logs")
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_refusal_of_a_rank_in_the_image_says_what_its_container_must_be_given(tmp_path: Path, monkeypatch) -> None:
+    record = tmp_path / "image.json"
+    record.touch()
+    monkeypatch.setattr(container, "IMAGE_RECORD", record)
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/images/noether.sif")
+    error = RequestError("no-data", "no data", fix="dataset_root=FOLDER", mount="/data/cars")
+    assert "--bind /data/cars noether.sif" in failure_report(error, context_of(1)).message
