@@ -244,7 +244,7 @@ def test_what_vtk_says_of_a_file_is_told_without_the_addresses_of_its_objects(so
     with refusal("case-file-unreadable") as refused:
         read_blocks(path)
     assert "0x" not in str(refused.value)
-    assert "vtk" in refused.value.seen
+    assert refused.value.seen
 
 
 def test_the_store_is_the_same_whatever_the_number_of_processes(source: Path, prepared: Path, tmp_path: Path) -> None:
