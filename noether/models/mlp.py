@@ -73,7 +73,7 @@ class PointwiseMLP(PointModel):
         known, pooled = [], []
         if self.parameter_embedding is not None:
             pooled.append(self.parameter_embedding(batch).squeeze(1))
-            known += [batch[name].reshape(len(pooled[0]), -1).to(self._dtype) for name in self.layout.parameters]
+            known += [batch[name].reshape(pooled[0].shape[0], -1).to(self._dtype) for name in self.layout.parameters]
         if self.shape is not None:
             if "geometry_points" not in batch:
                 raise ValueError("the model reads the shape: no geometry_points")

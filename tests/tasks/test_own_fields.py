@@ -109,8 +109,9 @@ def test_predict_writes_every_field_and_says_what_lies_outside_of_training(train
     assert (unknown.code, "--set wind_speed=32" in unknown.err) == (2, True)
 
 
-def test_export_has_every_output(train, ask, tmp_path: Path) -> None:
-    train(*MODELS["upt"])
+@pytest.mark.parametrize("model", [MODELS["upt"], ("model=mlp", "model.dim=16", "model.depth=2")], ids=["upt", "mlp"])
+def test_export_has_every_output(model, train, ask, tmp_path: Path) -> None:
+    train(*model)
     done = ask("export", str(tmp_path / "run"), str(tmp_path / "out"))
     assert done.code == 0, done.err
     loaded = load_exported(tmp_path / "out", trust=True)
