@@ -12,16 +12,20 @@ from noether.training.time_use import COMPUTING, NAMES, Clock, Part, TimeTable, 
 
 
 def test_the_clock_runs_for_exactly_one_part_at_a_time() -> None:
-    began = time.perf_counter()
+    before = time.perf_counter()
     clock = Clock(torch.device("cpu"))
+    began = time.perf_counter()
     for part in (Part.DATA, Part.FORWARD, Part.DATA):
         clock.switch(part)
         time.sleep(0.01)
+    ended = time.perf_counter()
     seconds = clock.take()
-    assert sum(seconds) == pytest.approx(time.perf_counter() - began, rel=0.02)
+    taken = time.perf_counter()
+    assert ended - began <= sum(seconds) + 1e-6
+    assert sum(seconds) <= taken - before + 1e-6
     assert seconds[Part.DATA] >= 0.02
     assert seconds[Part.FORWARD] >= 0.01
-    assert sum(clock.take()) < 0.01
+    assert sum(clock.take()) <= time.perf_counter() - ended + 1e-6
 
 
 def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> None:
