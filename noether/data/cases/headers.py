@@ -7,8 +7,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from noether.data.cases.case_map import SetMap
+from noether.data.cases.mesh_blocks import unreadable
 from noether.data.cases.mesh_source import Arrays, refuse_array
-from noether.errors import RequestError, one_line
+from noether.errors import RequestError
 
 XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu")
 LONGEST = 1_000_000  # bytes of a header; where numbers stand among the names, as in a file of text, of the whole file
@@ -61,9 +62,7 @@ def read_header(path: Path) -> Arrays | None:
         is_whole = NUMBERS in head or len(head) == size
         return _arrays(head.partition(NUMBERS)[0]) if is_whole else None
     except (OSError, ValueError, ElementTree.ParseError) as error:
-        raise RequestError(
-            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
-        ) from None
+        raise unreadable(path, error) from None
 
 
 def _arrays(head: bytes) -> Arrays:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -42,6 +42,13 @@ class Block(NamedTuple):
     mesh: Any
 
 
+class _Opened(NamedTuple):
+    """The times of a file's steps, and what reads its mesh at one of them, by its place among the times."""
+
+    times: list[float]
+    mesh: Callable[[int], Any]
+
+
 def read_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> list[Block]:
@@ -50,34 +57,28 @@ def read_blocks(
     Raises:
         RequestError: the file is missing, of an unknown format, or cannot be read, or has no such step.
     """
-    with _refusing(path):
-        suffix = path.suffix.lower()
-        if suffix == ".npz":
-            mesh = _from_arrays(path)
-        elif suffix == ".csv":
-            mesh = read_cloud(path, coordinates)
-        elif suffix == ".frd":
-            results = FrdFile(path)
-            mesh = results.mesh(chosen(results.times, step, path))
-        else:
-            mesh = _read_by_meshio(path, step) if _is_for_meshio(path) else _read_by_vtk(path, arrays, step)
-    blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
-    if not blocks:
-        raise RequestError(
-            "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
-        )
-    return blocks
+    return read_times_and_blocks(path, arrays, step, coordinates)[1]
 
 
 def read_times(path: Path) -> list[float]:
     """Returns the times of a file's steps, in order; none where it has no time. RequestError as `read_blocks`."""
     with _refusing(path):
-        suffix = path.suffix.lower()
-        if suffix == ".frd":
-            return FrdFile(path).times
-        if suffix == ".med":
-            return _times_in_names(_by_meshio(path))
-        return [] if suffix in (".npz", ".csv") or _is_for_meshio(path) else _times(_opened(path))
+        return _opened(path).times
+
+
+def read_times_and_blocks(
+    path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
+) -> tuple[list[float], list[Block]]:
+    """Returns what `read_times` and `read_blocks` do, from one opening of the file."""
+    with _refusing(path):
+        opened = _opened(path, arrays, coordinates)
+        mesh = opened.mesh(chosen(opened.times, step, path))
+    blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
+    if not blocks:
+        raise RequestError(
+            "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
+        )
+    return opened.times, blocks
 
 
 def files_behind(path: Path, depth: int = 2) -> list[Path]:
@@ -101,8 +102,7 @@ def is_mesh_inside(path: Path) -> bool:
     """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
     if path.suffix.lower() == ".csv":
         return is_cloud(path)
-    with path.open("rb") as file:
-        lines = [line.strip().upper() for line in file.read(4096).splitlines()]
+    lines = [line.strip().upper() for line in _head(path, 4096).splitlines()]
     return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(TECPLOT)
 
 
@@ -142,15 +142,37 @@ def _refusing(path: Path) -> Iterator[None]:
     except RequestError:
         raise
     except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
-        raise RequestError(
-            "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
-        ) from None
+        raise unreadable(path, error) from None
 
 
-def _opened(path: Path) -> Any:
+def unreadable(path: Path, error: BaseException) -> RequestError:
+    """The refusal of a file of which a reader says what is wrong."""
+    return RequestError(
+        "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
+    )
+
+
+def _head(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[str] = ()) -> _Opened:
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _Opened([], lambda place: _from_arrays(path))
+    if suffix == ".csv":
+        return _Opened([], lambda place: read_cloud(path, coordinates))
+    if suffix == ".frd":
+        results = FrdFile(path)
+        return _Opened(results.times, results.mesh)
+    return _opened_by_meshio(path) if _is_for_meshio(path) else _opened_by_vtk(path, arrays)
+
+
+def _vtk_reader(path: Path) -> Any:
     """The reader of a file by VTK, which has read the file's header. Raises what is wrong with it."""
     pyvista = import_pyvista()
-    if path.suffix in (".exo", ".ex2") and not path.open("rb").read(4).startswith((b"CDF", b"\x89HDF")):
+    if path.suffix in (".exo", ".ex2") and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
         raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
     if path.suffix == ".xdmf" and (gone := [file.name for file in _named_in(path) if not file.is_file()]):
         raise ValueError(f"it names {gone[0]}, which is not there")  # The library of XDMF prints a page, too.
@@ -159,7 +181,7 @@ def _opened(path: Path) -> Any:
         if path.name == "polyMesh":
             reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
         elif path.suffix.lower() in (".plt", ".tec", ".dat"):
-            if path.open("rb").read(4) == b"#!TD":
+            if _head(path, 4) == b"#!TD":
                 raise ValueError("a binary file of Tecplot, which only Tecplot reads")
             reader = pyvista.TecplotReader(path)
         else:
@@ -189,17 +211,21 @@ def _times(reader: Any) -> list[float]:
     return list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
 
 
-def _read_by_vtk(path: Path, arrays: set[str] | None, step: Step) -> Any:
-    reader = _opened(path)
+def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
+    reader = _vtk_reader(path)
     times = _times(reader)
-    time = times[chosen(times, step, path)] if times else None
-    if _is_list(reader):
-        reader.set_active_time_value(time)
-        with raising_what_vtk_says():
-            return reader.read()
-    if arrays is not None:
-        _choose_arrays(reader, arrays)
-    return output_of(reader, time)
+
+    def mesh(place: int) -> Any:
+        time = times[place] if times else None
+        if _is_list(reader):
+            reader.set_active_time_value(time)
+            with raising_what_vtk_says():
+                return reader.read()
+        if arrays is not None:
+            _choose_arrays(reader, arrays)
+        return output_of(reader, time)
+
+    return _Opened(times, mesh)
 
 
 def _is_for_meshio(path: Path) -> bool:
@@ -210,18 +236,21 @@ def _is_for_meshio(path: Path) -> bool:
     return path.suffix.lower() in MESHIO_SUFFIXES
 
 
-def _read_by_meshio(path: Path, step: Step) -> Any:
-    mesh = _by_meshio(path)
-    mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
-    if times := _times_in_names(mesh):
-        time = times[chosen(times, step, path)]
-        for data in (mesh.point_data, mesh.cell_data):
-            for name, found in [(name, MED_STEP.match(name)) for name in data]:
-                if found and float(found[2]) == time:
-                    data[found[1]] = data[name]
-                if found:
+def _opened_by_meshio(path: Path) -> _Opened:
+    found = _by_meshio(path)
+    found.cell_sets, found.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+    times = _times_in_names(found)
+
+    def mesh(place: int) -> Any:
+        for data in (found.point_data, found.cell_data) if times else ():
+            for name, matched in [(name, MED_STEP.match(name)) for name in data]:
+                if matched and float(matched[2]) == times[place]:
+                    data[matched[1]] = data[name]
+                if matched:
                     del data[name]
-    return import_pyvista().from_meshio(mesh)
+        return import_pyvista().from_meshio(found)
+
+    return _Opened(times, mesh)
 
 
 def _by_meshio(path: Path) -> Any:

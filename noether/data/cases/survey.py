@@ -13,7 +13,7 @@ import numpy as np
 from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
-from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside, is_surface, read_blocks, read_times
+from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside, is_surface, read_times_and_blocks
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.tables import Row, case_key, other_sheets, read_table
 from noether.data.surviving_pool import surviving_map
@@ -117,8 +117,9 @@ def survey_folder(
 
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
     """The times of one file's steps, and the facts of every block at the last. RequestError: it cannot be read."""
-    path, facts = Path(job[2]), []
-    for block in read_blocks(path):
+    times, blocks = read_times_and_blocks(Path(job[2]))
+    facts = []
+    for block in blocks:
         mesh = block.mesh
         arrays = [_array_facts(at, name, np.asarray(data[name])) for at, data in
                   (("cells", mesh.cell_data), ("points", mesh.point_data)) for name in list(data)]  # fmt: skip
@@ -127,7 +128,7 @@ def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
         facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found))
-    return read_times(path), facts
+    return times, facts
 
 
 def _has_volume(mesh: object) -> bool:
