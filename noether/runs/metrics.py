@@ -78,6 +78,14 @@ class Metrics(dict[str, Metric]):
         """Returns the metrics as records hold them, without what is not known of one."""
         return [{key: value for key, value in asdict(metric).items() if value} for metric in self.values()]
 
+    def selector(self, select_by: str) -> tuple[str, float]:
+        """Returns the metric that `trainer.select_by` names, and 1 where lower values of it are better, else −1.
+
+        That a metric itself says, or the user by a minus before its name.
+        """
+        name = select_by.removeprefix("-")
+        return name, -1.0 if name != select_by or self[name].better == "higher" else 1.0
+
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
         """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first."""
         there = [name for name in values if finite(values[name]) is not None]

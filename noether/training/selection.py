@@ -11,12 +11,10 @@ from noether.training.build import Run
 def selection_metric(name: str, summary: Mapping[str, float], known: Metrics) -> float:
     """Returns the metric that trainer.select_by names; lower is better: where higher ones are, it is negated.
 
-    That a task declares, or the user says by a minus before the name.
-
     Raises:
         RequestError: there is no such metric.
     """
-    metric = name.removeprefix("-")
+    metric, sign = known.selector(name)
     if metric not in summary:
         raise RequestError(
             "no-such-metric",
@@ -25,8 +23,7 @@ def selection_metric(name: str, summary: Mapping[str, float], known: Metrics) ->
             expected=f"one of {', '.join(sorted(summary))}",
             fix=f"trainer.select_by={nearest(metric, summary) or 'loss'}",
         )
-    negated = name.startswith("-") or known[metric].better == "higher"
-    return -summary[metric] if negated else summary[metric]
+    return sign * summary[metric]
 
 
 def check_selection(run: Run) -> None:

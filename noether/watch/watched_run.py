@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints.table import describe_checkpoints
+from noether.checkpoints.table import CheckpointRow, describe_checkpoints
 from noether.common.shown import shown_name
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
@@ -170,11 +170,12 @@ class WatchedRun:
 
     def _read_on(self) -> None:
         until = time.monotonic() + READ_S
+        selected_by = self.known.selector(self.settings().get("trainer.select_by", "loss"))
         while True:
             rows, anew = self._followed.read()
             if anew:
                 self._history = History()
-            self._history.selected_by = self._selected_by()
+            self._history.selected_by = selected_by
             self._history.add(rows)
             if self._followed.offset >= self._followed.size or time.monotonic() > until:
                 return
@@ -224,27 +225,14 @@ class WatchedRun:
             at = self.folder.checkpoints.stat().st_mtime_ns
             if self._seen_checkpoints[0] != at:
                 rows = describe_checkpoints(self.folder, verify=False)[-CHECKPOINTS_SHOWN:]
-                sign, now = self._history.selected_by[1], time.time()
-                self._seen_checkpoints = (
-                    at,
-                    [
-                        {
-                            **asdict(row),
-                            "metric": None if row.metric is None else sign * row.metric,
-                            "saved": now - row.age_s,
-                        }
-                        for row in rows
-                    ],
-                )
+                self._seen_checkpoints = (at, [self._checkpoint(row) for row in rows])
         except OSError:
             return []
         return self._seen_checkpoints[1]
 
-    def _selected_by(self) -> tuple[str, float]:
-        """The metric that selects checkpoints, and 1 where lower values of it are better, else −1."""
-        name = self.settings().get("trainer.select_by", "loss")
-        metric = name.removeprefix("-")
-        return metric, -1.0 if metric != name or self.known[metric].better == "higher" else 1.0
+    def _checkpoint(self, row: CheckpointRow) -> dict[str, Any]:
+        metric = None if row.metric is None else self._history.selected_by[1] * row.metric
+        return {**asdict(row), "metric": metric, "saved": time.time() - row.age_s}
 
     def _result(self) -> dict[str, Any]:
         return as_now(dict(self._record(self.folder.result)))
