@@ -146,9 +146,9 @@ def compare(model: str, size: str, points: int, rounds: int, updates: int) -> li
         run.problem.task.loss(run.state.model(given := run.problem.task.prepare(batches[0])), given).backward()
     torch.set_num_threads(1)
     name, rows, found = f"{MODELS[model]}, {size}", [], {}
+    peers = [peer for peer in ("plain", installed_peer(model)) if peer]
     for what in ("", "-predict"):
-        kinds = [kind for kind in ("plain", "ours", installed_peer(model)) if kind]
-        arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in kinds}
+        arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in (*peers, "ours")}
         try:
             for arm in arms.values():
                 arm.answer()
@@ -157,18 +157,15 @@ def compare(model: str, size: str, points: int, rounds: int, updates: int) -> li
             for arm in arms.values():
                 arm.close()
         said = "predictions" if what else "updates"
-        for peer in kinds:
-            if peer != "ours":
-                ratios = [one[peer]["cpu_ms"] / one["ours"]["cpu_ms"] for one in answers]
-                goal = GOAL if peer == "plain" and not what else None
-                rows.append(row(f"{name}: {said} a second of noether / {peer}", ratios, goal))
+        for peer in peers:
+            ratios = [one[peer]["cpu_ms"] / one["ours"]["cpu_ms"] for one in answers]
+            goal = GOAL if peer == "plain" and not what else None
+            rows.append(row(f"{name}: {said} a second of noether / {peer}", ratios, goal))
         found[what] = answers
-    for peer in kinds:
-        if peer != "ours":
-            memory = [one["ours"]["memory_mib"] / one[peer]["memory_mib"] for one in found[""][-1:]]
-            rows.append(
-                row(f"{name}: memory of noether / {peer}", memory, 1.0 if peer == "plain" else None, at_least=False)
-            )
+    for peer in peers:
+        memory = [one["ours"]["memory_mib"] / one[peer]["memory_mib"] for one in found[""][-1:]]
+        goal = 1.0 if peer == "plain" else None
+        rows.append(row(f"{name}: memory of noether / {peer}", memory, goal, at_least=False))
     ceiling = max(matmul_ceiling(torch.device("cpu"), torch.float32) for _ in range(4))
     shares = [counter.get_total_flops() / (one["ours"]["cpu_ms"] / 1e3) / ceiling for one in found[""]]
     rows.append(row(f"{name}: share of the matmul ceiling", shares))

@@ -6,8 +6,7 @@ pip install nvidia-physicsnemo      (Apache 2.0; with it come torchvision and ab
 import importlib.util
 from typing import Any
 
-import torch
-from plain_models import fields_of, points_of
+from plain_models import fields_of, points_and_known
 from torch import nn
 
 PEERS = {"transolver": "physicsnemo"}
@@ -32,9 +31,5 @@ class PhysicsNeMoTransolver(nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> Any:
         """Returns the fields at the points of a prepared batch."""
-        points, sizes = points_of(batch)
-        surface, volume = sizes.values()
-        zeros = points.new_zeros(len(points), surface, 1)
-        distance = torch.cat((zeros, batch["volume_sdf"].reshape(-1, volume, 1)), dim=1)
-        normals = torch.cat((batch["surface_normals"], batch["volume_normals"]), dim=1)
-        return fields_of(self.network(torch.cat((distance, normals), dim=-1), embedding=points), sizes)
+        points, known, sizes = points_and_known(batch)
+        return fields_of(self.network(known, embedding=points), sizes)

@@ -253,6 +253,16 @@ class SliceAttention(nn.Module):
         return self.output(torch.einsum("bhgc,bhng->bhnc", tokens, weights).transpose(1, 2).flatten(2))
 
 
+def points_and_known(batch):
+    """Positions (B, N, 3), distance and direction (B, N, 4) of the points of both sets, and how many each has."""
+    points, sizes = points_of(batch)
+    surface, volume = sizes.values()
+    zeros = points.new_zeros(len(points), surface, 1)
+    distance = torch.cat((zeros, batch["volume_sdf"].reshape(-1, volume, 1)), dim=1)
+    normals = torch.cat((batch["surface_normals"], batch["volume_normals"]), dim=1)
+    return points, torch.cat((distance, normals), dim=-1), sizes
+
+
 class TransolverBlock(nn.Module):
     def __init__(self, dim, heads, slices, mlp_ratio) -> None:
         super().__init__()
@@ -275,12 +285,8 @@ class Transolver(nn.Module):
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 4)
 
     def forward(self, batch):
-        points, sizes = points_of(batch)
-        surface, volume = sizes.values()
-        zeros = points.new_zeros(len(points), surface, 1)
-        distance = torch.cat((zeros, batch["volume_sdf"].reshape(-1, volume, 1)), dim=1)
-        normals = torch.cat((batch["surface_normals"], batch["volume_normals"]), dim=1)
-        inputs = (torch.cat((points, distance, normals), dim=-1) - self.input_mean) / self.input_deviation
+        points, known, sizes = points_and_known(batch)
+        inputs = (torch.cat((points, known), dim=-1) - self.input_mean) / self.input_deviation
         x = self.input_mlp(inputs) + self.placeholder
         for block in self.blocks:
             x = block(x)

@@ -160,11 +160,11 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             "world_size": checkpoint.world_size,
         }
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
-    if request.split == "test":  # What the training took is known from the training alone.
-        before = read_record(folder.result)
-        result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
+    record = folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json"
+    before = read_record(record)  # What the training took is known from the training alone.
+    result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
     with refusals_told(folder.path):
-        write_record(folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json", result)
+        write_record(record, result)
     if request.as_json:
         print(strict_json(result, indent=2))
     else:

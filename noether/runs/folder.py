@@ -160,18 +160,11 @@ def is_run(folder: Path) -> bool:
 
 def newest_run(output_path: Path) -> RunFolder | None:
     """Returns the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
-    folders = [
-        path
-        for path in output_path.glob("*/checkpoints")
-        if REPLACED not in path.parent.name and path.is_dir() and any(path.glob("update-*"))
-    ]
-    return RunFolder(max(folders, key=_last_saved).parent) if folders else None
-
-
-def _last_saved(checkpoints: Path) -> float:
-    """When the newest checkpoint was written; the folder's own time changes when one is removed, too."""
-    times = [0.0]
-    for path in checkpoints.glob("update-*"):
+    saved: dict[Path, float] = {}
+    # By the checkpoints' own times: that of their folder changes when one is removed, too.
+    for path in output_path.glob("*/checkpoints/update-*"):
+        run = path.parent.parent
         with suppress(FileNotFoundError):
-            times.append(path.stat().st_mtime)
-    return max(times)
+            if REPLACED not in run.name:
+                saved[run] = max(saved.get(run, 0.0), path.stat().st_mtime)
+    return RunFolder(max(saved, key=saved.__getitem__)) if saved else None

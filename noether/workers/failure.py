@@ -120,14 +120,13 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
 
     error_file: what stays of an own rank's report; where nothing does, all that it says is shown here.
     """
-    message = failure.message.partition("\n")[0]
+    is_own = failure.rank in own
+    whole = is_own and error_file is None
+    message = shown(failure.message, failure.code) if whole else failure.message.partition("\n")[0]
     verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
-    if failure.rank in own and error_file is None:
-        words = shown(failure.message, failure.code) if failure.kind == "refused" else failure.message
-        return f"noether: rank {failure.rank} on {failure.host}{verb} {words}"
-    if failure.rank in own:
-        return f"noether: {who} (in full: {error_file})"
+    if is_own:
+        return f"noether: {who}" if whole else f"noether: {who} (in full: {error_file})"
     return f"noether: rank {listed(own)} ends with the run: {who}"
 
 

@@ -67,9 +67,7 @@ def plan_cases(
         else:
             jobs.append(job)
     if not skip_broken:
-        has_own_split = about.reader == "shapenet_car"
-        names = [*there, *(job.case for job in jobs)]
-        refuse_at_once(jobs, [] if has_own_split else unknown_names(about, names, root))
+        refuse_at_once(jobs, unknown_names(about, [*there, *(job.case for job in jobs)], root))
     return jobs, there
 
 
