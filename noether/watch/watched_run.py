@@ -23,13 +23,14 @@ from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.logs import log_part, rank_logs
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
+from noether.workers.failure import ABORTED
+from noether.workers.worker import error_file
 
 READ_S = 0.4
 """Seconds for which one answer may read a history; the next answer goes on."""
 PLAN = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons", "warnings")
 RANKS_SHOWN = 512
 CHECKPOINTS_SHOWN = 100
-TRACEBACK = "Traceback (most recent call last)"
 
 
 class WatchedRun:
@@ -204,7 +205,7 @@ class WatchedRun:
                     "rank": rank,
                     "host": self._history.hosts.get(rank) or planned,
                     "device": str(worker.get("device", "")),
-                    "state": self._rank_state(state, logs.get(rank)),
+                    "state": self._rank_state(state, rank, has_log=rank in logs),
                     "last_sign": changed(logs[rank]) if rank in logs else None,
                     "has_log": rank in logs,
                     "slowest": slowest is not None and slowest.get("rank") == rank,
@@ -212,12 +213,13 @@ class WatchedRun:
             )
         return rows
 
-    def _rank_state(self, state: str, log: Path | None) -> str:
-        """A run's state for each of its ranks: of one that failed, those whose log ends with a traceback failed."""
-        if state not in (FAILED, LOST) or log is None:
-            return state if log is not None or state != RUNNING else "no log yet"
-        tail = self._kept.of(log, lambda path: log_part(self.folder, path, None)["text"], "")
-        return FAILED if TRACEBACK in tail else "ended"
+    def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
+        """A run's state for each of its ranks: of one that failed, those failed that report it of themselves."""
+        if state not in (FAILED, LOST) or not has_log:
+            return state if has_log or state != RUNNING else "no log yet"
+        report = self._record(error_file(self.folder.logs, rank))
+        is_own = bool(report) and not report.get("follows") and report.get("exit_code") != ABORTED
+        return FAILED if is_own else "ended"
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         """The newest checkpoints; looked at again once the folder's entries have changed."""

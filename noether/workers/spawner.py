@@ -85,8 +85,8 @@ def start_workers(
     packed = pickle.dumps(payload)
     run_info = replace(run_info or RunInfo(), log_folder=log_folder)
     log_folder.mkdir(parents=True, exist_ok=True)
-    for worker in placement.workers:
-        error_file(log_folder, worker.rank).unlink(missing_ok=True)
+    for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
+        earlier.unlink(missing_ok=True)
     held = hold_store_port(placement)
     try:
         contexts = worker_contexts(placement, held, os.environ, read_cpus(), run_info)

@@ -181,8 +181,8 @@ class _Watch:
             waited = [report for report in reports.values() if is_timeout(report)]
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
             failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
-            if failure.kind == "hung":
-                write_error_file(failure, self._run_logs)
+        if failure is not None and failure.kind in ("hung", "lost"):  # It could not write a report itself.
+            write_error_file(failure, self._run_logs)
         return failure
 
     def _ask_the_others(self, hub: Hub) -> None:

@@ -202,8 +202,8 @@ def flush_output() -> None:
             stream.flush()
 
 
-def error_file(log_folder: Path, rank: int) -> Path:
-    """Where a failed rank's report is written."""
+def error_file(log_folder: Path, rank: int | str) -> Path:
+    """Where a failed rank's report is written; of the rank "*", a pattern of all."""
     return log_folder / f"rank-{rank}.error.json"
 
 

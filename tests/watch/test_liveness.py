@@ -1,5 +1,6 @@
 """A run's state as its folder alone tells, on this host and on another."""
 
+import json
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
 from noether.runs.records import write_record
 from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
+from noether.watch.watched_run import WatchedRun
 
 NOW = time.time()
 
@@ -103,3 +105,24 @@ def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
     age(folder, 300)
     assert read_liveness(folder, rows, NOW).state == "running"
     assert read_liveness(folder, [], NOW).state == "silent"
+
+
+TRACEBACK = "Traceback (most recent call last):\nValueError: caught and printed by the user's own code\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "report", "state"),
+    [
+        pytest.param("", {"kind": "failed", "exit_code": 1, "follows": ""}, "failed", id="its own failure"),
+        pytest.param("", {"kind": "died", "exit_code": 137, "follows": ""}, "failed", id="killed"),
+        pytest.param(TRACEBACK, {}, "ended", id="a traceback that was printed"),
+        pytest.param(TRACEBACK, {"kind": "failed", "exit_code": 1, "follows": "lost-peer"}, "ended", id="an echo"),
+        pytest.param(TRACEBACK, {"kind": "died", "exit_code": 134, "follows": ""}, "ended", id="aborted by torch"),
+    ],
+)
+def test_the_rank_that_failed_is_the_one_whose_report_says_so(folder: RunFolder, log, report, state: str) -> None:
+    elsewhere_failed(folder)
+    (folder.logs / "rank-1.log").write_text(log)
+    if report:
+        (folder.logs / "rank-1.error.json").write_text(json.dumps(report))
+    assert [rank["state"] for rank in WatchedRun(folder).detail()["ranks"]] == [state]
