@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.numbers import Array
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in
+from noether.runs.metrics import Metrics, declared_in, metrics_of
 from noether.runs.records import mapping, parse_record, read_metrics
-from noether.runs.results import metrics_of, parse_result
 
 
 class _Span(BaseModel):
@@ -98,7 +97,7 @@ class _Sweep(BaseModel):
 
 def checked_result(path: Path) -> dict[str, Any]:
     """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
-    content = parse_result(path)
+    content = parse_record(path)
     try:
         _Result.model_validate(content)
     except ValidationError as error:
