@@ -59,7 +59,7 @@ MACHINES = (
     "tests/test_readme.py::test_make_train",
     "tests/test_readme.py::test_the_documented",
     "tests/tracking/test_services.py",
-    "tests/tracking/test_tensorboard_page.py",
+    "tests/training/test_tensorboard_page.py",
     "tests/training/test_digits_and_examples.py",
     "tests/training/test_complex_weights.py::test_a_public",
     "tests/training/test_equivalence.py::test_a_compiled",

@@ -44,7 +44,7 @@ def tensorboard(*runs: str, port: str | None = None) -> int:
         runs: run folders, or folders that hold run folders (default: runs)
         port: the port of 127.0.0.1 to listen on (default: the first free one from 6006; 0: any free one)
     """
-    from noether.tracking.tensorboard_page import serve_here
+    from noether.training.tensorboard_page import serve_here
 
     return serve_here(runs, port)
 

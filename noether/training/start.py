@@ -25,9 +25,9 @@ from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_start, place_aside, set_aside
 from noether.runs.trust import mark_own
-from noether.tracking.tensorboard_page import beside_run
 from noether.training.preflight import check_compiler, check_torch
 from noether.training.request import TrainRequest
+from noether.training.tensorboard_page import beside_run
 from noether.workers.run import run_placement
 
 

@@ -1,0 +1,90 @@
+"""Serves TensorBoard on the loopback: for finished runs, or beside one that trains, and no longer than it."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+from noether.errors import ExitCode, RequestError
+from noether.runs.folder import RunFolder, existing_run
+from noether.workers.death_signal import set_death_signal
+
+ENDS_WITHIN_S = 5.0
+
+
+def serve_here(paths: tuple[str, ...], port: str | None) -> int:
+    """Serves runs, and those in folders of runs, until Ctrl-C or SIGTERM.
+
+    Without a port it is the first free one from 6006 on.
+
+    Raises:
+        RequestError: a path without events of a run.
+    """
+    with _serving(event_folders(paths or ("runs",)), port) as server:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: server.terminate())
+        return ExitCode.FAILED if server.wait() else ExitCode.DONE
+
+
+def beside_run(folder: RunFolder, wanted: bool) -> AbstractContextManager[object]:
+    """Returns a context in which one run's events are served, at any free port."""
+    return _serving({folder.path.absolute().name: folder.tensorboard.absolute()}, "0") if wanted else nullcontext()
+
+
+def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
+    """Returns the folders of event files by the names that the page shows.
+
+    Raises:
+        RequestError: a path that is neither a run nor holds any, or a run that has written no events.
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        folder = Path(path).expanduser()
+        inside = sorted(events.parent for events in folder.glob("*/tensorboard"))
+        if (folder / "config.yaml").is_file() or not inside:
+            inside = [existing_run(folder).path]
+        for run in inside:
+            events = RunFolder(run).tensorboard
+            if not any(events.glob("events.out.tfevents.*")):
+                raise RequestError(
+                    "no-event-files",
+                    f"{run} has no event files",
+                    seen=f"nothing in {events}",
+                    expected="a run with tracker.tensorboard=true, which is the default",
+                    fix=f"noether report {run}",
+                )
+            whole = run.absolute()
+            found[whole.name if whole.name not in found else str(whole).lstrip("/")] = events.absolute()
+    return found
+
+
+@contextmanager
+def _serving(folders: Mapping[str, Path], port: str | None) -> Iterator["subprocess.Popen[bytes]"]:
+    """Starts the server, which prints its address, and ends it with the block, or with this process if that is killed.
+
+    It is in a session of its own: a Ctrl-C is for this process, which may have a run to save first.
+    """
+    with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
+        for name, folder in folders.items():  # Links, whose names the page shows.
+            (Path(logdir) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(logdir) / name).symlink_to(folder)
+        # Without the data server, which is a binary that images leave out.
+        options = ("--host=127.0.0.1", "--load_fast=false", "--reload_interval=5", f"--logdir={logdir}")
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tensorboard.main", *options, *([f"--port={port}"] if port else [])],
+            start_new_session=True,
+            preexec_fn=partial(set_death_signal, signal.SIGTERM),
+        )
+        try:
+            yield server
+        finally:
+            server.terminate()
+            try:
+                server.wait(ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
