@@ -21,7 +21,7 @@ from noether.config.compose import load_config
 from noether.config.sweep import expand_sweep, override_value, varied
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import plan_run
-from noether.report import write_report
+from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.metrics import Metric, Metrics, metrics_of
 from noether.runs.records import number, read_record

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
+from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED
 from noether.config.compose import read_dumped
 from noether.errors import ExitCode, RequestError
@@ -56,7 +57,7 @@ def _show_checkpoints(
     if doomed is None:
         return
     names = ", ".join(row.name for row in doomed) or "nothing"
-    room = f"{sum(row.size for row in doomed) / 2**20:.3g} MiB"
+    room = size_text(sum(row.size for row in doomed))
     if done:
         console.say(f"\nremoved {names} ({room})")
     else:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
+from noether.common.numbers import duration_text, size_text
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number
 
@@ -81,20 +82,5 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
         marks = " ".join(name for name, is_so in (("best", row.best), ("latest", row.latest)) if is_so)
         files = (row.damage or "verified") if row.verified else "not read"
         epoch = "" if row.epoch is None else f"{row.epoch:.2f}"
-        table.add_row(row.name, str(row.update), epoch, _bytes(row.size), _age(row.age_s), marks, files)
+        table.add_row(row.name, str(row.update), epoch, size_text(row.size), duration_text(row.age_s), marks, files)
     return table
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1024
-    return f"{size:.3g} GiB"
-
-
-def _age(seconds: float) -> str:
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -13,6 +13,7 @@ from typing import Literal
 
 from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_checkpoints, write_checkpoint
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
+from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.errors import NoetherError
 from noether.runs.resuming import continue_line
@@ -184,7 +185,7 @@ class CheckpointWriter:
         return NoetherError(
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
-            f"  expected  room for {self._total_bytes / 2**20:.3g} MiB, on a writable disk\n"
+            f"  expected  room for {size_text(self._total_bytes)}, on a writable disk\n"
             f"  fix       make room, then {continue_line(self.folder.parent)}; {reached}"
         )
 

@@ -30,7 +30,7 @@ def report(run: str) -> int:
     from noether.runs.folder import existing_run, refusals_told
 
     folder = existing_run(run)
-    from noether.report import write_report
+    from noether.report.page import write_report
 
     with refusals_told(folder.path):
         print(write_report(folder))

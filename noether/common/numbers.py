@@ -31,3 +31,20 @@ def listed(parts: Sequence[str]) -> str:
 def percentage(share: float) -> str:
     """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
     return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"
+
+
+def size_text(count: float) -> str:
+    """A number of bytes with its unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
+
+
+def duration_text(seconds: float) -> str:
+    """A time in the largest unit of which there are at least two: 119 s, 2 min, 47 h, 2 d."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from noether.common.cpus import asked_threads, share_cpus
-from noether.common.numbers import counted
+from noether.common.numbers import counted, size_text
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import Folder, HostFacts
 
@@ -18,20 +18,12 @@ LITTLE_DISK = GIB
 NO_DISK = 100 * MIB
 
 
-def size(count: float) -> str:
-    """Returns a number of bytes with its unit."""
-    for unit, factor in (("GiB", GIB), ("MiB", MIB)):
-        if count >= factor:
-            return f"{count / factor:.4g} {unit}"
-    return f"{count / 1024:.4g} KiB"
-
-
 def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
     """Checks the size of /dev/shm, which loaders and NCCL use. `needed` is whether this run uses either of them."""
     if facts.shared_memory is None:
         return skipped("shared memory", "/dev/shm cannot be read")
-    seen = f"/dev/shm has {size(facts.shared_memory)}"
-    expected = f"{size(ENOUGH_SHARED_MEMORY)} or more: else loaders crash with 'Bus error', and NCCL cannot start"
+    seen = f"/dev/shm has {size_text(facts.shared_memory)}"
+    expected = f"{size_text(ENOUGH_SHARED_MEMORY)} or more: else loaders crash with 'Bus error', and NCCL cannot start"
     fix = "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)"
     if facts.container in ("docker", "podman"):
         fix = f"{facts.container} run --shm-size=8g …      (or --ipc=host)"
@@ -67,7 +59,7 @@ def check_locked_memory(facts: HostFacts) -> Diagnosis:
     """Checks RLIMIT_MEMLOCK: InfiniBand locks the memory that it sends from."""
     if facts.memlock is None:
         return skipped("locked memory", "RLIMIT_MEMLOCK cannot be read")
-    seen = "unlimited" if facts.memlock in UNLIMITED else f"{size(facts.memlock)} may be locked (ulimit -l)"
+    seen = "unlimited" if facts.memlock in UNLIMITED else f"{size_text(facts.memlock)} may be locked (ulimit -l)"
     active = facts.infiniband is not None and any(state == "ACTIVE" for _, state in facts.infiniband.ports)
     if facts.memlock in UNLIMITED or facts.memlock >= ENOUGH_LOCKED_MEMORY or not active:
         return Diagnosis("locked memory", "ok", seen)
@@ -118,16 +110,16 @@ def check_folder(folder: Folder) -> Diagnosis:
     if not folder.answered:
         seen = f"{folder.path}: its file system does not answer"
         return Diagnosis(check, "error", seen, "a file system that answers", other)
-    place = f"{folder.path} on {folder.kind or 'an unknown file system'}, {size(folder.free)} free"
+    place = f"{folder.path} on {folder.kind or 'an unknown file system'}, {size_text(folder.free)} free"
     needed = folder.purpose in ("output", "data cache")
     if folder.refusal:
         level: Level = "error" if needed else "warning"
         return Diagnosis(check, level, f"{folder.path}: {folder.refusal}", "a writable folder", other)
     if folder.free < NO_DISK and needed:
-        return Diagnosis(check, "error", place, f"{size(LITTLE_DISK)} or more", other)
+        return Diagnosis(check, "error", place, f"{size_text(LITTLE_DISK)} or more", other)
     if folder.on_network and not is_output and folder.purpose != "data cache":
         seen = f"{place} ({folder.source})"
         return Diagnosis(check, "warning", seen, "a local folder: all ranks lock and rename files in it", other)
     if folder.free < LITTLE_DISK:
-        return Diagnosis(check, "warning", place, f"{size(LITTLE_DISK)} or more", other)
+        return Diagnosis(check, "warning", place, f"{size_text(LITTLE_DISK)} or more", other)
     return Diagnosis(check, "ok", place)

@@ -1,4 +1,4 @@
-"""The report's colours: the page's own in both themes, and the scales of its field pictures."""
+"""The scales of the report's field pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +8,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from noether.report.numbers import TICK_STEPS, Array, tick_labels
-
-COLOURS: dict[str, tuple[str, str]] = {
-    "paper": ("#fdfdfc", "#14181d"),
-    "panel": ("#f4f5f3", "#1c2229"),
-    "ink": ("#1b242e", "#e6eaee"),
-    "muted": ("#5f6b77", "#98a4b0"),
-    "line": ("#dde1e4", "#323b45"),
-    "accent": ("#0b6a8a", "#5cb8d6"),
-    "second": ("#c2551b", "#f0935a"),
-    "third": ("#76589f", "#b99be0"),
-    "fourth": ("#4b7d2f", "#93c572"),
-}
-"""The page's colours by name, light and dark. Series take accent, second, third, fourth in this order; blue,
-vermilion, purple and green of different lightness stay apart for colour-blind readers."""
-SERIES_COLOURS = ("accent", "second", "third", "fourth")
 
 VALUE_MAP = "viridis"  # perceptually uniform, and readable without red-green vision
 ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0

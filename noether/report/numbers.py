@@ -18,7 +18,7 @@ TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times
 
 def value_text(value: Any, metric: Metric) -> str:
     """Text of a metric's value, without its unit: as precise wherever it stands."""
-    if metric.label in ("R²", "Spearman", "R² of the true field"):
+    if metric.score:
         return score_text(value)
     return percent(value) if metric.unit == "%" else number(value, DIGITS)
 

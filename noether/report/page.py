@@ -13,9 +13,9 @@ from markupsafe import Markup
 from noether import __version__
 from noether.common.whole_file import UNFENCED, Publisher, write_whole
 from noether.report.cases import cases_section
-from noether.report.colours import COLOURS
 from noether.report.elements import fill
 from noether.report.intervals import intervals_section
+from noether.report.palette import COLOURS
 from noether.report.provenance import configuration_section, environment_section, plan_section
 from noether.report.results import classes_section, confusion, distributions_section, errors_section, scalars_section
 from noether.report.run import ReportedRun, read_run

@@ -11,8 +11,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, LogLocator, MaxNLocator, NullLocator
 
-from noether.report.colours import COLOURS
 from noether.report.numbers import TICK_STEPS, Array, tick_labels
+from noether.report.palette import COLOURS
 
 
 class TickLabels(Formatter):

@@ -8,21 +8,11 @@ from markupsafe import Markup
 
 from noether.common.numbers import finite
 from noether.report.charts import Series, can_draw, curves, time_strip
-from noether.report.colours import SERIES_COLOURS
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.numbers import Array
+from noether.report.palette import BANDS, SERIES_COLOURS
 from noether.report.phrases import heading, in_words, weights_name
 from noether.report.run import ReportedRun
-
-BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "forward": ("accent", ("forward",)),
-    "backward": ("third", ("backward",)),
-    "waiting for other ranks": ("second", ("reduction",)),
-    "waiting for data, copying": ("fourth", ("data", "copy")),
-    "optimiser": ("muted", ("optimizer",)),
-    "logging, evaluation, checkpoints, other": ("line", ("logging", "evaluation", "checkpoint", "other")),
-}
-"""What is drawn as one band of the time: its colour, and the parts that it sums up."""
 
 
 def training_section(run: ReportedRun) -> Markup:

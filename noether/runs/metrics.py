@@ -24,6 +24,7 @@ class Metric:
     label: what it is called beside what it is of: "relative L2".
     of, part: the field, output or scalar that it is of, and which component or part of it; "": the whole.
     headline: whether it is shown where there is little room.
+    score: whether it is a score whose best value is 1.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Metric:
     of: str = ""
     part: str = ""
     headline: bool = False
+    score: bool = False
 
     @property
     def title(self) -> str:

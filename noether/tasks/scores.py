@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from noether.tasks.fields import FieldsTask
 
 SCORES = {
-    "r2": Metric("r2", better="higher", label="R²", headline=True),
-    "spearman": Metric("spearman", better="higher", label="Spearman"),
+    "r2": Metric("r2", better="higher", label="R²", headline=True, score=True),
+    "spearman": Metric("spearman", better="higher", label="Spearman", score=True),
     "mae": Metric("mae", better="lower", label="mean error"),
     "max": Metric("max", better="lower", label="largest error"),
-    "floor_r2": Metric("floor_r2", label="R² of the true field"),
+    "floor_r2": Metric("floor_r2", label="R² of the true field", score=True),
     "floor_mae": Metric("floor_mae", label="mean error of the true field"),
 }
 """What is computed of a number; a unit is that of the number."""

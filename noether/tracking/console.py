@@ -1,6 +1,7 @@
 """Shows a run while it trains: a live display on a terminal, a line per interval elsewhere."""
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from rich.columns import Columns
 from rich.console import RenderableType
@@ -20,15 +21,9 @@ class _Display(Progress):
         """Yields the bar and the facts."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
-            times = f"{_clock(task.elapsed or 0.0)} elapsed", f"{_clock(task.time_remaining)} left"
+            left = "–:––" if task.time_remaining is None else timedelta(seconds=int(task.time_remaining))
+            times = f"{timedelta(seconds=int(task.elapsed or 0))} elapsed", f"{left} left"
             yield Columns([Text(fact, no_wrap=True) for fact in (*task.fields["facts"], *times)], padding=(0, 2))
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "–:––"
-    minutes, second = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 
 
 class ConsoleTracker(Tracker):

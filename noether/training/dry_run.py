@@ -9,6 +9,7 @@ import torch
 from noether.checkpoints.resume import ResumeTarget
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
+from noether.common.numbers import duration_text
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop
 from noether.errors import ExitCode
@@ -66,7 +67,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     console.say(
         f"memory {memory:.0f} MiB per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "
-        f"batch;\n       about {_duration(summary['estimated_training_seconds'])} of training in all\n"
+        f"batch;\n       about {duration_text(summary['estimated_training_seconds'])} of training in all\n"
         f"loss   {loss:.4f} before training\n"
         "dry run: nothing was kept"
     )
@@ -83,8 +84,3 @@ def _try_updates(run: Run) -> tuple[list[float], float]:
         moments.append(time.perf_counter())
     updater.close()
     return [end - begin for begin, end in pairwise(moments)], loss
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes:.0f} min" if minutes < 120 else f"{hours:.1f} h"

@@ -16,8 +16,7 @@ from starlette.templating import Jinja2Templates
 from starlette.types import ASGIApp
 
 from noether.common.strict_json import strict_json
-from noether.report.colours import COLOURS
-from noether.report.training import BANDS
+from noether.report.palette import BANDS, COLOURS
 from noether.watch.guard import Guard
 from noether.watch.settings import beside, differing
 from noether.watch.watched_run import WatchedRun, finite_values

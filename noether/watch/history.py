@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.report.training import BANDS
+from noether.report.palette import BANDS
 from noether.runs.records import Row, mapping, mean_rate, number
 from noether.tracking.tracker import POSITION
 

@@ -1,4 +1,7 @@
-"""Pictures of a run: the image files in its folder, and fields drawn from what its evaluations kept. No torch here."""
+"""Pictures of a run: the image files in its folder, and fields drawn from what its evaluations kept. No torch here.
+
+What draws (matplotlib, SciPy) takes seconds to import, and is imported with the first field.
+"""
 
 import os
 import threading
@@ -9,17 +12,17 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-
-from scipy.spatial import QhullError
+from typing import TYPE_CHECKING
 
 from noether.common.numbers import finite
-from noether.report.cases import DrawnCase, FieldCases, NothingToDraw, field_cases
-from noether.report.field_picture import field_picture
 from noether.report.numbers import percent
 from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun, read_evaluation
 from noether.runs.folder import RunFolder
 from noether.watch.inside import KeptReadings, is_inside, opened_inside
+
+if TYPE_CHECKING:
+    from noether.report.cases import DrawnCase, FieldCases
 
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 """Image files that are shown. SVG is not: it can hold scripts."""
@@ -127,7 +130,11 @@ class Pictures:
                         yield Picture(group, title, note, path, own, field=field.name, draw=draw)
 
 
-def _draw(field: FieldCases, case: DrawnCase, column: int) -> bytes | None:
+def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:
+    from scipy.spatial import QhullError
+
+    from noether.report.field_picture import field_picture
+
     _, values, scale = field.columns(case)[column]
     try:
         return field_picture(field.view(case), values, scale)
@@ -135,7 +142,9 @@ def _draw(field: FieldCases, case: DrawnCase, column: int) -> bytes | None:
         return None
 
 
-def _fields(folder: RunFolder, path: Path) -> list[FieldCases]:
+def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
+    from noether.report.cases import NothingToDraw, field_cases
+
     try:
         meta, arrays = read_evaluation(path)
     except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.

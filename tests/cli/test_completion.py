@@ -14,7 +14,6 @@ import pytest
 from completion_table import completion_table
 from conftest import REPOSITORY
 
-from noether.cli.commands import VERBS
 from noether.cli.completing import complete, split_line
 
 
@@ -72,15 +71,6 @@ CASES = {
 @pytest.mark.parametrize(("line", "found"), CASES.values(), ids=CASES)
 def test_candidates(line: str, found: list[str], folder: Path) -> None:
     assert complete(split_line(line)) == found
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_command_completes_its_flags(verb: str, noether) -> None:
-    asked = complete(["noether", *verb.split(), "--"])
-    helped = re.findall(
-        r"^  (--[a-z-]+)", noether(*verb.split(), "--help").out.partition("settings (")[0], re.MULTILINE
-    )
-    assert set(helped) <= set(asked)
 
 
 def test_the_table_is_the_schema_s() -> None:

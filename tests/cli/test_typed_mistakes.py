@@ -378,7 +378,7 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(tmp_path)
     for place in ("start", "shape_request"):
         monkeypatch.setattr(f"noether.evaluation.{place}.run_here", lambda *request: 0)
-    monkeypatch.setattr("noether.report.write_report", lambda folder: folder.report)
+    monkeypatch.setattr("noether.report.page.write_report", lambda folder: folder.report)
     return tmp_path
 
 

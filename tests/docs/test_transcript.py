@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from documented import LONG, NEEDS, PROGRAMS, REPOSITORY, commands, needs, pages, run_page
+from documented import NEEDS, PROGRAMS, REPOSITORY, commands, pages, run_page
 
 ALL = [(str(page.relative_to(REPOSITORY)), line) for page in pages() for line in commands(page, *PROGRAMS)]
 
@@ -11,24 +11,6 @@ ALL = [(str(page.relative_to(REPOSITORY)), line) for page in pages() for line in
 def test_the_pages_have_their_commands() -> None:
     assert len(ALL) > 80
     assert {page for page, _ in ALL} >= {"README.md", "docs/slurm.md", "docs/containers.md", "docs/shapenet.md"}
-
-
-NEEDED = {
-    "README.md: noether plan": "",
-    "README.md: make test": LONG,
-    "docs/releases.md: gh attestation verify": "a release",
-    "docs/containers.md: srun -N2 --gpus-per-task=1 --environment=noether train": "container engine",
-    "docs/own-data.md: noether data inspect ahmed --out cases.yaml": "AhmedML",
-    "docs/slurm.md: noether submit --dry-run slurm.nodes=2": "",
-}
-
-
-@pytest.mark.parametrize("command", NEEDED)
-def test_a_command_says_what_it_needs(command: str) -> None:
-    page, _, line = command.partition(": ")
-    found = needs(page, line)
-    assert NEEDED[command] in found
-    assert bool(found) == bool(NEEDED[command])
 
 
 def test_every_line_of_the_table_is_of_a_command() -> None:

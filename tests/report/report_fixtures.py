@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from report_runs import make_run
 
-from noether.report import write_report
+from noether.report.page import write_report
 from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import matplotlib
 from report_runs import resumed
 
-from noether.report.colours import COLOURS
 from noether.report.page import render_report
+from noether.report.palette import COLOURS
 from noether.report.run import ReportedRun
 from noether.report.training import by_update
 

@@ -12,8 +12,7 @@ import pytest
 from report_pages import SECTIONS, Page
 from report_runs import plan_of, resumed, without_cases
 
-from noether.report import write_report
-from noether.report.page import render_report
+from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
 

@@ -12,9 +12,8 @@ from report_pages import SECTIONS, Page
 from report_runs import UNITS, make_run
 
 from noether.config.compose import load_config
-from noether.report import write_report
 from noether.report.numbers import number, percent
-from noether.report.page import render_report
+from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 
@@ -99,7 +98,7 @@ def test_the_spread_over_the_seeds_of_a_sweep_is_shown(tmp_path: Path) -> None:
 
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
     code = (
-        "import sys, pathlib; from noether.report import write_report; "
+        "import sys, pathlib; from noether.report.page import write_report; "
         "from noether.runs.folder import RunFolder; write_report(RunFolder(pathlib.Path(sys.argv[1]))); "
         "print([name for name in ('torch', 'matplotlib.pyplot') if name in sys.modules])"
     )

@@ -1,0 +1,26 @@
+"""The colours of the report's page, in both themes, and what they stand for. Only the standard library."""
+
+COLOURS: dict[str, tuple[str, str]] = {
+    "paper": ("#fdfdfc", "#14181d"),
+    "panel": ("#f4f5f3", "#1c2229"),
+    "ink": ("#1b242e", "#e6eaee"),
+    "muted": ("#5f6b77", "#98a4b0"),
+    "line": ("#dde1e4", "#323b45"),
+    "accent": ("#0b6a8a", "#5cb8d6"),
+    "second": ("#c2551b", "#f0935a"),
+    "third": ("#76589f", "#b99be0"),
+    "fourth": ("#4b7d2f", "#93c572"),
+}
+"""The page's colours by name, light and dark. Series take accent, second, third, fourth in this order; blue,
+vermilion, purple and green of different lightness stay apart for colour-blind readers."""
+SERIES_COLOURS = ("accent", "second", "third", "fourth")
+
+BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "forward": ("accent", ("forward",)),
+    "backward": ("third", ("backward",)),
+    "waiting for other ranks": ("second", ("reduction",)),
+    "waiting for data, copying": ("fourth", ("data", "copy")),
+    "optimiser": ("muted", ("optimizer",)),
+    "logging, evaluation, checkpoints, other": ("line", ("logging", "evaluation", "checkpoint", "other")),
+}
+"""What is drawn as one band of the time: its colour, and the parts that it sums up."""
