@@ -63,13 +63,16 @@ def train(
         return sweep_here(overrides, hp, dry_run=dry_run)
     from noether.runs.resuming import load_run_config
     from noether.training.begin import check_flags, train_here
+    from noether.training.refusing import other_hosts_told
 
-    config = load_run_config(overrides, hp)
-    check_flags(config, reset, tb and not dry_run)
+    with other_hosts_told(None):
+        config = load_run_config(overrides, hp)
+        check_flags(config, reset, tb and not dry_run)
     if dry_run:
         from noether.training.start import dry_run_here
 
-        return dry_run_here(config, as_json=json, reset=reset)
+        with other_hosts_told(config):
+            return dry_run_here(config, as_json=json, reset=reset)
     return train_here(config, reset=reset, tensorboard=tb)
 
 

@@ -36,6 +36,16 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     @property
+    def is_named(self) -> bool:
+        """Whether the launcher names its job, so that no other run has the same name."""
+        return " " in self.launcher
+
+    def is_of_same_start(self, other: "RunIdentity") -> bool:
+        """Whether both were started as one run, even if the settings or devices of one do not fit the other's."""
+        equal = () if self.is_named else ("world_size", "configuration")
+        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "attempt", *equal))
+
+    @property
     def digest(self) -> str:
         """A short digest for use in file names."""
         return hashlib.sha256(self.as_text().encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
-from noether.config.distributed import with_environment
+from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.recipe import recipe_for
 from noether.config.schema import RunConfig
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
@@ -71,19 +71,22 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
     )
 
 
-def run_info(config: RunConfig, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
-    """Returns what all ranks of a run are given alike.
+def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
+    """Returns what all ranks of a run are given alike; None: what is known of it where the settings are wrong.
 
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
-    settings = config.model_dump(mode="json")
+    settings = config.model_dump(mode="json") if config is not None else {}
+    distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
+    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
     return RunInfo(
-        run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind),
+        identity,
         key=run_key(settings, environ),
-        distributed=DistributedSettings(**with_environment(config.distributed, environ).model_dump()),
-        shared_folder=config.output_path.expanduser().absolute(),
+        start_key=run_key({} if identity.is_named else settings, environ),
+        distributed=DistributedSettings(**with_environment(distributed, environ).model_dump()),
+        shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
     )
 
 

@@ -5,6 +5,7 @@ import time
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.planning.plan import plan_run
+from noether.training.refusing import other_hosts_told
 from noether.workers.spawner import warm_up
 
 
@@ -43,9 +44,10 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
     this machine's loopback.
     """
     started = time.monotonic()
-    plan = plan_run(config)
-    if len(plan.placement.workers) > 1:
-        warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
-    from noether.training.start import start_run
+    with other_hosts_told(config):
+        plan = plan_run(config)
+        if len(plan.placement.workers) > 1:
+            warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
+        from noether.training.start import start_run
 
-    return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)
+        return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import torch
 
-from noether.checkpoints.resume import ResumeTarget
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.numbers import duration_text
@@ -60,7 +59,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "metrics": run.problem.task.summarise(figures),
         "torch": torch.__version__,
     }
-    if isinstance(request.target, ResumeTarget):
+    if request.target is not None:
         (request.target.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
     console.say(run.summary())

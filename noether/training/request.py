@@ -7,21 +7,20 @@ from typing import Any
 from noether.checkpoints.resume import ResumeTarget
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import Deadline
-from noether.errors import RequestError
 
 
 @dataclass(frozen=True)
 class TrainRequest:
     """What the launching process hands to its workers.
 
-    target: where the run starts from, as the process that answers for rank 0 decided; a RequestError where it
-        refuses the run; None in a process without rank 0, which receives it from there.
+    target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
+        rank 0, which receives it from there.
     data: folder of the data on this host. plan: the launch plan, for plan.json. quiet: print nothing.
     deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
     """
 
     config: RunConfig
-    target: ResumeTarget | RequestError | None
+    target: ResumeTarget | None
     data: Path | None
     plan: dict[str, Any]
     deadline: Deadline | None = None

@@ -16,7 +16,7 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import find_deadline
 from noether.environments.placement import Placement
-from noether.errors import ExitCode, RequestError
+from noether.errors import ExitCode
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import attempts_without_progress
 from noether.runs.folder import RunFolder, refusals_told
@@ -39,30 +39,22 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     if placement.workers[0].rank > 0:
         return _join(config, plan)
     console = Console(None, speaks=True)
-    try:
-        target, aside = _find_target(config, console, placement, reset)
-        target.folder.check_writable()
-        console.say(*render_plan(plan, every_reason=False), "", sep="\n")
-        data = prepare_with_bar(config, console)
-        # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
-        if aside is not None:
-            set_aside(target.folder, aside)
-            console.say(f"reset  the old run is kept as {aside}")
-        target.folder.create()
-        with refusals_told(target.folder.path):
-            lease = take_lease(target.folder, placement.attempt, is_task=placement.launcher == "slurm")
-            target = replace(target, lease=lease)
-            lease.drop(target.folder.stopped)
-            if target.checkpoint is None:
-                _record(config, plan, target.folder, lease)
-        remove_leftovers(target.folder.checkpoints)
-    except RequestError as refusal:
-        if len(placement.workers) == placement.world_size:
-            raise
-        # Ranks of other processes are about to join: they must be told, not left waiting.
-        request = TrainRequest(config, refusal, None, plan.as_dict())
-        with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-            return _run(placement, request, Path(scratch), logs_stay=False)
+    target, aside = _find_target(config, console, placement, reset)
+    target.folder.check_writable()
+    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
+    data = prepare_with_bar(config, console)
+    # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
+    if aside is not None:
+        set_aside(target.folder, aside)
+        console.say(f"reset  the old run is kept as {aside}")
+    target.folder.create()
+    with refusals_told(target.folder.path):
+        lease = take_lease(target.folder, placement.attempt, is_task=placement.launcher == "slurm")
+        target = replace(target, lease=lease)
+        lease.drop(target.folder.stopped)
+        if target.checkpoint is None:
+            _record(config, plan, target.folder, lease)
+    remove_leftovers(target.folder.checkpoints)
     console.say(f"run    {target.folder.path}")
     for change in target.changes:
         console.say(f"changed since the checkpoint: {change}")
@@ -95,13 +87,9 @@ def _stopped_at_start(code: int) -> int:
 
 def _join(config: RunConfig, plan: RunPlan) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
+    data = prepare_with_bar(config, Console(None, speaks=False))
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-        data, refusal = None, None
-        try:
-            data = prepare_with_bar(config, Console(None, speaks=False))
-        except RequestError as error:
-            refusal = error  # The others are about to join, and must be told.
-        request = TrainRequest(config, refusal, data, plan.as_dict())
+        request = TrainRequest(config, None, data, plan.as_dict())
         code = _run(plan.placement, request, Path(scratch), logs_stay=False)
         if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
             return code

@@ -12,7 +12,7 @@ from noether.config.compose import dump_config
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
-from noether.errors import EndedByAnother, ExitCode, RequestError
+from noether.errors import ExitCode, RequestError
 from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
@@ -46,10 +46,6 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     config, target = request.config, group.from_first(request.target)
     assert target is not None  # Rank 0's own.
-    if isinstance(target, RequestError):
-        raise target if group.is_first else EndedByAnother(f"rank 0 refused the run: {target.summary}")
-    if isinstance(request.target, RequestError):
-        raise request.target  # This host cannot take part; its parent process tells the others.
     assert target.lease is not None
     folder, lease = target.folder, target.lease
     with refusals_told(folder.path):

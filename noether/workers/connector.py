@@ -16,9 +16,10 @@ from noether.environments.identity import RunIdentity
 from noether.environments.network import find_address, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.errors import JoinError, NoetherError, RequestError
-from noether.workers.context import RunInfo
-from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
+from noether.errors import EndedByAnother, JoinError, NoetherError, RequestError
+from noether.workers.context import RunInfo, WorkerReport
+from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
+from noether.workers.worker import failure_report
 
 LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
@@ -61,11 +62,17 @@ class AddressLookup(threading.Thread):
 
 
 class Connector(AddressLookup):
-    """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then."""
+    """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
+
+    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
+    """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
         super().__init__("connector", self._reach)
         self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
+        self.own_refusal: Exception | None = None
+        self.verdict: WorkerReport | None = None
+        self._has_found = False
         self.deadline = math.inf
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
@@ -120,7 +127,7 @@ class Connector(AddressLookup):
         except RequestError:
             now = time.monotonic()
             self._met = self._met or now
-            if not may_be_elsewhere or now - self._met >= min(PUBLISHING_S, self.deadline - now):
+            if self._has_found or not may_be_elsewhere or now - self._met >= min(PUBLISHING_S, self.deadline - now):
                 connection.close()
                 raise
         connection.close()
@@ -135,8 +142,18 @@ class Connector(AddressLookup):
             nonce, met = str(answer.get("nonce")), RunIdentity.from_text(str(answer["run"]))
         except (KeyError, ValueError, AttributeError):
             raise Garbled("it sent JSON that does not describe a run") from None
-        if met != run_info.identity:
-            raise self._stranger(met)
+        refusal: Exception | None = self._stranger(met) if met != run_info.identity else None
+        self._has_found = met.is_of_same_start(run_info.identity)
+        if self._has_found:
+            self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
+            if self.verdict is not None:
+                raise EndedByAnother(f"rank 0 refused the run: {self.verdict.message}")
+            refusal = self.own_refusal or refusal
+            if refusal is not None:
+                report = failure_report(refusal, self._ranks[0], self._host)
+                connection.send(refusal_line(report, run_info.start_key, nonce, caller.nonce))
+        if refusal is not None:
+            raise refusal
         if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
             raise RequestError(
                 "run-keys-differ",

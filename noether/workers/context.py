@@ -25,8 +25,9 @@ class DistributedSettings:
 class RunInfo:
     """What all ranks of a run are given alike.
 
-    `key` proves that a parent is of this run, without being sent. `distributed` says how long ranks wait for each
-    other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
+    `key` proves that a parent is of this run, without being sent; `start_key` that it was started with it, though its
+    settings cannot be read or differ, which allows it to refuse the run. `distributed` says how long ranks wait for
+    each other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
     derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
     `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
     launcher such as torchrun serves; 0 elsewhere.
@@ -39,6 +40,7 @@ class RunInfo:
     log_folder: Path = Path()
     logs_stay: bool = True
     listener_port: int = 0
+    start_key: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from noether.common.shown import shown_name
+from noether.common.shown import shown_name, shown_text
 from noether.environments.identity import RunIdentity
+from noether.workers.context import WorkerReport
+from noether.workers.link import report_from
+from noether.workers.worker import failing_code, shortened
 
-LONGEST_NAME, LONGEST_IDENTITY = 255, 500
+LONGEST_NAME, LONGEST_IDENTITY, LONGEST_REFUSAL = 255, 500, 8000
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,23 @@ def proof(key: str, side: str, *nonces: str) -> str:
 def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
     """Whether the other side knows the key."""
     return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
+
+
+def refusal_line(report: WorkerReport, start_key: str, *nonces: str) -> dict[str, Any]:
+    """Returns how a parent process refuses the run, with the proof that it was started with it."""
+    return {"refusal": asdict(shortened(report, LONGEST_REFUSAL)), "start": proof(start_key, "refusal", *nonces)}
+
+
+def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> WorkerReport | None:
+    """Reads what `refusal_line` wrote; returns None where it is none, or one from elsewhere."""
+    if not (start_key and is_proof(message.get("start"), start_key, "refusal", *nonces)):
+        return None
+    try:
+        report = report_from(message["refusal"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    host, text, trace = printable(report.host), shown_text(report.message), shown_text(report.traceback)
+    return replace(report, host=host, message=text, traceback=trace, exit_code=failing_code(report.exit_code))
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -52,9 +52,18 @@ class Hub(Link):
                 self.peers.append(peer)
                 if self.asked:
                     peer.connection.send({"ask": 1})
+            self._take_refusals(self._listener.refusals)
         super().poll()
         if self.meeting is None:
             self._decide_meeting()
+
+    def _take_refusals(self, refusals: list[WorkerReport]) -> None:
+        """Counts each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
+        expected = set(self.missing) - {*self.own_ranks, *self.remote_ranks}
+        for report in refusals if expected else ():
+            rank = report.rank if report.rank in expected else min(expected)
+            self.reports.setdefault(rank, replace(report, rank=rank))
+        refusals.clear()
 
     @property
     def missing(self) -> list[int]:
@@ -104,6 +113,11 @@ class Hub(Link):
     def announce(self, verdict: WorkerReport) -> None:
         """Tells every parent process who failed first."""
         self.send_all({"verdict": asdict(verdict)})
+
+    def tell_late(self, verdict: WorkerReport) -> None:
+        """Tells the parent processes that have not come yet why there is no run to join."""
+        if self._listener is not None and self.meeting is None:
+            self._listener.refuse_all(verdict, len(self.own_ranks), self.run_info.distributed.init_timeout_s)
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "arrived" in message:

@@ -4,12 +4,14 @@ A client speaks first, and must prove within a few seconds that it is of this ru
 the oldest are closed: idle ones can neither use up the parent's descriptors nor keep a parent of the run out.
 """
 
+import math
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import wait
 
 from noether.common.json_lines import LONGEST_LINE, JsonLines
 from noether.environments.endpoint import HeldPort, hold_port
@@ -17,8 +19,8 @@ from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
-from noether.workers.context import RunInfo, WorkerContext
-from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof
+from noether.workers.context import RunInfo, WorkerContext, WorkerReport
+from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
 from noether.workers.link import Peer
 
 MOST_UNPROVEN = 64
@@ -27,6 +29,9 @@ MOST_ACCEPTED = 256
 """How many connections are accepted at a time, before the parent process looks after its run again."""
 
 LONGEST_HELLO = 1 << 14
+QUIET_S = 2.0
+"""Seconds after which a parent process that refuses the run says that it waits to tell the others."""
+
 MOST_STRAYS_SHOWN = 20
 
 
@@ -41,10 +46,17 @@ class UnprovenConnection:
 
 
 class RunListener:
-    """Accepts connections on a port that is held, and returns those that are of the run."""
+    """Accepts connections on a port that is held, and returns those that are of the run.
 
-    def __init__(self, held: HeldPort, identity: RunIdentity, key: str) -> None:
-        self._held, self._identity, self._key = held, identity, key
+    `refusals` are of parent processes that were started with the run and will not join it; `came` are the ranks
+    of each that has proved to be of it, or has been told why there is no run to join.
+    """
+
+    def __init__(self, held: HeldPort, identity: RunIdentity, key: str, start_key: str = "") -> None:
+        self._held, self._identity, self._key, self._start_key = held, identity, key, start_key
+        self._own_refusal: WorkerReport | None = None
+        self.refusals: list[WorkerReport] = []
+        self.came: set[tuple[int, ...]] = set()
         self.port = held.endpoint.port
         held.socket.setblocking(False)
         self.unproven: list[UnprovenConnection] = []
@@ -67,7 +79,9 @@ class RunListener:
             for message in messages[:2]:
                 if candidate.caller is None:
                     alive = alive and self._read_hello(candidate, message)
-                elif is_proof(message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce):
+                elif candidate.caller.identity == self._identity and is_proof(
+                    message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce
+                ):
                     self.unproven.remove(candidate)
                     candidate.connection.longest_line = LONGEST_LINE
                     peer = Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks)
@@ -77,8 +91,10 @@ class RunListener:
                         peer.connection.close()
                     elif peer.connection.send({"welcome": 1}):
                         accepted.append(peer)
+                        self.came.add(peer.ranks)
                     break
                 else:
+                    self._take_refusal(candidate, candidate.caller, message)
                     alive = False
             if candidate in self.unproven and (not alive or now - candidate.came > PROOF_LIMIT_S):
                 self._drop(candidate)
@@ -106,13 +122,40 @@ class RunListener:
             "nonce": candidate.nonce,
             "proof": proof(self._key, "server", caller.nonce, candidate.nonce),
         }
+        is_stray = not caller.identity.is_of_same_start(self._identity)
+        if self._own_refusal is not None and not is_stray:
+            self.came.add(caller.ranks)
+            answer |= refusal_line(self._own_refusal, self._start_key, caller.nonce, candidate.nonce)
         if not candidate.connection.send(answer):
             return False
-        if caller.identity != self._identity:
+        if is_stray:
             self._say_stray(caller)
             return False
         candidate.caller = caller
-        return max(caller.ranks) < self._identity.world_size
+        fits = caller.identity != self._identity or max(caller.ranks) < self._identity.world_size
+        return fits and self._own_refusal is None
+
+    def refuse_all(self, report: WorkerReport, own: int, limit_s: float) -> None:
+        """Tells all other parent processes of this start, as they come, why there is no run to join.
+
+        Returns once all have been told, which have as many ranks each as the `own`, or after `limit_s` seconds.
+        """
+        self._own_refusal, began, quiet_s = report, time.monotonic(), QUIET_S
+        others = math.ceil(self._identity.world_size / own) - 1
+        while (len(self.came) < others or self.unproven) and (waited_s := time.monotonic() - began) < limit_s:
+            if waited_s >= quiet_s:
+                quiet_s = limit_s
+                why = f"{report.message.partition(chr(10))[0]}; other hosts are told as they come"
+                print(f"noether: {why}, for up to {limit_s:g} s", file=sys.stderr, flush=True)
+            wait(self.descriptors(), min(1.0, limit_s - waited_s))
+            for peer in self.poll(()):
+                peer.connection.send({"verdict": asdict(report)})
+
+    def _take_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
+        refusal = refusal_from(message, self._start_key, candidate.nonce, caller.nonce)
+        if refusal is not None:
+            self.came.add(caller.ranks)
+            self.refusals.append(refusal)
 
     def _say_stray(self, caller: Caller) -> None:
         who = (caller.host, caller.pid)
@@ -150,7 +193,7 @@ def open_listener(placement: Placement, run_info: RunInfo) -> RunListener | None
     ranks = {worker.rank for worker in placement.workers}
     if 0 not in ranks or len(ranks) == placement.world_size:
         return None
-    return RunListener(_hold(placement, run_info), run_info.identity, run_info.key)
+    return RunListener(_hold(placement, run_info), run_info.identity, run_info.key, run_info.start_key)
 
 
 def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:

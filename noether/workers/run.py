@@ -49,7 +49,11 @@ def run_placement(
         run_info = replace(run_info, listener_port=listener.port)
     try:
         running = start_workers(placement, target, payload, log_folder, run_info)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if listener is not None:
+            listener.close()  # The port is free for telling the other hosts.
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint

@@ -51,7 +51,7 @@ class Spoke(Link):
             connector.deadline = self.deadline
         if connector is not None and not self.peers and self.meeting is None:
             if connector.refusal is not None:
-                self.meeting = connector.refusal
+                self.meeting, self.verdict = connector.refusal, connector.verdict
             elif connector.connection is not None and not self._is_in:
                 self._is_in = True
                 self.peers.append(Peer(connector.connection, time.monotonic(), self.endpoint.host, (0,)))

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -78,6 +79,10 @@ def watch_workers(
         watch.hang_up(failure)
         for rank in ranks.end_all(clean=failure is None and not watch.interrupted):
             print(f"noether: rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?", file=stream)
+    if isinstance(link, Hub) and failure is not None and not ranks.forwarded:
+        with suppress(KeyboardInterrupt):
+            link.tell_late(failure)
+    link.close()
     if watch.interrupted:
         return 128 + signal.SIGINT
     own = first_failure(ranks.reports.values())
@@ -217,7 +222,7 @@ class _Watch:
         return self._log_folder
 
     def hang_up(self, failure: WorkerReport | None) -> None:
-        """Tell the other parent processes how it ended, and close the link."""
+        """Tell the other parent processes how it ended."""
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
@@ -228,7 +233,6 @@ class _Watch:
             link.announce(failure)
         elif isinstance(link, Spoke) and failure is None:
             link.bye()
-        link.close()
 
     def _take_signal(self, number: int, moment: float) -> None:
         forwarded = self._ranks.forwarded

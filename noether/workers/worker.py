@@ -101,30 +101,30 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         # Libraries say so in words of their own, if at all; the kernel counts.
         unforeseen = isinstance(error, Exception) and not isinstance(error, NoetherError)
         cause = too_few_processes(most_processes()) if unforeseen and refused_processes() > refused else error
-        return failure_report(cause, context)
+        return failure_report(cause, context.worker.rank, context.host)
     message = f"{target} returned {code} after {time.time() - started:.1f} s"
-    return _report(context, "finished", message, "", code)
+    return _report(context.worker.rank, context.host, "finished", message, "", code)
 
 
-def failure_report(error: BaseException, context: WorkerContext) -> WorkerReport:
-    """Say how a target that raised ended. Leaving by sys.exit is a failure, whatever the code."""
+def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
+    """Say how a rank ended that raised, or was never started. Leaving by sys.exit is a failure, whatever the code."""
     if isinstance(error, InterruptedStartError):
-        return _report(context, "interrupted", str(error), "", error.exit_code)
+        return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
         # In the words of this host's container, which the process that shows them may not be in.
-        report = _report(context, "refused", str(as_typed_here(error)), "", int(error.exit_code))
+        report = _report(rank, host, "refused", str(as_typed_here(error)), "", int(error.exit_code))
         return replace(report, code=error.code, follows="lost-peer" if isinstance(error, EndedByAnother) else "")
     if isinstance(error, KeyboardInterrupt):
-        return _report(context, "interrupted", "interrupted", "", 128 + signal.SIGINT)
+        return _report(rank, host, "interrupted", "interrupted", "", 128 + signal.SIGINT)
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         error.__traceback__ = error.__traceback__.tb_next  # Without the line in `call_target`.
     trace = "".join(traceback.format_exception(error))
     last = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
-        return _report(context, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
+        return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
     follows, waited_s = consequence_of(error)
-    return replace(_report(context, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
+    return replace(_report(rank, host, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
 
 
 def failing_code(code: int) -> int:
@@ -132,9 +132,9 @@ def failing_code(code: int) -> int:
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
-def _report(context: WorkerContext, kind: ReportKind, message: str, trace: str, code: int) -> WorkerReport:
+def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, code: int) -> WorkerReport:
     code = code if 0 <= code < 256 else int(ExitCode.FAILED)
-    return WorkerReport(context.worker.rank, context.host, kind, message, code, pid=os.getpid(), traceback=trace)
+    return WorkerReport(rank, host, kind, message, code, pid=os.getpid(), traceback=trace)
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:

@@ -6,7 +6,6 @@ import torch.distributed as dist
 from noether.errors import EndedByAnother, RanksLate, RequestError
 from noether.workers.backend_errors import consequence_of
 from noether.workers.worker import failure_report
-from tests.workers.test_failure import context_of
 
 CLOSED = "[pair.cc:553] Connection closed by peer [127.0.0.1]:1"
 
@@ -42,7 +41,7 @@ def test_what_an_exception_says_of_the_peers(error: Exception, follows: str, wai
 
 
 def test_a_report_carries_the_kind_of_its_refusal() -> None:
-    refused = failure_report(RequestError("some-code", "rank 0 refused the run"), context_of(1))
+    refused = failure_report(RequestError("some-code", "rank 0 refused the run"), 1, "n1")
     assert (refused.kind, refused.code, refused.follows) == ("refused", "some-code", "")
-    followed = failure_report(EndedByAnother("any words"), context_of(1))
+    followed = failure_report(EndedByAnother("any words"), 1, "n1")
     assert (followed.kind, followed.code, followed.follows) == ("refused", "ended-by-rank-0", "lost-peer")

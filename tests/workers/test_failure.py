@@ -118,7 +118,7 @@ def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None
 def test_how_a_target_that_raised_is_reported(
     error: BaseException, kind: str, message: str, traced: bool, code: int
 ) -> None:
-    report = failure_report(error, context_of(1))
+    report = failure_report(error, 1, "n1")
     assert report.kind == kind
     assert report.message.startswith(message)
     assert bool(report.traceback) == traced
@@ -192,4 +192,4 @@ def test_a_refusal_of_a_rank_in_the_image_says_what_its_container_must_be_given(
     monkeypatch.setattr(container, "IMAGE_RECORD", record)
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/noether.sif")
     error = RequestError("no-data", "no data", fix="dataset_root=FOLDER", mount="/data/cars")
-    assert "--bind /data/cars noether.sif" in failure_report(error, context_of(1)).message
+    assert "--bind /data/cars noether.sif" in failure_report(error, 1, "n1").message

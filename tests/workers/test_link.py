@@ -11,7 +11,7 @@ import pytest
 
 from noether.config.distributed import DistributedConfig
 from noether.environments.endpoint import hold_port
-from noether.environments.identity import RunIdentity
+from noether.environments.identity import RunIdentity, run_key
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
 from noether.workers.context import RunInfo, WorkerReport
@@ -38,6 +38,7 @@ class Links:
     folder: Path
     identity: RunIdentity = RUN
     init_timeout_s: float = 60
+    secret: str = ""
     hub: Hub = field(init=False)
     spokes: list[Spoke] = field(default_factory=list)
 
@@ -45,11 +46,13 @@ class Links:
         held = hold_port(Endpoint("127.0.0.1", 0))
         self.endpoint = replace(held.endpoint, asked_by="master_port")
         run_info = self.run_info(self.identity, 1.0)
-        self.hub = Hub((0, 1), "n1", run_info, self.endpoint, RunListener(held, self.identity, run_info.key))
+        listener = RunListener(held, self.identity, run_info.key, run_info.start_key)
+        self.hub = Hub((0, 1), "n1", run_info, self.endpoint, listener)
 
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
-        return RunInfo(identity, key, waits, self.folder, self.folder / "logs")
+        start = run_key({}, {"NOETHER_RUN_KEY": self.secret})
+        return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start)
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
         run_info = self.run_info(identity or self.identity, silence_s, key or "a key of the test")
@@ -125,7 +128,6 @@ def test_who_does_not_come_in_time_is_named_to_all(tmp_path: Path) -> None:
             replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
         ),
         pytest.param(replace(RUN, configuration="89abcdef"), "", "given different settings", id="other settings"),
-        pytest.param(replace(RUN, device_kind="cuda"), "", "computes on cpu", id="another kind of device"),
         pytest.param(replace(RUN, attempt=1), "", "another attempt of its run", id="another attempt"),
         pytest.param(RUN, "another key", "do not have the same key", id="another key"),
     ],
@@ -136,6 +138,52 @@ def test_a_launcher_of_another_run_is_refused_in_words(links: Links, capfd, othe
     assert words in str(stray.meeting)
     assert not links.hub.peers
     assert ("rank 2 on n2" in capfd.readouterr().err) == (other != RUN)
+
+
+JOB = replace(RUN, launcher="slurm 13.0")
+
+
+@pytest.mark.parametrize(
+    ("run", "other", "secrets", "code"),
+    [
+        pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("", ""), "settings-differ", id="other settings"),
+        pytest.param(JOB, replace(JOB, world_size=4), ("", ""), "world-sizes-differ", id="other ranks in one job"),
+        pytest.param(RUN, replace(RUN, device_kind="cuda"), ("", ""), "device-kinds-differ", id="by hand, no GPU"),
+        pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "", id="perhaps another run by hand"),
+        pytest.param(JOB, replace(JOB, launcher="slurm 14.0"), ("", ""), "", id="another job"),
+        pytest.param(JOB, replace(JOB, attempt=1), ("", ""), "", id="another attempt"),
+        pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("a", "b"), "", id="without the secret"),
+    ],
+)
+def test_a_rank_of_this_start_that_cannot_join_ends_the_run(tmp_path, run, other, secrets, code: str) -> None:
+    links = Links(tmp_path, run, secret=secrets[0])
+    links.secret = secrets[1]
+    stray = links.connect(3, 4, identity=other)
+    links.until(lambda: stray.meeting)
+    links.until(lambda: links.hub.reports or (not links.hub._listener.unproven and not code))
+    assert [(one.rank, one.host, one.kind, one.code, one.exit_code) for one in links.hub.reports.values()] == (
+        [(3, "n2", "refused", code, 2)] if code else []
+    )
+    for link in (links.hub, stray):
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "own"), [(JOB, 2), (replace(JOB, configuration="", world_size=3), 1)], ids=["settings", "no settings"]
+)
+def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, known: RunIdentity, own: int) -> None:
+    """Where its settings cannot be read, rank 0's parent process knows its job, and takes one rank for each process."""
+    links = Links(tmp_path, known)
+    spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
+    words = "no data\x1b[2J\n  seen      nothing"
+    refusal = WorkerReport(0, "n1", "refused", words, 2, code="no-data")
+    links.hub._listener.refuse_all(refusal, own, LIMIT_S)
+    links.until(lambda: all(spoke.verdict for spoke in spokes), *spokes)
+    for spoke in spokes:
+        assert (spoke.verdict.rank, spoke.verdict.code, spoke.verdict.exit_code) == (0, "no-data", 2)
+        assert "\x1b" not in spoke.verdict.message
+        spoke.close()
+    links.hub.close()
 
 
 def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:

@@ -1,0 +1,60 @@
+"""Tells the other hosts of a run that this one refuses it, so that none of them waits for ranks that will not come."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from noether.config.schema import RunConfig
+from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.process_facts import read_process_facts
+from noether.environments.resolve import resolve_placement
+from noether.errors import NoetherError, RequestError
+from noether.planning.plan import launch_request, run_info
+from noether.workers.connector import Connector
+from noether.workers.listener import listener_endpoint, open_listener
+from noether.workers.worker import failure_report
+
+
+@contextmanager
+def other_hosts_told(config: RunConfig | None) -> Iterator[None]:
+    """Tells them of an error that comes before this process's ranks have started; leaves once they know.
+
+    At the latest after distributed.init_timeout_s. Without a valid `config`, the job's name is all that proves that
+    this process belongs to the run; there is none where it was started by hand or as a pod, and nobody is told.
+    """
+    try:
+        yield
+    except Exception as error:
+        with suppress(NoetherError, OSError):  # Whoever cannot be reached waits, as for a host that is down.
+            _tell(error, config, _placement(config))
+        raise
+
+
+def _placement(config: RunConfig | None) -> Placement:
+    request, facts = launch_request(config) if config is not None else LaunchRequest(), read_process_facts()
+    try:
+        return resolve_placement(request, os.environ, socket.gethostname(), facts=facts)
+    except RequestError:  # Its devices may be what is wrong here; where the ranks meet does not depend on them.
+        return resolve_placement(replace(request, accelerator="cpu"), os.environ, socket.gethostname(), facts=facts)
+
+
+def _tell(error: Exception, config: RunConfig | None, placement: Placement) -> None:
+    info, endpoint = run_info(config, placement, os.environ), placement.endpoint
+    if len(placement.workers) == placement.world_size or (config is None and not info.identity.is_named):
+        return
+    limit_s, ranks = info.distributed.init_timeout_s, tuple(worker.rank for worker in placement.workers)
+    listener = open_listener(placement, info)
+    if endpoint.served_by:
+        from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
+
+        port = exchange_listener(endpoint, placement.attempt, listener.port if listener is not None else 0, limit_s)
+        endpoint = listener_endpoint(placement, port)
+    if listener is not None:
+        listener.refuse_all(failure_report(error, ranks[0], placement.host), len(ranks), limit_s)
+        return
+    connector = Connector(endpoint, placement.host, ranks, info)
+    connector.own_refusal, connector.deadline = error, time.monotonic() + limit_s
+    connector.run()
